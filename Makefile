@@ -68,7 +68,7 @@ floors: setup.cfg pyproject.toml $(INSTALLED)  ## run the tests of client, comma
 	    pytest-asyncio pytest-timeout pytest-xdist trustme
 	$(BIN)/uv pip install --quiet --python $(FLOORS) --no-deps 'scikit-image>=0.24'
 	$(FLOORS)/bin/python -m pytest --numprocesses 3 --ignore tests/unit/imaging/test_transform.py \
-	    $(addprefix tests/unit/,cli client dedup imaging model_repository review search vectors) \
+	    $(addprefix tests/unit/,cli client dedup imaging model_repository review search storage) \
 	    $(foreach name,faults fuzz,tests/fake_server/gateway/test_$(name).py)
 
 # Without PyTorch, of which stubs/ has what mypy needs.

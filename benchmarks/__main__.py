@@ -40,9 +40,9 @@ MODULES: Final = {
 }
 """Name on the command line -> module in ``benchmarks`` that runs it."""
 ALL: Final = ("three_way", "ensemble", "transfer", "preprocess", "fidelity")
-"""What ``all`` runs before the report."""
+"""Experiments that ``all`` runs before the report."""
 WITH_TABLES: Final = ("three_way", "transfer", "accuracy", "first_scan", "search", "install_size")
-"""Experiments that print what the report writes into the documents."""
+"""Experiments that print the tables that the report writes into the documents."""
 
 
 def print_tables(result: Path) -> None:

@@ -1,6 +1,6 @@
-"""Embeds images and texts on a Triton server: an asynchronous client, and a blocking one over it.
+"""Embeds images and texts on a Triton server: an asynchronous client, and a blocking client that uses it.
 
-Importing this package reads no environment, opens nothing and loads neither torch nor gRPC.
+Importing this package does not read the environment, open a connection, or load torch or gRPC.
 """
 
 from types import FunctionType as _FunctionType
@@ -34,9 +34,9 @@ from clip_client._results import (
     ServerStats,
     TextSources,
 )
+from clip_client._storage.nearest import Neighbour, nearest
+from clip_client._storage.vectors import load_vectors, save_vectors
 from clip_client._sync import SyncClipClient
-from clip_client._vectors.files import load_vectors, save_vectors
-from clip_client._vectors.nearest import Neighbour, nearest
 from clip_client._zero_shot import Classification
 
 __all__ = (

@@ -1,7 +1,7 @@
 """The asynchronous client, and the path of a call: source -> encode -> pack -> send -> results.
 
 :class:`Stream` takes images from the caller's source, encodes them, and submits them to the client's one
-:class:`Sender`. That packs them into requests, sends them, and sets the results of the futures that it returned.
+:class:`Sender`. The sender returns a future for each image, sends requests, and sets the results of the futures.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import anyio.to_thread
 
 from clip_client import _zero_shot as zero_shot
 from clip_client._balancing.balancer import Balancer
+from clip_client._balancing.handshake import Handshake
 from clip_client._config import ClientConfig, check_count, positive_seconds
+from clip_client._deadline import Deadline
 from clip_client._endpoint import DEFAULT_URL, Endpoint, EndpointKind
 from clip_client._errors import ItemError, ProtocolMismatch, forked_process
-from clip_client._handshake import Handshake
 from clip_client._health import HealthReport, run_health_checks, without_address
 from clip_client._model import ModelInfo, Tower
 from clip_client._pipeline.encoder import Encoder, ImageEncoder, TextEncoder
-from clip_client._pipeline.pending_item import Deadline
 from clip_client._pipeline.sender import Sender
 from clip_client._pipeline.stream import Stream
 from clip_client._results import ClientStats, Collector, EmbeddedItem, EmbeddingBatch, ImageSources, TextSources
@@ -63,13 +63,13 @@ class ClientBase:
     ) -> None:
         self._config = make_config(url, timeout_s=timeout_s, token=token, transfer=transfer, model=model, config=config)
         self._opened_in: int | None = None
-        """Id of the process in which it was opened."""
+        """Id of the process that opened the client."""
         self._opening = threading.Lock()
-        """Held while a blocking client is opened, which threads may do at once."""
+        """Held while a blocking client is opened, because several threads may open it at once."""
 
     @property
     def _is_forked(self) -> bool:
-        """True in a process that was forked from the one in which it was opened: its threads are not there."""
+        """True in a process that was forked after the client was opened: the client's threads are not there."""
         return self._opened_in is not None and self._opened_in != os.getpid()
 
     def _refuse_if_forked(self) -> None:
@@ -88,21 +88,21 @@ class ClipClient(ClientBase):
     ``url`` is ``host:port``, ``grpc://host:port`` or ``grpcs://host:port`` (TLS), or several of them; the default is
     the environment variable ``CLIP_URL``, then ``localhost:8001``. ``local:`` or ``local:DIR`` embeds in this process,
     with the model of a repository: by default that of the environment variable ``CLIP_REPOSITORY``, else
-    ``triton_models`` in this folder if it has a model, else the one in your data folder. ``auto:`` or
-    ``auto:host:port`` uses a server if one responds, else this process, and logs a warning once in that case.
+    ``triton_models`` in this folder if it has a model, else the repository in your data folder. ``auto:`` or
+    ``auto:host:port`` uses a server if one responds. If none responds, it uses this process and logs one warning.
 
     ``timeout_s`` is the time in which a call must get results (see :meth:`embed`), and ``token`` the bearer token.
-    ``transfer`` is how images travel: ``"thumbnail"``, the default, reduces them to what the model needs,
-    ``"thumbnail-small"`` sends the same in fewer bytes, and ``"original"`` sends files as they are. ``model`` is the
-    name of one of several models there, as ``clip-export --name`` gave it. All other settings are in
-    :class:`ClientConfig`.
+    ``transfer`` is the form in which images are sent: ``"thumbnail"``, the default, reduces an image to the pixels
+    that the model needs, ``"thumbnail-small"`` sends the same pixels in fewer bytes, and ``"original"`` sends files as
+    they are. ``model`` is the name that ``clip-export --name`` gave to the model; a server may have several models.
+    All other settings are in :class:`ClientConfig`.
 
-    The client belongs to one event loop and one process; any number of tasks may use it at once. Entering it connects
-    to nothing: the first call does. You may cancel every method at any time, which also cancels its requests.
+    The client belongs to one event loop and one process; any number of tasks may use it at once. The first call
+    connects, not ``async with``. You may cancel every method at any time; that also cancels its requests.
     """
 
     _session: _Session | None = None
-    """What it works with since it was opened, also after it was closed."""
+    """Set when the client is opened; kept after it is closed."""
 
     def __repr__(self) -> str:
         state, model = "new", ""
@@ -134,22 +134,22 @@ class ClipClient(ClientBase):
         An image that fails has a NaN row and an ImageError in ``errors``. If the service fails, this raises (see
         :class:`ClipError` for the kinds).
 
-        ``timeout_s`` bounds the whole call. When it runs out, images without a result get the error code ``TIMEOUT``,
-        and you may embed them again; if no image has a vector by then, or ``images`` is an iterator that has not ended,
-        this raises DeadlineExceeded. Without ``timeout_s`` the call may last as long as it gets results: it raises
-        DeadlineExceeded if none comes for the client's ``timeout_s``.
+        ``timeout_s`` limits the whole call. When that time is over, images without a result get the error code
+        ``TIMEOUT``, and you may embed them again. If no image has a vector by then, or ``images`` is an iterator that
+        has not ended, this raises DeadlineExceeded. Without ``timeout_s`` the call may last as long as results come:
+        it raises DeadlineExceeded if there is no result for the client's ``timeout_s``.
 
-        If you cancel the task, requests that carry no other call's images are cancelled, and nothing keeps running.
+        If you cancel the task, nothing keeps running. Requests that also hold images of other calls are not cancelled.
         """
         return await self._embed(Tower.IMAGE, images, timeout_s)
 
     async def embed_text(self, texts: TextSources, *, timeout_s: float | None = None) -> EmbeddingBatch:
         """Embed one text or an iterable of texts, into the space of the images of this model.
 
-        A text that fails has a NaN row and a TextError in ``errors``: one that is empty (``EMPTY``), over 64 KB
-        (``TOO_LARGE``) or no valid Unicode (``NOT_UTF8``). Of a text that is longer than the model's context, the
-        beginning is embedded, and ``truncated`` has its index. Raises ModelNotReady if the model has no text tower, and
-        TypeError for anything but ``str``. Deadlines, failures and cancelling are as in :meth:`embed`.
+        A text fails if it is empty (``EMPTY``), over 64 KB (``TOO_LARGE``) or not valid Unicode (``NOT_UTF8``): it has
+        a NaN row and a TextError in ``errors``. If a text is longer than the model's context, only its beginning is
+        embedded, and ``truncated`` has its index. Raises ModelNotReady if the model has no text tower, and TypeError
+        for anything but ``str``. Deadlines, failures and cancelling are as in :meth:`embed`.
         """
         return await self._embed(Tower.TEXT, texts, timeout_s)
 
@@ -163,8 +163,8 @@ class ClipClient(ClientBase):
     ) -> AsyncGenerator[EmbeddedItem, None]:
         """Embed any iterable or async iterable, of any length, in bounded memory.
 
-        Yields one :class:`EmbeddedItem` per image: in the order of the source, or as the results arrive with
-        ``ordered=False``, which is faster if some images take longer. At most ``max_in_flight`` images (default: twice
+        Yields one :class:`EmbeddedItem` per image, in the order of the source. With ``ordered=False`` the items come as
+        the results arrive; this is faster if some images take longer. At most ``max_in_flight`` images (default: twice
         the client's) are taken from the source before they are yielded, so a slow consumer slows down the source. An
         iterable that is not a container runs in a thread of its own and may block.
 
@@ -173,7 +173,7 @@ class ClipClient(ClientBase):
         If the source raises or the service fails, the error is raised here after the items before it.
 
         To leave early, ``break`` inside ``async with contextlib.aclosing(...)``. That cancels the requests and leaves
-        nothing running, as cancelling the task does; only a source that is blocking keeps its thread until it returns.
+        nothing running, as does cancelling the task. Only a source that blocks keeps its thread until it returns.
         """
         return self._embed_stream(Tower.IMAGE, source, ordered, max_in_flight, timeout_s)
 
@@ -199,23 +199,23 @@ class ClipClient(ClientBase):
         templates: Sequence[str] = zero_shot.TEMPLATES,
         timeout_s: float | None = None,
     ) -> Classification:
-        """Say how well each of ``labels`` describes each image, without training (zero-shot).
+        """Return how well each of ``labels`` describes each image, without training (zero-shot).
 
-        The vector of a label is the mean of those of ``templates``, in which ``{}`` stands for the label; the default
-        are seven of OpenAI's for photos, in English. The cosines of images and labels become probabilities as in the
-        model's training: by a softmax over the labels, or by a sigmoid for each.
+        The vector of a label is the mean of the vectors of ``templates``, in which ``{}`` stands for the label. The
+        default is seven of OpenAI's templates for photos, in English. The cosines of images and labels become
+        probabilities as in the model's training: by a softmax over the labels, or by a sigmoid for each label.
 
-        Raises ModelNotReady if the model has no text tower, TextError with the index of the label if one cannot be
+        Raises ModelNotReady if the model has no text tower, TextError with the index of the label if a label cannot be
         embedded, and ValueError without labels. Images, deadlines and failures are as in :meth:`embed`; ``timeout_s``
-        bounds the whole call.
+        limits the whole call.
         """
         prompts = zero_shot.prompts(labels, templates)
         session, deadline = self._begin(timeout_s)
 
         def left_s() -> float | None:
-            return None if timeout_s is None else max(0.001, deadline.at - session.loop.time())
+            return None if timeout_s is None else deadline.remaining
 
-        model = await session.handshake.model(deadline.at)
+        model = await session.handshake.model(deadline)
         texts = await self.embed_text(prompts, timeout_s=left_s())
         if texts.errors:
             prompt, error = min(texts.errors.items())
@@ -246,19 +246,18 @@ class ClipClient(ClientBase):
         The client asks once and remembers the answer until a response shows that the model has changed.
         """
         session, deadline = self._begin(timeout_s)
-        return await session.handshake.model(deadline.at)
+        return await session.handshake.model(deadline)
 
     async def health(self, *, timeout_s: float | None = None) -> HealthReport:
         """Check every server step by step, up to the vector of a known image. Never raises a ClipError."""
         session, deadline = self._begin(timeout_s)
         try:
-            await asyncio.wait_for(session.balancer.ensure_resolved(), deadline.at - deadline.since)
+            await asyncio.wait_for(session.balancer.ensure_resolved(), deadline.remaining)
         except TimeoutError:
-            return without_address(", ".join(map(str, self._endpoints())), session.loop.time() - deadline.since)
-        remaining = max(0.001, deadline.at - session.loop.time())
+            return without_address(", ".join(map(str, self._endpoints())), deadline.elapsed)
         reports = await asyncio.gather(
             *(
-                run_health_checks(server.transport, name=str(server.endpoint), timeout_s=remaining)
+                run_health_checks(server.transport, name=str(server.endpoint), deadline=deadline)
                 for server in session.balancer.servers
             )
         )
@@ -284,7 +283,7 @@ class ClipClient(ClientBase):
 
     @property
     def is_local(self) -> bool:
-        """True if this process embeds; with ``auto:``, False until the first call has found out."""
+        """True if this process embeds. With ``auto:`` it is False until the first call has chosen."""
         return all(endpoint.kind is EndpointKind.LOCAL for endpoint in self._endpoints())
 
     def _transport_factory(self) -> TransportFactory:
@@ -303,7 +302,7 @@ class ClipClient(ClientBase):
         session, deadline = self._begin(timeout_s)
         encoder = session.encoders[tower]
         items = encoder.items(source)
-        model = await session.handshake.model(deadline.at)
+        model = await session.handshake.model(deadline)
         model.check_tower(tower)
         if timeout_s is None:
             deadline.extended_by_s = self._config.timeout_s
@@ -322,7 +321,7 @@ class ClipClient(ClientBase):
         session, deadline = self._begin(timeout_s)
         encoder = session.encoders[tower]
         items = encoder.items(source)
-        model = await session.handshake.model(deadline.at)
+        model = await session.handshake.model(deadline)
         model.check_tower(tower)
         async with Stream(
             items,
@@ -357,12 +356,11 @@ class ClipClient(ClientBase):
             )
         if timeout_s is not None:
             positive_seconds("timeout_s", timeout_s)
-        now = session.loop.time()
-        return session, Deadline(since=now, at=now + (self._config.timeout_s if timeout_s is None else timeout_s))
+        return session, Deadline(self._config.timeout_s if timeout_s is None else timeout_s)
 
 
 class _Session:
-    """What an open client works with, made in its event loop; :mod:`clip_client._pipeline` shows how it fits."""
+    """The parts of an open client, made in its event loop; :mod:`clip_client._pipeline` shows how they fit together."""
 
     def __init__(self, config: ClientConfig, connect: TransportFactory) -> None:
         self.closed = False
@@ -390,7 +388,7 @@ def make_config(
     model: str | None = None,
     config: ClientConfig | None = None,
 ) -> ClientConfig:
-    """Merge a client's arguments: an argument overrides ``config``; ``CLIP_URL`` counts if there is neither."""
+    """Merge a client's arguments: an argument overrides ``config``. Without both, ``CLIP_URL`` names the server."""
     changes: dict[str, Any] = {"timeout_s": timeout_s, "transfer": transfer, "token": token, "model": model}
     if url is None and config is None:
         url = os.environ.get(URL_VARIABLE) or DEFAULT_URL

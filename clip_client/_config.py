@@ -9,11 +9,10 @@ from typing import Final
 
 from clip_client._encoding import IMAGE_ENCODINGS, TransferName
 from clip_client._endpoint import DEFAULT_URL, Endpoint, EndpointKind, parse_url
-from preprocess_ensemble.contract import DEFAULT_NAME, ModelNames
-from preprocess_ensemble.runtimes.precision import PRECISIONS, Precision
+from preprocess_ensemble.contract import DEFAULT_NAME, PRECISIONS, ModelNames, Precision
 
 _LONGEST_S: Final = 1e9
-"""Seconds. gRPC counts deadlines in 64 bits of nanoseconds, and one that does not fit counts as passed."""
+"""Seconds. gRPC counts deadlines in 64 bits of nanoseconds, and treats a deadline that does not fit as passed."""
 
 Pem = bytes | str | PathLike[str]
 """A certificate or key in PEM form: the bytes themselves, or the path of a file that holds them."""
@@ -24,15 +23,15 @@ class ClientConfig:
     """Every setting of a :class:`ClipClient`, with its default. Immutable, and checked on construction."""
 
     urls: tuple[str, ...] = (DEFAULT_URL,)
-    """One or more servers that serve the same model; a DNS name stands for all its addresses. Or ``local:`` or
-    ``auto:``, alone (see :func:`parse_url`)."""
+    """One or more servers that serve the same model; a DNS name stands for all its addresses. ``local:`` and ``auto:``
+    stand alone (see :func:`parse_url`)."""
 
     model: str = DEFAULT_NAME
     """Name of the model, as ``clip-export --name`` gave it; a server may serve several."""
 
     timeout_s: float = 60.0
-    """Time for one image or text, everything included: connecting, reading its file, queueing, retries. A call that
-    embeds many fails if it gets no result for so long."""
+    """Time for one image or text, everything included: connecting, reading its file, queueing, retries. A call with
+    many images or texts fails if it gets no result for this long."""
 
     transfer: TransferName = "thumbnail"
     """``"thumbnail"`` reduces a photo on this side to the pixels that the model takes, as a JPEG of 17 KB on average;
@@ -43,39 +42,40 @@ class ClientConfig:
     """The most images and texts in flight at one time, over all calls; the adaptive limit stays at or below it."""
 
     target_latency_s: float = 2.0
-    """An answer that takes longer makes this client keep fewer images in flight. Less gives shorter queues under load,
-    more gives fuller batches; it must be above the network's round trip."""
+    """If an answer takes longer, this client keeps fewer images in flight. A lower value gives shorter queues under
+    load, a higher value fuller batches; the value must be above the network's round trip."""
 
     max_request_bytes: int = 8 * 2**20
-    """A request is closed before it grows over this; one image or text that is larger travels alone."""
+    """Largest size of a request with several images or texts; a larger image or text travels alone."""
 
     max_image_bytes: int = 64 * 2**20
     """A larger file fails with an ImageError (``TOO_LARGE``) and is not read."""
 
     keepalive_time_s: float = 10.0
-    """If a connection is silent for this long during a request, it is probed, and closed after the same time again."""
+    """A connection that is silent for this long during a request is probed. If it stays silent for the same time again,
+    it is closed."""
 
     local_threads: int | None = None
-    """Threads that ``local:`` decodes and embeds with; None means one per core that it may use."""
+    """Threads that ``local:`` decodes and embeds with; None means one for each core that the process may use."""
 
     local_precision: Precision | None = None
-    """Precision of ``local:``. ``"auto"`` takes what was measured as the fastest on such a processor, if it agrees
-    with fp32. None means the environment variable ``CLIP_PRECISION``, or else ``"auto"``."""
+    """Precision of ``local:``. ``"auto"`` takes the precision that was measured as the fastest on such a processor, if
+    its vectors agree with those of fp32. None means the environment variable ``CLIP_PRECISION``, else ``"auto"``."""
 
     token: str | None = field(default=None, repr=False)
     """Sent as ``authorization: Bearer ...`` and as the value of ``token_header``; to other hosts only over TLS."""
 
     allow_token_in_clear: bool = False
-    """Let the token travel without TLS to hosts other than this one, for networks that encrypt below gRPC."""
+    """Let the token travel without TLS to other hosts, for networks that encrypt below gRPC."""
 
     token_header: str = "triton-grpc-protocol-authorization"
-    """The header of Triton's ``--grpc-restricted-protocol=inference:authorization=TOKEN``."""
+    """Header that Triton's ``--grpc-restricted-protocol=inference:authorization=TOKEN`` reads."""
 
     ca_certificate: Pem | None = field(default=None, repr=False)
-    """Trust these roots instead of the system's; this and the next three are for ``grpcs://`` only."""
+    """Roots to trust instead of the system's. This and the next three settings are for ``grpcs://`` only."""
 
     server_name: str | None = None
-    """The name that the servers' certificates must have, if it differs from the one in the URLs."""
+    """Name that the servers' certificates must have, if it differs from the name in the URLs."""
 
     client_certificate: Pem | None = field(default=None, repr=False)
     """This client's certificate chain, for mutual TLS; needs ``client_key``."""
@@ -89,7 +89,7 @@ class ClientConfig:
             raise ValueError("urls is a tuple, even for one server: write urls=('localhost:8001',)")
         if not self.urls:
             raise ValueError("urls is empty: name at least one server, for example 'localhost:8001'")
-        ModelNames(self.model)  # raises ValueError if it is no name
+        ModelNames(self.model)  # raises ValueError if this is not a name
         self._check_endpoints()
         for name in ("timeout_s", "target_latency_s", "keepalive_time_s"):
             positive_seconds(name, getattr(self, name))
@@ -106,7 +106,7 @@ class ClientConfig:
         endpoints = self.endpoints
         if len(endpoints) > 1 and any(endpoint.kind is not EndpointKind.GRPC for endpoint in endpoints):
             raise ValueError(
-                "local: and auto: cannot be combined with other URLs: name one of them, or one or more servers"
+                "local: and auto: cannot be combined with other URLs: name only local:, only auto:, or servers"
             )
         if (self.client_certificate is None) != (self.client_key is None):
             raise ValueError("client_certificate and client_key belong together: give both or neither")
@@ -152,6 +152,6 @@ def read_pem(name: str, pem: Pem | None) -> bytes | None:
         content = pem if isinstance(pem, bytes) else Path(pem).read_bytes()
     except OSError as error:
         raise ValueError(f"{name} cannot be read: {error.strerror or type(error).__name__}") from None
-    if not content.strip():  # gRPC would trust the system's roots
+    if not content.strip():  # with an empty file, gRPC would trust the system's roots
         raise ValueError(f"{name} is empty: give a certificate or key in PEM form")
     return content

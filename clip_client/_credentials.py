@@ -1,4 +1,4 @@
-"""The options for TLS and the token towards a Triton: the same in every command that is a client of one."""
+"""The options for TLS and for the token of a Triton server, the same in every command that calls one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, Final
 from preprocess_ensemble.command_line import user_path
 
 TOKEN_VARIABLE: Final = "CLIP_TOKEN"
-"""Environment variable that holds the token. No option does: other users could read it in ``ps``."""
+"""Environment variable that holds the token. An option cannot hold it, because other users could read it in ``ps``."""
 
 _MOST_TOKEN_BYTES: Final = 65_536
-"""A larger file was named by mistake; proxies refuse headers of a quarter of this size."""
+"""A larger file was named by mistake: proxies already refuse headers of a quarter of this size."""
 _MOST_PEM_BYTES: Final = 2**20
-"""Five times the roots of a whole system."""
+"""Five times the size of the roots of a whole system."""
 _OPTIONS: Final = {
     "ca_certificate": "--tls-ca",
     "client_certificate": "--tls-certificate",
@@ -23,7 +23,7 @@ _OPTIONS: Final = {
     "server_name": "--tls-name",
     "token=": "--token-file",
 }
-"""Argument of a client, as its errors name it -> the option for it."""
+"""Argument of a client, as its errors name it -> the option of the commands."""
 
 
 def add_credential_options(parser: argparse.ArgumentParser, title: str = "TLS and token") -> None:
@@ -41,7 +41,7 @@ def add_credential_options(parser: argparse.ArgumentParser, title: str = "TLS an
         metavar="FILE",
         help="PEM file of this client's certificate or chain, if the server requires one",
     )
-    group.add_argument("--tls-key", type=user_path, metavar="FILE", help="PEM file of its private key")
+    group.add_argument("--tls-key", type=user_path, metavar="FILE", help="PEM file of the key of --tls-certificate")
     group.add_argument(
         "--tls-name",
         metavar="HOST",
@@ -57,7 +57,7 @@ def add_credential_options(parser: argparse.ArgumentParser, title: str = "TLS an
 
 
 def read_credentials(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return what the options say, as fields of a ClientConfig.
+    """Return the values of the options, as fields of a ClientConfig.
 
     Raises ValueError with one sentence if options contradict each other or a file cannot be read.
     """
@@ -80,7 +80,7 @@ def with_options(sentence: str) -> str:
 
 
 def read_token(file: Path | None, option: str, variable: str) -> str | None:
-    """Return the token of a file, or without a file that of the environment. Raises ValueError with one sentence."""
+    """Return the token in a file or, without a file, in the environment. Raises ValueError with one sentence."""
     content = _read(file, option, limit=_MOST_TOKEN_BYTES)
     if content is None:
         return os.environ.get(variable) or None

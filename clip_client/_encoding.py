@@ -1,4 +1,4 @@
-"""How images travel: as unchanged files, or reduced to what the model needs."""
+"""The forms in which images are sent: as unchanged files, or reduced to the pixels that the model needs."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class ImageEncoding:
     unchanged_up_to: int
     """A file of at most this many bytes, the mean size of a reduced picture, is sent unchanged."""
     save_options: Mapping[str, Any] | None = None
-    """How Pillow writes a reduced picture; None if files are never reduced."""
+    """Arguments with which Pillow writes a reduced picture; None if files are never reduced."""
 
     def payload(self, picture: Image, config: PreprocessConfig, file: bytes | None) -> bytes:
-        """Return what is sent of a decoded ``picture``: the model's input, encoded, or its ``file`` if that is not
-        larger. It needs ``save_options``."""
+        """Return the bytes to send for a decoded ``picture``: the model's input, encoded, or the picture's ``file`` if
+        the file is not larger. Needs ``save_options``."""
         from PIL.Image import fromarray
 
         from preprocess_ensemble.imaging.transform import preprocess
@@ -44,11 +44,11 @@ class EncodedImage(bytes):
     """An image in the form in which it is sent; a client does not reduce it again."""
 
     file_bytes: int
-    """Size of the file that it was made from; ``max_image_bytes`` limits it."""
+    """Size of the file that the image was made from; ``max_image_bytes`` limits this size."""
 
     @classmethod
     def of(cls, payload: bytes, file: bytes) -> EncodedImage:
-        """Make one of what is sent, and the file that it stands for."""
+        """Return an encoded image with the bytes to send, and the size of the file that they were made from."""
         encoded = cls(payload)
         encoded.file_bytes = len(file)
         return encoded
@@ -67,4 +67,4 @@ IMAGE_ENCODINGS: Final[Mapping[TransferName, ImageEncoding]] = {
     ),
     "original": ImageEncoding(id="original", unchanged_up_to=sys.maxsize),
 }
-"""Chosen from the table that ``python -m benchmarks transfer`` prints; ``docs/client.md`` says how."""
+"""Forms chosen from the table that ``python -m benchmarks transfer`` prints; ``docs/client.md`` says how."""

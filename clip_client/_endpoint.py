@@ -1,4 +1,4 @@
-"""Where a model can be reached: the grammar of the URLs."""
+"""The URLs at which a model can be reached, and their grammar."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _HOST: Final = re.compile(r"[\w.-]+|[0-9A-Fa-f:.%]*:[0-9A-Fa-f:.%]*", re.ASCII)
 
 
 class EndpointKind(Enum):
-    """How a model is reached."""
+    """The way to a model."""
 
     GRPC = "grpc"
     """Triton, over gRPC."""
     LOCAL = "local"
-    """In this process, without a server."""
+    """This process, without a server."""
     AUTO = "auto"
-    """Over gRPC if a server responds, else in this process; decided once, when the client first needs it."""
+    """Triton if a server responds, else this process; decided once, when the client first needs the model."""
 
 
 _SCHEMES: Final = {"grpc": False, "grpcs": True}
 """Scheme -> whether it is TLS."""
 
 _HTTP: Final = {"http": "grpc", "https": "grpcs"}
-"""A scheme that nothing here speaks -> the one to write."""
+"""A scheme that this client does not speak -> the scheme to write instead."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,9 +47,9 @@ class Endpoint:
     port: int = DEFAULT_PORT
     tls: bool = False
     repository: str = ""
-    """Model repository of a LOCAL endpoint; empty: ``CLIP_REPOSITORY``, ``triton_models``, or the user's."""
+    """Model repository of a LOCAL endpoint. Empty means ``CLIP_REPOSITORY``, ``triton_models``, or the user's."""
     model: str = DEFAULT_NAME
-    """Name of the model there; a repository may hold several."""
+    """Name of the model there; a repository may hold several models."""
 
     def __str__(self) -> str:
         if self.kind is EndpointKind.LOCAL:
@@ -59,7 +59,7 @@ class Endpoint:
 
     @property
     def names(self) -> ModelNames:
-        """Names of the Triton models that serve it."""
+        """Names of the Triton models that serve this model."""
         return ModelNames(self.model)
 
     @property
@@ -76,11 +76,11 @@ class Endpoint:
 def parse_url(url: str) -> Endpoint:
     """Read ``host``, ``host:port``, ``grpc://host:port`` or ``grpcs://host:port``; the default port is 8001.
 
-    ``local:`` or ``local:DIR`` is the model of a repository, in this process. ``auto:``, alone for ``localhost:8001``
-    or before one of the gRPC forms, is the server if one responds, else ``local:``.
+    ``local:`` or ``local:DIR`` is the model of a repository, in this process. ``auto:`` before one of the gRPC forms is
+    that server if it responds, else ``local:``; ``auto:`` alone tries ``localhost:8001``.
 
-    Raises ValueError with one sentence that says what is wrong with the URL. A URL that carries a user name or a
-    password is refused without being repeated in the message.
+    Raises ValueError with one sentence that says what is wrong with the URL. If the URL holds a user name or a
+    password, the message does not repeat the URL.
     """
     url = url.strip()
     kind, _, rest = url.partition(":")
@@ -106,7 +106,7 @@ def _parse_server(url: str) -> Endpoint:
         )
     if "@" in rest:
         raise ValueError(
-            "the URL holds a user name or password: pass token= instead, which no log and no error repeats"
+            "the URL holds a user name or password: pass token= instead, which is never logged or shown in an error"
         )
     try:
         parts = urlsplit(f"//{rest}")

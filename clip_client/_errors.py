@@ -1,4 +1,4 @@
-"""The exceptions of this package: :class:`ClipError`, and what is derived from it."""
+"""The exceptions of this package: :class:`ClipError`, and the classes that are derived from it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ClipError(ReportedError):
     """Root of all errors that this package raises on purpose.
 
     ``message`` is one sentence for people. ``request_id`` names the request in the server's log; it is None if the
-    error does not belong to one request. ``ran_out_of_time`` is True for :class:`DeadlineExceeded`, and for
+    error does not belong to one request. ``ran_out_of_time`` is True for :class:`DeadlineExceeded`. It is also True for
     :class:`Overloaded` if the client did not send an image because its answer would have come too late.
     """
 
@@ -32,15 +32,15 @@ class ClipError(ReportedError):
 class ItemError(ClipError):
     """One image or text could not be embedded; this does not affect the others in its batch.
 
-    ``code`` is the name of an ``ImageStatus`` (``"TRUNCATED"``, ``"LIMIT"``, ...), ``"UNREADABLE"`` if the client could
-    not read the source of an image, or ``"TIMEOUT"`` if the ``timeout_s`` of :meth:`ClipClient.embed` or
-    :meth:`ClipClient.embed_text` ran out, or reading the source took longer than that of the client: only that item may
-    be embedded again. ``index`` is the position in the
-    caller's input; ``source`` is the path of an image if the caller passed one, else ``None``.
+    ``code`` is the name of an ``ImageStatus`` (``"TRUNCATED"``, ``"LIMIT"``, ...), or ``"UNREADABLE"`` if the client
+    could not read the source of an image. It is ``"TIMEOUT"`` if the ``timeout_s`` of :meth:`ClipClient.embed` or
+    :meth:`ClipClient.embed_text` ran out, or if reading the source took longer than the client's ``timeout_s``. Only an
+    item with ``"TIMEOUT"`` is worth embedding again. ``index`` is the position in the caller's input; ``source`` is the
+    path of an image if the caller passed a path, else ``None``.
     """
 
     item: ClassVar[str] = "item"
-    """What a sentence calls it."""
+    """Word for one item in a message."""
 
     def __init__(
         self,
@@ -57,8 +57,8 @@ class ItemError(ClipError):
         self.source = source
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Exceptions are rebuilt from positional arguments, and ``code`` is not one: without this no worker process
-        # could hand an ItemError to its parent.
+        # Pickle rebuilds exceptions from positional arguments, and ``code`` is a keyword argument: without this method
+        # a worker process could not hand an ItemError to its parent.
         return (partial(type(self), code=self.code), (self.message,), self.__dict__)
 
     def __repr__(self) -> str:
@@ -96,7 +96,7 @@ class ItemErrors(ClipError):
 
 
 ImageErrors = ItemErrors
-"""Its name in version 0.1."""
+"""Name of :class:`ItemErrors` in version 0.1."""
 
 
 class Unavailable(ClipError):
@@ -107,6 +107,12 @@ class Overloaded(ClipError):
     """The server, or this client's limit for it, refused more work. Safe to retry later."""
 
 
+class Shed(Overloaded):
+    """The client did not send an image or text, because its answer would have come too late."""
+
+    ran_out_of_time = True
+
+
 class DeadlineExceeded(ClipError):
     """``timeout_s`` ran out before the response arrived."""
 
@@ -114,7 +120,7 @@ class DeadlineExceeded(ClipError):
 
 
 class ModelNotReady(ClipError):
-    """A server answered, but the model is not loaded or not ready, or it has no text tower."""
+    """A server answered, but its model is not ready, or lacks a text tower."""
 
 
 class Unauthorized(ClipError):
@@ -122,13 +128,13 @@ class Unauthorized(ClipError):
 
 
 class ProtocolMismatch(ClipError):
-    """The response does not match the model or the contract that the handshake named."""
+    """The response does not fit the model or the contract that the handshake named."""
 
 
 class ForkedProcess(ClipError, RuntimeError):
-    """A process made by ``fork`` cannot use the clients of its parent, nor gRPC once its parent has used it.
+    """A process made by ``fork`` used a client of its parent, or gRPC after its parent had used gRPC.
 
-    Start processes with the method ``spawn`` or ``forkserver``, and make a client in each.
+    Start processes with the method ``spawn`` or ``forkserver``, and make a client in each process.
     """
 
 
@@ -141,11 +147,11 @@ def forked_process(used: str, pid: int) -> ForkedProcess:
 
 
 class VectorsError(ClipError, ValueError):
-    """Vectors cannot be loaded, saved or compared; the message says why. No server is involved."""
+    """Vectors cannot be loaded, saved or compared; the message says why. The error does not come from a server."""
 
 
 def require(package: str, install: str) -> None:
-    """Import ``package``; raise ImportError with the command that installs it if that fails."""
+    """Import ``package``. If that fails, raise ImportError with the command that installs it."""
     try:
         importlib.import_module(package)
     except ImportError as error:

@@ -1,12 +1,12 @@
-"""Checks a service step by step, so that a failure has a name."""
+"""Checks a service step by step, so that a failure is tied to a named step."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -17,12 +17,31 @@ from clip_client._model import Tower
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from clip_client._deadline import Deadline
     from clip_client._model import ModelInfo
     from clip_client._transports.base import Transport
 
 CANARY_MIN_COSINE: Final = 0.999
-"""Between the vector of a canary in the passport and the one that the server makes now. Reduced precision stays
-above it; a wrong model, wrong preprocessing or a broken GPU does not."""
+"""Least cosine between the vector of a canary in the passport and the vector that the server makes now. Reduced
+precision stays above it; a wrong model, wrong preprocessing or a broken GPU falls below."""
+
+
+class Step(Enum):
+    """What is checked; the values are the names in reports, and those of ``/healthz``."""
+
+    CONNECT = "connect"
+    """Whether a server listens."""
+    LIVE = "server live"
+    READY = "models ready"
+    HANDSHAKE = "handshake"
+    CANARY = "canary"
+    TEXT_CANARY = "text canary"
+    """If the model has a text tower."""
+
+    START = "start"
+    PROCESS = "process"
+    """Whether the processes of the models run. This, the start and the memory only ``clip-serve`` can see."""
+    SHARED_MEMORY = "shared memory"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,12 +54,12 @@ class HealthStep:
     """``connect``, ``server live``, ``models ready``, ``handshake``, ``canary``, or ``text canary`` if the model has a
     text tower."""
     ok: bool | None
-    """None if it was not tried."""
+    """None if the step was not tried."""
     message: str
-    """What was found; if the step failed, what is wrong and what to do."""
+    """The finding; if the step failed, the problem and its remedy."""
     elapsed_s: float
     error: type[ClipError] | None = None
-    """The kind of failure, for programs; None if the step succeeded or was not tried."""
+    """Kind of failure, for programs; None if the step succeeded or was not tried."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +68,7 @@ class HealthReport:
 
     steps: tuple[HealthStep, ...]
     model: ModelInfo | None = None
-    """The model that the server serves; None if the handshake was not reached or failed."""
+    """Model that the server serves; None if the handshake was not reached or failed."""
 
     @property
     def model_id(self) -> str | None:
@@ -66,71 +85,111 @@ class HealthReport:
         return next((step for step in self.steps if step.ok is False), None)
 
 
-_STEPS: Final = ("connect", "server live", "models ready", "handshake", "canary")
-_TEXT_STEP: Final = "text canary"
+_STEPS: Final = (Step.CONNECT, Step.LIVE, Step.READY, Step.HANDSHAKE, Step.CANARY, Step.TEXT_CANARY)
+"""Of a report, in their order."""
 
 
-async def run_health_checks(transport: Transport, *, name: str, timeout_s: float) -> HealthReport:
-    """Run all steps within ``timeout_s``. Nothing is retried, and the steps after the first failure are skipped."""
-    findings = _findings(transport, timeout_s)
-    steps: list[HealthStep] = []
-    model: ModelInfo | None = None
-    for step in (*_STEPS, _TEXT_STEP):
-        if step == _TEXT_STEP and (model is None or model.text is None):
-            break
-        if steps and not steps[-1].ok:
-            steps.append(_not_tried(name, step))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """What one step has found."""
+
+    step: Step
+    message: str
+    elapsed_s: float
+    model: ModelInfo | None
+    """Once it is known."""
+    error: ClipError | None = None
+    """Why the step failed; ``message`` is its text."""
+
+
+async def health_steps(
+    transport: Transport, steps: Iterable[Step], *, limit_s: Callable[[], float], model: ModelInfo | None = None
+) -> AsyncGenerator[Finding, None]:
+    """Take the steps, of those in a report, one after the other; end after the first that fails.
+
+    ``limit_s`` gives the time of the next step in seconds, and raises DeadlineExceeded if none is left. The canaries
+    are those of ``model``, or of the model that the handshake has found; there is no text canary without a text tower.
+    """
+    is_live = False
+
+    async def message_of(step: Step, timeout_s: float) -> str:
+        nonlocal model, is_live
+        match step:
+            case Step.CONNECT:
+                is_live = await transport.server_live(timeout_s=timeout_s)
+                return "the server responds"
+            case Step.LIVE:
+                if not is_live:
+                    raise Unavailable("The server responds, but says that it is not live; its log has the reason.")
+                return "the server says that it is live"
+            case Step.READY:
+                await transport.models_ready(timeout_s=timeout_s)
+                return "the server says that all models are ready"
+            case Step.HANDSHAKE:
+                model = await transport.model(timeout_s=timeout_s)
+                return f"the server serves {model.id}"
+        assert model is not None, "a canary is a model's"
+        tower = Tower.IMAGE if step is Step.CANARY else Tower.TEXT
+        return await check_canary(transport, model, tower, timeout_s=timeout_s)
+
+    for step in steps:
+        if step is Step.TEXT_CANARY and (model is None or model.text is None):
             continue
         started = time.perf_counter()
-        kind: type[ClipError] | None = None
+        error: ClipError | None = None
         try:
-            message, model = await anext(findings)
-        except ClipError as error:
-            message, kind = str(error), type(error)
-        taken_s = time.perf_counter() - started
-        steps.append(HealthStep(server=name, name=step, ok=not kind, message=message, elapsed_s=taken_s, error=kind))
-    return HealthReport(steps=tuple(steps), model=model)
+            message = await message_of(step, limit_s())
+        except ClipError as failure:
+            message, error = str(failure), failure
+        elapsed_s = time.perf_counter() - started
+        yield Finding(step=step, message=message, elapsed_s=elapsed_s, model=model, error=error)
+        if error is not None:
+            return
+
+
+async def run_health_checks(transport: Transport, *, name: str, deadline: Deadline) -> HealthReport:
+    """Run all steps before ``deadline``. Nothing is retried, and the steps after the first failure are skipped."""
+
+    def limit_s() -> float:
+        if deadline.expired:
+            raise DeadlineExceeded("timeout_s ran out before this step.")
+        return deadline.remaining
+
+    found = {one.step: one async for one in health_steps(transport, _STEPS, limit_s=limit_s)}
+    model = next((one.model for one in reversed(found.values()) if one.model is not None), None)
+    has_text = model is not None and model.text is not None
+    planned = [step for step in _STEPS if step is not Step.TEXT_CANARY or has_text]
+    steps = tuple(_reported(name, found[step]) if step in found else _not_tried(name, step) for step in planned)
+    return HealthReport(steps=steps, model=model)
+
+
+def _reported(server: str, found: Finding) -> HealthStep:
+    return HealthStep(
+        server=server,
+        name=found.step.value,
+        ok=found.error is None,
+        message=found.message,
+        elapsed_s=found.elapsed_s,
+        error=None if found.error is None else type(found.error),
+    )
 
 
 def without_address(name: str, elapsed_s: float) -> HealthReport:
-    """Return the report of servers whose addresses were not known in time; ``name`` names them all."""
-    message = "timeout_s ran out before the address was known; does the name server answer?"
-    first, *others = _STEPS
-    failed = HealthStep(server=name, name=first, ok=False, message=message, elapsed_s=elapsed_s, error=DeadlineExceeded)
-    return HealthReport(steps=(failed, *(_not_tried(name, step) for step in others)))
+    """Return the report for servers whose addresses were not known in time; ``name`` names all of them."""
+    error = DeadlineExceeded("timeout_s ran out before the address was known; does the name server answer?")
+    first, *others = (step for step in _STEPS if step is not Step.TEXT_CANARY)
+    failed = Finding(step=first, message=error.message, elapsed_s=elapsed_s, model=None, error=error)
+    return HealthReport(steps=(_reported(name, failed), *(_not_tried(name, step) for step in others)))
 
 
-def _not_tried(server: str, step: str) -> HealthStep:
-    return HealthStep(server=server, name=step, ok=None, message="not tried", elapsed_s=0.0)
-
-
-async def _findings(transport: Transport, timeout_s: float) -> AsyncIterator[tuple[str, ModelInfo | None]]:
-    """Take the steps one after the other; yield what each found and the model, None before the handshake."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout_s
-
-    def remaining() -> float:
-        if loop.time() >= deadline:
-            raise DeadlineExceeded("timeout_s ran out before this step.")
-        return deadline - loop.time()
-
-    is_live = await transport.server_live(timeout_s=remaining())
-    yield "the server responds", None
-    if not is_live:
-        raise Unavailable("The server responds, but says that it is not live; its log has the reason.")
-    yield "the server says that it is live", None
-    await transport.models_ready(timeout_s=remaining())
-    yield "the server says that all models are ready", None
-    model = await transport.model(timeout_s=remaining())
-    yield f"the server serves {model.id}", model
-    for tower in Tower if model.text is not None else (Tower.IMAGE,):
-        yield await check_canary(transport, model, tower, timeout_s=remaining()), model
+def _not_tried(server: str, step: Step) -> HealthStep:
+    return HealthStep(server=server, name=step.value, ok=None, message="not tried", elapsed_s=0.0)
 
 
 async def check_canary(transport: Transport, model: ModelInfo, tower: Tower = Tower.IMAGE, *, timeout_s: float) -> str:
     """Embed the canary image or text of ``model`` with one request; return one sentence if its vector is right.
 
-    Raises ProtocolMismatch if it is not, or is another model's, and the transport's errors.
+    Raises ProtocolMismatch if the vector is wrong or is another model's, and the transport's errors.
     """
     request_id = uuid.uuid4().hex
     if tower is Tower.IMAGE:

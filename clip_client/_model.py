@@ -1,4 +1,4 @@
-"""What the client knows about the model that a server serves: the part of its passport that concerns a client."""
+"""The client's description of the model that a server serves: the part of the model's passport that a client needs."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from preprocess_ensemble.model_repository.passport import Passport, TextTower
 
 _TEXT: Final = "text-"
-"""Begins the last part of a text vector's id, as it begins that of no image."""
+"""Start of the last part of a text vector's id. The id of an image's vector never has it there."""
 
 
 class Tower(Enum):
-    """The two halves of a CLIP model, which embed into one space. The value is what one item is called."""
+    """The two halves of a CLIP model, which embed into one space. The value is the word for one item."""
 
     IMAGE = "image"
     TEXT = "text"
 
     @property
     def error(self) -> type[ItemError]:
-        """The error of one item that could not be embedded."""
+        """Class of the error of one item."""
         return ImageError if self is Tower.IMAGE else TextError
 
     @property
     def stream_method(self) -> str:
-        """Name of the client's method that streams them."""
+        """Name of the client's method that streams such items."""
         return "embed_stream" if self is Tower.IMAGE else "embed_text_stream"
 
 
@@ -43,23 +43,23 @@ class TextInfo:
     """The text tower of a model."""
 
     id: str
-    """``"text-clip-bpe/lower-77"``: how a text becomes tokens."""
+    """Id of the way from a text to tokens, such as ``"text-clip-bpe/lower-77"``."""
     context_length: int
     """Tokens that the model reads; the rest of a longer text is left out."""
     fingerprint: tuple[int, int]
-    """Returned with every vector; not that of the image tower."""
+    """Returned with every vector of a text; differs from the fingerprint of the image tower."""
     canary: str
-    """A text ..."""
+    """A text that was exported with the model."""
     canary_vector: NDArray[np.float32]
-    """... and the vector (D,) that the server must make of it."""
+    """Vector (D,) that the server must make of ``canary``."""
     logit_scale: float
     """Factor of the cosine in a logit."""
     logit_bias: float | None
-    """Added to the logit if the model was trained with a sigmoid for each pair; None for one with a softmax."""
+    """Added to the logit if the model was trained with a sigmoid for each pair; None for training with a softmax."""
 
     @classmethod
     def of(cls, tower: TextTower) -> TextInfo:
-        """Make one from a passport. Raises KeyError if the tokenizer's settings lack one that an id needs."""
+        """Read a passport. Raises KeyError if the tokenizer lacks a setting that the id needs."""
         tokenizer = tower.tokenizer
         length = int(tokenizer["context_length"])
         return cls(
@@ -82,51 +82,52 @@ class ModelInfo:
     model: str
     """Name of the architecture in open_clip."""
     pretrained: str
-    """The tag of the weights; ``random:SEED`` if they were never trained."""
+    """Tag of the weights; ``random:SEED`` if they were never trained."""
     preprocess_id: str
-    """``"shortest-bicubic-224x224"``: how a picture becomes pixels."""
+    """Id of the preprocessing, such as ``"shortest-bicubic-224x224"``."""
     preprocess: Mapping[str, Any]
-    """All of its settings, in the form that ``PreprocessConfig.from_mapping`` takes."""
+    """Settings of the preprocessing, in the form that ``PreprocessConfig.from_mapping`` takes."""
     dimension: int
     """Length of a vector."""
-    precision: str
-    """Of the exported weights: ``"fp32"``, ``"fp16"`` or ``"int8"``. ``runtime`` may compute in another."""
+    weights_dtype: str
+    """Precision of the exported weights: ``"fp32"``, ``"fp16"`` or ``"int8"``. ``runtime`` may compute in another."""
     fingerprint: tuple[int, int]
     """Returned with every vector, so that the client notices a vector of another model."""
     max_batch_size: int
-    """Images, or texts, that one request may carry."""
+    """Most images or texts in one request."""
     canary_image: bytes
-    """The canary image: a small encoded image that was exported with the model ..."""
+    """A small encoded image that was exported with the model."""
     canary_vector: NDArray[np.float32]
-    """... and the vector (D,) that the server must make of it."""
+    """Vector (D,) that the server must make of ``canary_image``."""
     transfer: str = "original"
-    """How this client's images are sent, such as ``thumb-jpeg-q90-444``; the canary image is always sent unchanged."""
+    """Form in which this client sends images, such as ``thumb-jpeg-q90-444``. The canary image is always sent
+    unchanged."""
 
     runtime: str = ""
-    """What runs the model, and in which precision, if it is in this process: ``"OpenVINO 2026.4.1, bf16"``. Empty for a
-    server, whose log says it."""
+    """Engine and precision of a model in this process: ``"OpenVINO 2026.4.1, bf16"``. Empty for a server, whose log
+    names them."""
     text: TextInfo | None = None
     """None if only the image tower was exported."""
     exported_at: int = 0
-    """When it was exported, in seconds since 1970; 0 if its export did not write that down."""
+    """Time of the export, in seconds since 1970; 0 if the passport does not have it."""
 
     def __repr__(self) -> str:
-        about = f"dimension={self.dimension}, precision={self.precision!r}, vector_id={self.vector_id!r}"
+        about = f"dimension={self.dimension}, weights_dtype={self.weights_dtype!r}, vector_id={self.vector_id!r}"
         return f"ModelInfo({self.id!r}, {about})"
 
     @property
     def is_random(self) -> bool:
-        """True if the weights were never trained: such vectors only tell copies from other images."""
+        """True if the weights were never trained: such vectors can only separate copies from other images."""
         return self.pretrained.startswith("random")
 
     @property
     def vector_id(self) -> str:
-        """Model, preprocessing and transfer in one text; :func:`may_be_compared` says with which ids to compare it."""
+        """Model, preprocessing and transfer in one text; :func:`may_be_compared` says which ids fit together."""
         return f"{self.id}|{self.preprocess_id}|{self.transfer}"
 
     @property
     def text_vector_id(self) -> str | None:
-        """The id of the vectors of texts: model and tokenizer; None without a text tower."""
+        """Id of the vectors of texts: model and tokenizer. None without a text tower."""
         return None if self.text is None else self.vector_id_of(Tower.TEXT)
 
     @property
@@ -145,7 +146,7 @@ class ModelInfo:
             )
 
     def fingerprint_of(self, tower: Tower) -> tuple[int, int]:
-        """Return what comes with every vector of this tower. Raises ModelNotReady if there is no such tower."""
+        """Return the fingerprint of this tower's vectors. Raises ModelNotReady if there is no such tower."""
         return self.fingerprint if tower is Tower.IMAGE else self.text_tower.fingerprint
 
     def vector_id_of(self, tower: Tower) -> str:
@@ -158,7 +159,7 @@ class ModelInfo:
 
         Raises ProtocolMismatch if the text is not a complete passport, or was written for another contract version.
         """
-        # Here and not above: importing this package must stay quick.
+        # This import stays here, because importing clip_client must be quick.
         from preprocess_ensemble.model_repository.passport import ContractMismatch, Passport, PassportError
 
         try:
@@ -173,7 +174,7 @@ class ModelInfo:
 
     @classmethod
     def of(cls, passport: Passport, *, max_batch_size: int, runtime: str = "") -> ModelInfo:
-        """Make one from a passport; the other arguments are its fields."""
+        """Make a ModelInfo from a passport; the other arguments are fields of the ModelInfo."""
         return cls(
             id=passport.id,
             model=passport.model,
@@ -181,7 +182,7 @@ class ModelInfo:
             preprocess_id=passport.preprocess_id,
             preprocess=passport.preprocess,
             dimension=passport.dimension,
-            precision=passport.precision,
+            weights_dtype=passport.weights_dtype,
             fingerprint=passport.fingerprint,
             max_batch_size=max_batch_size,
             canary_image=passport.canary.image,
@@ -193,17 +194,17 @@ class ModelInfo:
 
 
 def may_be_compared(first: str, second: str) -> bool:
-    """Return whether vectors of these ids may be compared: equal ids, or a text's and an image's of one model."""
+    """Return if vectors of these ids may be compared: the ids are equal, or of a text and an image of one model."""
     return first == second or (tower_of(first) is not tower_of(second) and _model_of(first) == _model_of(second))
 
 
 def tower_of(vector_id: str) -> Tower:
-    """Return what the vectors with this id are of."""
+    """Return the tower that made the vectors with this id."""
     return Tower.TEXT if vector_id.rpartition("|")[2].startswith(_TEXT) else Tower.IMAGE
 
 
 def _model_of(vector_id: str) -> str:
-    # From the right, because the name of a file of weights may have a bar.
+    # Split from the right, because the name of a file of weights may have a bar.
     return vector_id.rsplit("|", 1 if tower_of(vector_id) is Tower.TEXT else 2)[0]
 
 

@@ -1,4 +1,4 @@
-"""What a caller passes as images and texts, and what comes back: results, and counts."""
+"""The types of a call: images and texts that a caller passes, the results, and the counts."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class EmbeddedItem:
     index: int
     """Position in the source, from 0."""
     source: ImageSource
-    """The image or text that the source gave; a copy of a ``bytearray`` or ``memoryview`` that an iterator gave."""
+    """The image or text from the source; a copy if an iterator gave a ``bytearray`` or ``memoryview``."""
     vector: NDArray[np.float32] | None
     """Shape (D,), float32, length 1."""
     error: ItemError | None
-    """Why there is no vector."""
+    """The reason if there is no vector."""
     truncated: bool = False
-    """True for a text that is longer than the model's context: the vector is that of its beginning."""
+    """True for a text that is longer than the model's context: only its beginning was embedded."""
 
     def __repr__(self) -> str:
         result = f"error={self.error!r}" if self.vector is None else f"vector={self.vector.dtype}{self.vector.shape}"
@@ -58,16 +58,16 @@ class EmbeddingBatch:
     vectors: NDArray[np.float32]
     """Shape (N, D), float32; unit rows. The row of an item that failed is NaN, so no comparison finds it similar."""
     errors: Mapping[int, ItemError]
-    """Index -> why that image or text has no vector; empty if none failed."""
+    """Index -> the error of that image or text; empty if none failed."""
     model_id: str
-    """The model that made the vectors."""
+    """Id of the model that made the vectors."""
     vector_id: str
     """Model, preprocessing and transfer in one text, or model and tokenizer for texts. Compare only vectors with the
-    same id, or those of texts and images of one model."""
+    same id, or vectors of texts and images of one model."""
     sources: tuple[str | None, ...] = ()
-    """The path of each image; None for a text or an image that was not given as a path. Left out, they are all None."""
+    """Path of each image; None for a text or an image that was not given as a path. By default all are None."""
     truncated: tuple[int, ...] = ()
-    """Indices of the texts that are longer than the model's context: their vectors are those of their beginnings."""
+    """Indices of the texts that are longer than the model's context: only their beginnings were embedded."""
 
     def __post_init__(self) -> None:
         if not self.sources:
@@ -84,9 +84,9 @@ class EmbeddingBatch:
         return len(self.vectors)
 
     def raise_for_errors(self) -> None:
-        """Raise the ImageError or TextError if one item failed, ItemErrors if several did.
+        """Raise the ImageError or TextError if one item failed, ItemErrors if several failed.
 
-        Items that ran out of time (``TIMEOUT``) have failed, too.
+        Items that ran out of time (``TIMEOUT``) count as failed.
         """
         if not self.errors:
             return
@@ -120,7 +120,7 @@ class EmbeddingBatch:
     def to_pandas(self) -> pd.DataFrame:
         """Return the columns of :meth:`to_arrow` as a ``pandas.DataFrame``, each vector an array (D,) of float32.
 
-        Raises ImportError without ``pandas``, which this package does not install, or ``pyarrow``.
+        Raises ImportError without ``pandas`` or ``pyarrow``. This package does not install ``pandas``.
         """
         require("pandas", "pandas")
         return self.to_arrow().to_pandas()
@@ -138,39 +138,39 @@ class Embedder(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerStats:
-    """One server, as one client sees it."""
+    """Counts of one server in one client."""
 
     url: str
     """``local:...`` if the model is in this process."""
     images_in_flight: int
-    """Includes cancelled images, for as long as the server is expected to decode them."""
+    """Includes cancelled images for the time in which the server probably still decodes them."""
     limit: int
-    """How many images may be in flight now."""
+    """Most images that may be in flight now."""
     latency_s: float | None
-    """Running mean over its requests; None before the first answer."""
+    """Running mean of the answers' latency; None before the first answer."""
     is_down: bool
-    """The last request failed; until one succeeds, the server gets one request at a time."""
+    """True if the last request failed. Until a request succeeds, the server gets one request at a time."""
 
 
 @dataclass(kw_only=True, slots=True)
 class ClientStats:
-    """Counts since the client was entered, and two of this moment. It does not change after you got it.
+    """A snapshot: two counts of this moment, and the other counts since the client was entered.
 
-    Texts count as images do.
+    Texts are counted like images.
     """
 
     images_waiting: int = 0
-    """Encoded, and not in a request now."""
+    """Images that are encoded and not in a request now."""
     images_in_flight: int = 0
     images_embedded: int = 0
     images_failed: int = 0
-    """Ended with an ItemError from the server."""
+    """Images for which the server returned an error."""
     images_shed: int = 0
-    """Given up before they were sent, because they would have come back too late."""
+    """Images that were given up before they were sent, because their answers would have come too late."""
     requests_retried: int = 0
     """Requests that failed and whose images were sent again."""
     requests_failed: int = 0
-    """Requests that failed for good."""
+    """Requests that failed and were not sent again."""
     bytes_sent: int = 0
     """Bytes of images, retries included."""
     servers: tuple[ServerStats, ...] = ()
@@ -182,7 +182,8 @@ class Collector:
     def __init__(self, model: ModelInfo, tower: Tower, *, expected: int | None) -> None:
         self._model = model
         self._tower = tower
-        # Doubled as needed if the number is unknown: one large copy at the end would block the event loop.
+        # If the number is unknown, the matrix is doubled as needed: one large copy at the end would block the event
+        # loop.
         self._matrix = np.full((1024 if expected is None else expected, model.dimension), np.nan, dtype=np.float32)
         self._errors: dict[int, ItemError] = {}
         self._truncated: list[int] = []
@@ -192,7 +193,7 @@ class Collector:
         self._count = 0
 
     def add(self, index: int, path: str | None, result: tuple[NDArray[np.float32], bool] | ClipError) -> None:
-        """Copy the result of one item; call this once for each index. Errors of the service mean that it was late."""
+        """Copy the result of one item; call this once for each index. An error of the service means a late item."""
         if path is not None:
             self._paths[index] = path
         self._count += 1
@@ -220,7 +221,7 @@ class Collector:
             )
 
     def batch(self) -> EmbeddingBatch:
-        """Return all results that were added; raise the first error of the service if there is no vector at all."""
+        """Return all results that were added. If no item has a vector, raise the first error of the service."""
         if self._late is not None and not self._vectors:
             raise self._late
         return EmbeddingBatch(

@@ -1,4 +1,4 @@
-"""The blocking client: the asynchronous one, run in an event loop of its own in a thread."""
+"""The blocking client: the asynchronous client, run by an event loop in a thread of its own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 def _blocking(
     method: Callable[Concatenate[ClipClient, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[SyncClipClient, P], T]:
-    """Return the method of :class:`SyncClipClient` that runs this one in the client's thread and waits for it."""
+    """Return a method of :class:`SyncClipClient` that runs ``method`` in the client's thread and waits for its end."""
 
     @wraps(method)
     def call(self: SyncClipClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -40,16 +40,16 @@ def _blocking(
 def _streaming(
     method: Callable[Concatenate[ClipClient, P], AsyncGenerator[T, None]],
 ) -> Callable[Concatenate[SyncClipClient, P], Generator[T, None, None]]:
-    """Return the generator of :class:`SyncClipClient` that takes each item of this one in the client's thread.
+    """Return a generator of :class:`SyncClipClient` that runs each step of ``method`` in the client's thread.
 
-    If you leave the loop early, closing the generator ends the stream.
+    Closing the generator ends the stream, as it does when you leave the loop early.
     """
 
     @wraps(method)
     def generate(self: SyncClipClient, /, *args: P.args, **kwargs: P.kwargs) -> Generator[T, None, None]:
         portal = self._open_portal()
         items = method(self._client, *args, **kwargs)
-        # A step that was interrupted may not have ended yet when the stream is closed.
+        # An interrupted step may still run when the stream is closed.
         one_at_a_time = asyncio.Lock()
 
         async def step() -> T:
@@ -68,7 +68,7 @@ def _streaming(
                     return
                 yield item
         finally:
-            if self._portal is portal and not self._is_forked:  # otherwise closing the client has ended the stream
+            if self._portal is portal and not self._is_forked:  # a closed client has ended the stream already
                 self._call(end)
 
     return generate
@@ -82,11 +82,11 @@ class SyncClipClient(ClientBase):
         with SyncClipClient("localhost:8001") as clip:
             batch = clip.embed(["a.jpg", "b.jpg"])
 
-    It has the same arguments, methods and errors, but the methods block. Any number of threads may share one. It works
-    in notebooks, where an event loop already runs, and an interrupt (Ctrl-C) ends the call. It runs a
+    It has the same arguments, methods and errors, but the methods block. Any number of threads may share one client. It
+    works in notebooks, where an event loop already runs, and an interrupt (Ctrl-C) ends the call. It runs a
     :class:`ClipClient` in a thread of its own, which ends with the client or with the process.
 
-    Where a ``with`` block is in the way, as in a notebook::
+    In a notebook, where a ``with`` block is in the way::
 
         clip = SyncClipClient("localhost:8001").open()
         ...
@@ -104,9 +104,9 @@ class SyncClipClient(ClientBase):
         return repr(self._client).replace("<ClipClient", "<SyncClipClient", 1)
 
     def open(self) -> Self:
-        """Open the client and return it, like ``with``; call :meth:`close` at the end. Does nothing if it is open.
+        """Open the client and return it, like ``with``; call :meth:`close` at the end. An open client stays as it is.
 
-        Raises RuntimeError if it has been closed: make a new one.
+        Raises RuntimeError if the client has been closed: make a new one.
         """
         with self._opening:
             if self._portal is None:
@@ -180,8 +180,8 @@ class SyncClipClient(ClientBase):
         try:
             return portal.start_task_soon(run).result()
         except BaseException:
-            # An interrupt reaches the thread that waits here, and not the one that works; also before there is a
-            # future to cancel, when the other thread may have started.
+            # An interrupt reaches the thread that waits here, not the thread that works. It may come before there is a
+            # future to cancel, when the other thread may have started already.
             interrupted = True
             if task is not None and not task.done():
                 with suppress(RuntimeError):  # the loop has been closed meanwhile
@@ -201,15 +201,16 @@ class SyncClipClient(ClientBase):
         """Run an event loop with the client, and with a portal into it, until the portal is stopped."""
 
         async def serve() -> None:
-            await self._client.__aenter__()  # outside of the portal, which would wrap its error
-            # Not by anyio's start_blocking_portal(): in a forked process, it waits for its thread when it is deleted.
+            await self._client.__aenter__()  # the portal would wrap an error that is raised inside of it
+            # anyio's start_blocking_portal() is not used: when it is deleted in a forked process, it waits for its
+            # thread, which is not there.
             async with BlockingPortal() as portal, aclosing(self._client):
                 started.set_result(portal)
                 await portal.sleep_until_stopped()
 
         try:
             anyio.run(serve)
-        except BaseException as error:  # such as too many open files: the caller must not wait indefinitely
+        except BaseException as error:  # such as too many open files; without this the caller would wait forever
             if started.done():
                 raise
             started.set_exception(error)

@@ -1,4 +1,4 @@
-"""Zero-shot classification: how well each of some labels, which no model was trained for, describes an image."""
+"""Zero-shot classification: says how well each label describes an image, without training on the labels."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ TEMPLATES: Final = (
     "art of the {}.",
     "a photo of the small {}.",
 )
-"""From the notebook ``Prompt_Engineering_for_ImageNet`` of OpenAI's CLIP (MIT licence); open_clip's
-``SIMPLE_IMAGENET_TEMPLATES``. By that notebook these seven classify a bit better than all 80 of the paper, from which a
-search selected them, and they cost an eleventh. "itap" is "I took a picture"."""
+"""Templates of the notebook ``Prompt_Engineering_for_ImageNet`` of OpenAI's CLIP (MIT licence), also open_clip's
+``SIMPLE_IMAGENET_TEMPLATES``. A search selected these seven from the 80 of the paper. According to the notebook, they
+classify slightly better than all 80, and they cost an eleventh. "itap" is "I took a picture"."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
 class Classification:
-    """How well each label describes each image."""
+    """Probabilities that say how well each label describes each image."""
 
     labels: tuple[str, ...]
     probabilities: NDArray[np.float32]
     """Shape (N, L), float32, in the order of images and labels. The row of an image that failed is NaN.
 
-    A row adds up to 1, unless the model was trained with a sigmoid (SigLIP): then each number is for itself, and no
-    label may fit, or several."""
+    A row adds up to 1, unless the model was trained with a sigmoid (SigLIP). Then the numbers are independent: no label
+    may fit, or several."""
     errors: Mapping[int, ItemError]
-    """Index -> why that image has no probabilities; empty if none failed."""
+    """Index -> the error of that image; empty if none failed."""
     sources: tuple[str | None, ...]
-    """The path of each image; None for one that was not given as a path."""
+    """Path of each image; None for an image that was not given as a path."""
 
     def __repr__(self) -> str:
         failed = f", {len(self.errors)} failed" if self.errors else ""
@@ -49,10 +49,10 @@ class Classification:
 
 
 def prompts(labels: Sequence[str], templates: Sequence[str]) -> list[str]:
-    """Return the texts to embed: those of the first label, then those of the second, ...
+    """Return the texts to embed: all texts of the first label, then all of the second, ...
 
-    Raises TypeError if one of the arguments is a text or holds anything else, and ValueError for an empty one, an empty
-    label or a template without ``{}``.
+    Raises TypeError if an argument is a text or holds anything but texts. Raises ValueError if an argument or one of
+    its texts is empty, or if a template has no ``{}``.
     """
     for name, texts in (("labels", labels), ("templates", templates)):
         if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
@@ -67,7 +67,7 @@ def prompts(labels: Sequence[str], templates: Sequence[str]) -> list[str]:
 def probabilities(
     images: NDArray[np.float32], texts: NDArray[np.float32], tower: TextInfo, labels: int
 ) -> NDArray[np.float32]:
-    """Compare vectors (N, D) of images with those of the prompts of all labels; return (N, ``labels``)."""
+    """Compare vectors (N, D) of images with the vectors of all prompts; return probabilities (N, ``labels``)."""
     classes = texts.reshape(labels, -1, texts.shape[1]).mean(axis=1)
     classes /= np.linalg.norm(classes, axis=1, keepdims=True)
     logits = np.float32(tower.logit_scale) * (images @ classes.T)

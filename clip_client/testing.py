@@ -1,4 +1,4 @@
-"""A Triton for tests: real gRPC on a loopback port, without a model, which fails as a script says.
+"""A Triton for tests: real gRPC on a loopback port, without a model. It fails as a script says.
 
 ::
 
@@ -47,31 +47,31 @@ PNG_1X1: Final = base64.b64decode(
 """The canary image of the fake: one pixel."""
 
 _CONTEXT_WORDS: Final = 77
-"""A longer text is truncated, as far as the fake tells; its vector is that of the whole text."""
+"""The fake reports a longer text as truncated, but its vector is the vector of the whole text."""
 _CANARY_TEXT: Final = "a photo of a cat"
 _TEXT_FINGERPRINT: Final = (7654321, -1234567)
 _PARITY: Final = Parity(images=1, min_cosine=1.0, required=0.9999)
 
 _KEPT_REQUESTS: Final = 100
-"""Enough for the tests of a program; a fake that kept all would need 800 MB for 100,000 images."""
+"""Enough for the tests of a program. Keeping all requests would need 800 MB for 100,000 images."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reply:
-    """How one request for embeddings is answered. The default: at once and without errors."""
+    """The answer to one request for embeddings. The default answers at once and without errors."""
 
     delay_s: float = 0.0
-    """Wait this long before anything else; use ``float("inf")`` for a server that never answers."""
+    """Time before the fake does anything else; use ``float("inf")`` for a server that never answers."""
     status: grpc.StatusCode | None = None
-    """Fail the request with this status ..."""
+    """Status that the request fails with."""
     details: str = ""
-    """... and this text."""
+    """Text that comes with ``status``."""
     row_errors: Mapping[int, tuple[int, str]] = field(default_factory=dict)
     """Row -> (number of an ``ImageStatus``, sentence): only these images or texts fail."""
     fingerprint: tuple[int, int] | None = None
-    """Answer with the fingerprint of another model."""
+    """Fingerprint of another model for the answer."""
     drop_outputs: frozenset[str] = frozenset()
-    """Leave these tensors out of the answer."""
+    """Tensors to leave out of the answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,9 +82,9 @@ class ReceivedRequest:
     model: str
     """The ensemble: ``clip_image`` or ``clip_text``."""
     images: tuple[bytes, ...] = field(repr=False)
-    """Its images, or its texts in UTF-8."""
+    """The images, or the texts in UTF-8."""
     timeout_s: float | None
-    """The deadline that travelled with the request."""
+    """The deadline that came with the request."""
     metadata: Mapping[str, str] = field(repr=False)
 
 
@@ -102,10 +102,10 @@ def fake_vector(image: bytes, dimension: int = 8) -> NDArray[np.float32]:
 class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
     """An in-process server that follows the wire contract. ``async with`` starts and stops it.
 
-    ``dimension`` and ``max_batch_size`` are the model's; ``name`` is its name in the repository, and ``has_text`` gives
-    it a text tower; ``vector`` replaces :func:`fake_vector`; ``token`` makes it refuse requests without that token, as
-    Triton does; ``seconds_per_image`` makes it work on one request at a time and, like Triton, keep working on
-    cancelled requests; ``host`` is the loopback name or address to listen on.
+    ``dimension`` and ``max_batch_size`` are the model's. ``name`` is the model's name in the repository, and
+    ``has_text`` gives the model a text tower. ``vector`` replaces :func:`fake_vector`. With ``token`` the fake refuses
+    requests without that token, as Triton does. With ``seconds_per_image`` it works on one request at a time and, like
+    Triton, keeps working on cancelled requests. ``host`` is the loopback name or address to listen on.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         self.has_text = has_text
         self.logit_scale = 100.0
         self.logit_bias: float | None = None
-        """With ``logit_scale``, what the passport says."""
+        """Written into the passport, as ``logit_scale`` is."""
         self.fingerprint = fingerprint
         self.token = token
         self.seconds_per_image = seconds_per_image
@@ -139,13 +139,13 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         self.requests_received = 0
         self.images_embedded = 0
         self.images_worked_on = 0
-        """How many images ``seconds_per_image`` was spent on, answered or not."""
+        """Images that ``seconds_per_image`` was spent on, answered or not."""
         self.in_flight = 0
-        """Requests that are being answered now."""
+        """Requests that wait for their answer now."""
         self.max_in_flight = 0
         """The highest value of ``in_flight`` so far."""
         self.handshakes = 0
-        """How often the passport was requested."""
+        """Number of requests for the passport."""
         self.port = 0
         """The loopback port; the same after a restart."""
         self.live = True
@@ -160,7 +160,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
 
     @property
     def url(self) -> str:
-        """For :class:`clip_client.ClipClient`."""
+        """URL to give to :class:`clip_client.ClipClient`."""
         return f"{'grpc' if self._credentials is None else 'grpcs'}://{self._host}:{self.port}"
 
     def script(self, *replies: Reply) -> None:
@@ -168,7 +168,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         self._script.extend(replies)
 
     def answer_always(self, reply: Reply) -> None:
-        """Answer with this reply whenever the script is empty."""
+        """Answer with this reply when the script is empty."""
         self._default = reply
 
     def use_tls(self, *, certificate: bytes, key: bytes, client_ca: bytes | None = None) -> None:
@@ -201,7 +201,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
             },
             preprocess_id="shortest-bicubic-224x224",
             dimension=self.dimension,
-            precision="fp32",
+            weights_dtype="fp32",
             fingerprint=self.fingerprint,
             parity=_PARITY,
             canary=Canary(image=PNG_1X1, vector=tuple(float(number) for number in self.vector(PNG_1X1))),
@@ -214,7 +214,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         return document
 
     async def start(self, *, port: int | None = None) -> None:
-        """Listen on ``port``, else on the same port as before, else on any free one."""
+        """Listen on ``port``, else on the same port as before, else on any free port."""
         self.port = self.port if port is None else port
         self._server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self, self._server)

@@ -1,6 +1,6 @@
-"""What runs inside Triton, and what builds, checks and starts it; nothing here decides which photos are copies."""
+"""The parts that run inside Triton, and the tools that build, check and start them."""
 
 import os
 
-# ONNX Runtime's builds for Linux report to Microsoft otherwise; it reads this when it is first imported.
+# Without this, ONNX Runtime's builds for Linux report to Microsoft. The variable is read at the first import.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

@@ -1,6 +1,6 @@
-"""The argument parser of all four commands: suggestions for misspelt names, sentences for what is gone, checked types.
+"""The argument parser of all four commands: suggestions for misspelt names, remedies for removed ones, checked types.
 
-Words that argparse does not accept end the command with exit code 2 and one sentence.
+Words that argparse refuses end the command with exit code 2 and one sentence.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from preprocess_ensemble.refusals import refusal
 Number = TypeVar("Number", int, float)
 
 DISTRIBUTION: Final = "clip-triton"
-"""The name of the package that pip installs."""
+"""Name of the package that pip installs."""
 
 _INVALID_CHOICE: Final = re.compile(r"invalid choice: '?([^'\s]*)'? \(choose from (.*)\)")
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what was probably meant by a misspelt command, option or choice; a subcommand's parser refuses its own."""
+    """Suggests names for a misspelt command, option or choice. The parser of a subcommand refuses unknown arguments."""
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
         """Parse, or end with one sentence and exit code 2."""
@@ -42,7 +42,7 @@ class Parser(argparse.ArgumentParser):
         return known
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
-        """End with exit code 2 because of arguments that the parser does not know."""
+        """End with exit code 2 because of unknown arguments."""
         options = [word.partition("=")[0] for word in unknown if word.startswith("-")]
         if not options:
             self.error(f"unexpected arguments: {' '.join(unknown)}")
@@ -64,7 +64,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class _VersionAction(argparse.Action):
-    """Prints the version, which takes long to find out."""
+    """Prints the version, which is slow to find and therefore looked up only here."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_rest: Any) -> None:
         """Print and end."""
@@ -86,7 +86,7 @@ def _suggestion(word: str, names: Sequence[str]) -> str:
 def number_type(
     convert: Callable[[str], Number], accept: Callable[[Number], bool], *, expected: str
 ) -> Callable[[str], Number]:
-    """Return the ``type`` of an option whose number ``accept`` must hold for; ``expected`` tells the user which."""
+    """Return the ``type`` of an option for numbers that ``accept`` allows; ``expected`` describes them to the user."""
 
     def parse(text: str) -> Number:
         with suppress(ValueError):
@@ -104,5 +104,5 @@ seconds = number_type(float, lambda number: 0 < number < math.inf, expected="a n
 
 
 def user_path(text: str) -> Path:
-    """Return a path of the command line; a leading ``~`` is the home folder, which shells leave in ``--store=~/x``."""
+    """Return a path of the command line. A leading ``~``, which shells leave in ``--store=~/x``, is the home folder."""
     return Path(os.path.expanduser(text))

@@ -9,18 +9,19 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, Literal, get_args
 
 CONTRACT_VERSION: Final = 1
-"""Version of the wire contract; the passport of an exported model carries the version it was made for."""
+"""Version of the wire contract; the passport of an exported model has the version for which it was made."""
 
 DEFAULT_NAME: Final = "clip"
-"""Name of a model that was exported without a name of its own."""
+"""Name of a model that was exported without ``--name``."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}")
-"""No underscore: a model ``clip_text`` would have the ``clip_text_encoder`` of the model ``clip``."""
+"""Pattern of a name. It excludes the underscore: a model ``clip_text`` would have the ``clip_text_encoder`` of the
+model ``clip``."""
 
 SERVER_ID: Final = "clip-serve:"
-"""What the server's name in its metadata begins with; the names of its models follow, separated by commas."""
+"""Beginning of the server's name in its metadata; the names of its models follow, separated by commas."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class ModelNames:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ValueError(
-                f"{self.name!r} is no name of a model: use up to 63 letters, digits, dots and hyphens, and begin with "
+                f"{self.name!r} cannot name a model: use up to 63 letters, digits, dots and hyphens, and begin with "
                 "a letter or digit"
             )
 
@@ -54,7 +55,7 @@ class ModelNames:
 
     @property
     def text(self) -> str:
-        """The ensemble of the text tower: text in, embedding out. It is there if that tower was exported."""
+        """The ensemble of the text tower: text in, embedding out. It exists if the text tower was exported."""
         return f"{self.name}_text"
 
     @property
@@ -80,34 +81,34 @@ class ModelNames:
 
 DEFAULT_NAMES: Final = ModelNames()
 
-ENSEMBLE: Final = DEFAULT_NAMES.image
-PREPROCESSOR: Final = DEFAULT_NAMES.preprocess
-ENCODER: Final = DEFAULT_NAMES.encoder
-"""The default model's."""
-
 IMAGE: Final = "image"
-"""In, BYTES [N, 1]: one encoded image file per row."""
+"""Input, BYTES [N, 1]: one encoded image file per row."""
 PIXELS: Final = "pixels"
-"""Between the steps, UINT8 [N, H, W, 3]: the model's input."""
+"""Tensor between the steps, UINT8 [N, H, W, 3]: the model's input."""
 TEXT: Final = "text"
-"""In, BYTES [N, 1]: one text in UTF-8 per row, of at most MAX_TEXT_BYTES."""
+"""Input, BYTES [N, 1]: one text in UTF-8 per row, of at most MAX_TEXT_BYTES."""
 TOKENS: Final = "tokens"
-"""Between the steps of the text tower, INT32 [N, L]: token ids, padded to the length L of the context."""
+"""Tensor between the steps of the text tower, INT32 [N, L]: token ids, padded to the length L of the context."""
 TRUNCATED: Final = "truncated"
-"""Out, BOOL [N, 1]: whether the text is longer than the context, so that the vector is that of its beginning."""
+"""Output, BOOL [N, 1]: whether the text is longer than the context, so that the vector is that of its beginning."""
 EMBEDDING: Final = "embedding"
-"""Out, FP32 [N, D]: unit rows; a failed image's row is NaN."""
+"""Output, FP32 [N, D]: unit rows; a failed image's row is NaN."""
 STATUS: Final = "status"
-"""Out, INT32 [N, 1]: 0, or the number of an ``ImageStatus``."""
+"""Output, INT32 [N, 1]: 0, or the number of an ``ImageStatus``."""
 ERROR: Final = "error"
-"""Out, BYTES [N, 1]: empty, or one sentence for people."""
+"""Output, BYTES [N, 1]: empty, or one sentence for people."""
 FINGERPRINT: Final = "fingerprint"
-"""Out, INT32 [N, 2]: constant of the exported model."""
+"""Output, INT32 [N, 2]: constant of the exported model."""
 PASSPORT: Final = "model"
-"""Out of the preprocessor, BYTES [N, 1]: the passport, made only on request."""
+"""Output of the preprocessor, BYTES [N, 1]: the passport, made only on request."""
+
+Precision = Literal["auto", "fp32"]
+"""In which arithmetic a CPU runs the model: ``fp32`` is the reference; ``auto`` takes what
+``runtimes.processor.TABLE`` names for the processor, if its vectors agree with fp32."""
+PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
 
 MAX_TEXT_BYTES: Final = 65536
-"""Of one text: a hundred times what the longest context holds."""
+"""Largest size of a text: a hundred times as much as fits into the longest context."""
 
 
 class ImageStatus(IntEnum):
@@ -115,20 +116,20 @@ class ImageStatus(IntEnum):
 
     OK = 0
     EMPTY = 1
-    """The file has no bytes, or the text no characters other than white space."""
+    """The file is empty, or the text has only white space."""
     NOT_AN_IMAGE = 2
     """The bytes are not of any known image format."""
     UNSUPPORTED_FORMAT = 3
-    """An image, but of a format or variant that cannot be read here."""
+    """The file is an image, but its format or variant cannot be read here."""
     TRUNCATED = 4
     """The file ends before the picture does."""
     CORRUPT = 5
     """The file contradicts itself."""
     TOO_LARGE = 6
-    """More bytes or pixels than the limits allow. For a text: over MAX_TEXT_BYTES."""
+    """The image has more bytes or pixels than the limits allow, or the text more than MAX_TEXT_BYTES."""
     LIMIT = 7
-    """Over another limit: side ratio, frames, parts, size of metadata, or time."""
+    """The file exceeds another limit: side ratio, frames, parts, size of metadata, or time."""
     INTERNAL = 8
-    """A defect of this program, not of the image."""
+    """This program has a defect; the image may be good."""
     NOT_UTF8 = 9
     """The bytes of a text are not UTF-8."""

@@ -1,4 +1,4 @@
-"""How many threads to start: the one place that counts cores, for the server, the client and the model."""
+"""Numbers of cores and threads. The server, the client and the model all count cores with this module."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Final
 _ROOT: Final = Path("/")
 
 _FAST: Final = 0.8
-"""Share of the highest clock that a performance core reaches; those of one processor differ by a few per cent."""
+"""Share of the highest clock that every performance core reaches; their clocks differ by a few per cent."""
 
 
 def usable_cores(root: Path = _ROOT) -> int:
-    """Return how many cores this process may use: what its affinity and the quota of its control group leave of all.
+    """Return the number of cores that this process may use, by its affinity and the quota of its control group.
 
     A quota of one and a half cores counts as two. ``root`` holds Linux's ``proc`` and ``sys``.
     """
@@ -26,10 +26,10 @@ def usable_cores(root: Path = _ROOT) -> int:
 
 
 def model_threads(root: Path = _ROOT) -> int:
-    """Return the number of threads that a model should have; 0 leaves it to its runtime, which then takes all cores.
+    """Return the number of threads that a model should have; 0 leaves it to the runtime, which then takes all cores.
 
-    It is the number of usable performance cores of a hybrid processor, or else of the usable cores if the process may
-    not use all. Left to itself, ONNX Runtime pins a thread to each of the machine's cores even then.
+    On a hybrid processor it is the number of usable performance cores. If the process may use only some cores, it is
+    their number: ONNX Runtime by itself would pin a thread to each core of the machine.
     """
     usable = usable_cores(root)
     is_limited = usable < (os.cpu_count() or usable)
@@ -37,10 +37,10 @@ def model_threads(root: Path = _ROOT) -> int:
 
 
 def performance_cores(root: Path = _ROOT) -> int:
-    """Return how many fast cores of a hybrid processor this process may use; 0 if its cores are alike or unknown.
+    """Return the number of fast cores that this process may use; 0 if all cores are alike or unknown.
 
     ONNX Runtime gives each of its threads the same share of a product, so a thread on an efficiency core would make
-    the others wait. Two hyper-threads are one core. Windows does not say which cores are fast.
+    the others wait. Two hyper-threads count as one core. Windows does not say which cores are fast.
     """
     if sys.platform == "darwin":
         return _performance_cores_of_a_mac()
@@ -58,7 +58,7 @@ def performance_cores(root: Path = _ROOT) -> int:
 
 
 def _cpu_quotas(root: Path) -> Iterator[float]:
-    """Yield the quotas, in cores, of the control groups that hold this process; a container's runtime sets one."""
+    """Yield the quotas, in cores, of the control groups of this process; a container's runtime sets such a quota."""
     for line in _text(root / "proc" / "self" / "cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         mount = root / "sys" / "fs" / "cgroup"
@@ -67,26 +67,26 @@ def _cpu_quotas(root: Path) -> Iterator[float]:
                 continue
             mount /= "cpu"
         group = mount / path.lstrip("/")
-        # In a container, the path may be that of the host, of which only the last group is mounted.
+        # In a container, the path may be the path on the host, although only the last group is mounted.
         for folder in (group, *(parent for parent in group.parents if parent.is_relative_to(mount))):
             if controllers:
                 quota, period = _text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")
             else:
                 quota, _, period = _text(folder / "cpu.max").partition(" ")
-            # No quota is "max", or -1 in version 1.
+            # The text is "max", or -1 in version 1, if there is no quota.
             if quota.isdecimal() and period.isdecimal() and int(period):
                 yield int(quota) / int(period)
 
 
 def _performance_cores_of_a_mac() -> int:
-    """Not tested on a Mac; one with an Intel processor does not know the name."""
+    """Return the number of performance cores; 0 on a Mac with an Intel processor. Never tested on a Mac."""
     command = ("sysctl", "-n", "hw.perflevel0.physicalcpu")
     found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     return int(found) if found.isdecimal() else 0
 
 
 def _listed(file: Path) -> set[int]:
-    """Return the numbers in a file such as ``0-3,8``; none if it cannot be read."""
+    """Return the numbers in a file with a text such as ``0-3,8``; none if it cannot be read."""
     ranges = [part.partition("-") for part in _text(file).split(",") if part]
     return {number for first, _, last in ranges for number in range(int(first), int(last or first) + 1)}
 

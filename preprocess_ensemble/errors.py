@@ -6,14 +6,14 @@ from __future__ import annotations
 class ReportedError(Exception):
     """The work cannot be done, and the user can do something about it.
 
-    The message is for people: it names the item, the limit or the cause, and the remedy. Commands print it without a
-    traceback and exit with 1.
+    The message is for people: it names the item, the limit or the cause, and the remedy. Commands print the message
+    without a traceback and exit with 1.
     """
 
 
 def first_line(error: BaseException) -> str:
     """Return the first line of ``error``'s text without its full stop, or the exception's name if it has no text.
 
-    The lines that follow are for the developers of the library that raised it.
+    Further lines are for the developers of the library that raised the error.
     """
     return str(error).strip().partition("\n")[0].rstrip(".: ") or type(error).__name__

@@ -1,4 +1,4 @@
-"""PEM files: loads them so that a wrong one is one sentence before anything is started, and finds the system's."""
+"""Load PEM files, so that a wrong file gives one sentence before anything starts, and find those of the system."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from preprocess_ensemble.errors import ReportedError
 def load_pair(context: ssl.SSLContext, certificate: Path, key: Path, options: str) -> None:
     """Load a certificate chain and its key. Raises ReportedError that names the files and ``options``."""
     with _naming(f"{certificate} and {key}", options, "are not a PEM certificate with an unencrypted key"):
-        # If no password were given, OpenSSL would ask for one at the terminal and block the start.
+        # Give a password: without it, OpenSSL would ask for one at the terminal and block the start.
         context.load_cert_chain(certificate, key, password="")
 
 
@@ -25,15 +25,15 @@ def load_roots(context: ssl.SSLContext, path: Path, option: str) -> None:
 
 
 def system_roots() -> bytes | None:
-    """Return the certificates in PEM form that this system trusts, for gRPC, which has a list of its own.
+    """Return the certificates that this system trusts, in PEM form, for gRPC, which otherwise uses its own list.
 
-    They are those of Python's ``ssl``, with ``SSL_CERT_FILE`` and ``SSL_CERT_DIR``. None if there are none.
+    They are the certificates of Python's ``ssl``, with ``SSL_CERT_FILE`` and ``SSL_CERT_DIR``. None if there are none.
     """
     loaded = ssl.create_default_context().get_ca_certs(binary_form=True)
     roots = [ssl.DER_cert_to_PEM_cert(root).encode() for root in loaded]
     folder = ssl.get_default_verify_paths().capath
     if folder is not None:
-        # OpenSSL reads one of these, which are named by the hash of their subject, only when a server needs it.
+        # Read these files, too: OpenSSL reads them only when a server needs them. Their names are subject hashes.
         files = (file for file in Path(folder).iterdir() if re.fullmatch(r"[0-9a-f]{8}\.\d+", file.name))
         roots += [file.read_bytes() for file in files if file.is_file()]
     return b"\n".join(dict.fromkeys(roots)) or None

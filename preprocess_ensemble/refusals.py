@@ -1,4 +1,4 @@
-"""What former versions of the commands had, and what to do instead: one table, until the first release."""
+"""Options and commands that former versions had, with their replacements: one table, until the first release."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ GONE: Final[Mapping[str, str]] = {
     "before 26.06, and serve that",
     "clip-serve --tensorrt-cache": "name the folder with clip-export --tensorrt 11 --tensorrt-cache DIR",
 }
-"""Words of a command line that nothing reads any more, and the rest of the sentence ``WORDS is gone: ...``.
+"""Removed words of a command line -> the rest of the sentence ``WORDS is gone: ...``.
 
-The words are those a user would type: the command, perhaps a subcommand, perhaps an option with or without a value. An
-option without its subcommand is gone from all of them. A value that ends in ``://`` stands for each URL that begins so.
+The words are those that a user would type: the command, perhaps a subcommand, perhaps an option with or without a
+value. An option without a subcommand is gone from all subcommands. A value that ends in ``://`` stands for all URLs
+that begin with it.
 """
 
 
 def refusal(program: str, words: Sequence[str], gone: Mapping[str, str] = GONE) -> str:
-    """Return the sentence about the first thing among the words of a command line that is gone; empty if none is."""
-    # What follows -- is a file, or an argument of another program.
+    """Return the sentence about the first removed word in a command line; empty if there is none."""
+    # Words after -- are files, or arguments of another program.
     before = [*takewhile(lambda word: word != "--", words)]
     options = [part for word in before for part in (word.split("=", 1) if word.startswith("--") else [word])]
     for key, instead in gone.items():
@@ -51,7 +52,7 @@ def refusal(program: str, words: Sequence[str], gone: Mapping[str, str] = GONE) 
 
 
 def _contains(words: Sequence[str], parts: Sequence[str]) -> bool:
-    """Tell whether the words begin with the subcommand of ``parts``, if it has one, and contain the rest of it."""
+    """Tell whether the words begin with the subcommand in ``parts``, if any, and contain the other ``parts``."""
     if parts and not parts[0].startswith("-"):
         if words[:1] != [parts[0]]:
             return False

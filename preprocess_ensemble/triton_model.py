@@ -1,4 +1,4 @@
-"""The Triton model ``clip_preprocess``: rows of encoded image files in, rows of pixels out. This adapts Triton's API.
+"""The Triton model ``clip_preprocess``, an adapter to Triton's API: rows of image files in, rows of pixels out.
 
 ::
 
@@ -8,8 +8,8 @@
          error   (N, 1) BYTES        empty, or one sentence for people
          model   (N, 1) BYTES        the passport, the same in each row; made only on request
 
-An image that fails never fails its request, and a malformed request never fails another one in the same batch. Its
-metrics are::
+An image that fails does not fail its request. A malformed request does not fail other requests in the same batch. The
+metrics of the model are::
 
     clip_preprocess_images_total{status}          images by their status: OK, TRUNCATED, ...
     clip_preprocess_decoded_total{route,decoder}  good images by decode path, and by decoder
@@ -65,7 +65,7 @@ class TritonPythonModel(RowsModel):
         self._passport_text = read_passport(folder / settings.passport)
         preprocess = PreprocessConfig.from_mapping(Passport.from_json(self._passport_text).preprocess)
         check_dims(config, PIXELS, [*preprocess.size, 3])
-        # The rows are spread over the cores already; a decoder's own threads would only compete with them.
+        # The rows are already spread over the cores, so a decoder's own threads would only compete with them.
         limit_decoder_threads()
         at_least = preprocess.decode_at_least if settings.fast_decode else None
         pb_utils.Logger.log_info(

@@ -1,4 +1,4 @@
-"""The Triton model ``clip_tokenize``: rows of texts in, rows of token ids out. This adapts Triton's API.
+"""The Triton model ``clip_tokenize``, an adapter to Triton's API: rows of texts in, rows of token ids out.
 
 ::
 
@@ -8,8 +8,8 @@
          error      (N, 1) BYTES  empty, or one sentence for people
          truncated  (N, 1) BOOL   whether the text is longer than the context
 
-A text that fails never fails its request, and a malformed request never fails another one in the same batch. Its
-metrics are::
+A text that fails does not fail its request. A malformed request does not fail other requests in the same batch. The
+metrics of the model are::
 
     clip_tokenize_texts_total{status}   texts by their status: OK, EMPTY, ...
     clip_tokenize_truncated_total       texts that were longer than the context

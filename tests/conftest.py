@@ -32,7 +32,7 @@ LONG_FILES = (
     "live/serving/test_end.py",
     "live/serving/test_serve.py",
 )
-"""Those of tests/live that take half a minute or more."""
+"""Files of tests/live whose tests take half a minute or more."""
 
 
 SLOW_FOLDERS = {"browser": 120, "live": 300}
@@ -72,8 +72,8 @@ def pytest_collection_finish() -> None:
 # Threads of PyTorch and OpenCV would spin while they wait, on cores that other tests need.
 os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 os.environ["CLIP_PRECISION"] = "fp32"
-"""For every test, and every server and command that one starts: many compare vectors bit by bit, and on a processor
-with bf16 the default would be that. Tests of the default itself set another value."""
+"""Precision for every test, and for the servers and commands of tests: many compare vectors bit by bit, but a processor
+with bf16 uses bf16 by default. Tests of the default itself set another value."""
 
 os.environ["RAY_worker_niceness"] = "0"
 """By default, Ray's workers give way to the tests beside them, and need minutes to start."""

@@ -1,4 +1,4 @@
-"""Where the tests find the tree and the files beside them."""
+"""Paths of the tree and of the files beside it."""
 
 from __future__ import annotations
 

@@ -23,15 +23,15 @@ from typing import Final, NamedTuple
 import psutil
 
 from benchmarks.harness.results import commit
+from clip_client.serving.tensorrt import TensorrtMissing, check_tensorrt, usable_gpus
 from preprocess_ensemble.model_repository.config import installed_passport
-from preprocess_ensemble.serving.tensorrt import TensorrtMissing, check_tensorrt, usable_gpus
 
 LOG: Final = "gpu.log"
 """Everything that the runs and their servers print, in the output folder."""
 TERMINATE_S: Final = 15.0
-"""For servers to end after a run was cut."""
+"""Time for servers to end after a run was cut."""
 _PR_SET_CHILD_SUBREAPER: Final = 36
-"""From ``linux/prctl.h``."""
+"""The value in ``linux/prctl.h``."""
 
 
 class Run(NamedTuple):
@@ -63,8 +63,8 @@ RUNS: Final = {
     "single_fp32": Run("fp32", 60, f"{_SERVED} {_SINGLE} {_224}"),
     "single_tf32": Run("fp32", 60, f"{_SERVED} --tf32 {_SINGLE} {_224}"),
 }
-"""In order of value; the limits add up to 25 minutes, and those of ``in_process`` to seven. ``tensorrt`` builds the
-engine while it compares vectors, and its session finds it."""
+"""Runs in order of value. The limits add up to 25 minutes, those of ``in_process`` to seven. ``tensorrt`` builds the
+engine while it compares vectors, and its session finds the engine."""
 _QUICK: Final = {
     "ensemble": "--concurrency 2 --max-batch-size 32 --seconds 0.2 --load-processes 1",
     "in_process": "--rows 2 --callers 2 --max-batch-size 32 --seconds 0.2",
@@ -78,7 +78,7 @@ def unusable(name: str, device: str) -> str | None:
         return "the driver shows no NVIDIA GPU (does nvidia-smi?)"
     if name == "tensorrt":
         try:
-            check_tensorrt(server=False)
+            check_tensorrt(None)
         except TensorrtMissing as missing:
             return str(missing)
     return None
@@ -134,7 +134,7 @@ def main() -> int:
         from benchmarks.gpu.kit import write_photos  # needs scikit-image, which a kit lacks
 
         write_photos(photos)
-    # Processes whose own parent ends become children of this one, and are found.
+    # If the parent of a process ends, the process becomes a child of this program, which can then end it.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     end = time.monotonic() + 60 * float(arguments.minutes) - TERMINATE_S
     failed, log = False, output / LOG

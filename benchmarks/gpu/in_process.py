@@ -108,7 +108,7 @@ def measure(run: Run) -> dict[str, Any]:
         for callers in options.callers:
             order = {"seconds": options.seconds, "concurrency": callers}
             saved.cell(f"local, callers {callers}", partial(measured, [local], "", order))
-    summary = {"precision": run.passport.precision, "setting": setting.name, **verdict(saved.cells)}
+    summary = {"precision": run.passport.weights_dtype, "setting": setting.name, **verdict(saved.cells)}
     run.exit_code = int(not summary["valid"])
     rates = {name: cell for name, cell in saved.cells.items() if "rate" in cell}
     rows = {name: {"images/s": cell["rate"], **cell["latency_ms"]} for name, cell in rates.items()}
@@ -148,7 +148,7 @@ def verdict(cells: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def health(url: str) -> dict[str, Any]:
-    """What runs ``local:``, and whether it embeds the canaries right."""
+    """Return the runtime of ``local:``, and whether it embeds the canaries right."""
     with SyncClipClient(url) as clip:
         report = clip.health()
     steps = {step.name: step.message for step in report.steps}

@@ -29,7 +29,7 @@ TREE: Final = ("benchmarks", "clip_client", "preprocess_ensemble")
 WHEELS: Final = (
     "onnxruntime-gpu open_clip_torch ftfy wcwidth grpcio protobuf<7 tritonclient python-rapidjson platformdirs".split()
 )
-"""What an environment for PyTorch lacks, or may have in a version that tritonclient refuses."""
+"""Packages that an environment for PyTorch lacks, or may have in a version that tritonclient refuses."""
 GLIBC: Final = range(39, 4, -1)
 """pip matches ``manylinux_2_N`` exactly."""
 SIDE: Final = 224

@@ -92,7 +92,7 @@ def check_cuda(tree: Path, environment: dict[str, str]) -> None:
     provider = tree / PROVIDER
     if not provider.is_file():
         raise RunError("The kit has no onnxruntime-gpu: gather it again, or add --device cpu.")
-    asked = "import sys; from preprocess_ensemble.serving.tensorrt import usable_gpus; sys.exit(not usable_gpus())"
+    asked = "import sys; from clip_client.serving.tensorrt import usable_gpus; sys.exit(not usable_gpus())"
     if subprocess.run([sys.executable, "-c", asked], check=False, env=environment).returncode:
         raise RunError(
             "The driver shows no NVIDIA GPU here (does nvidia-smi?): use a machine that has one, or add --device "
@@ -100,7 +100,7 @@ def check_cuda(tree: Path, environment: dict[str, str]) -> None:
         )
     if lacking := missing_libraries(provider, environment):
         raise RunError(
-            f"ONNX Runtime's CUDA provider lacks {', '.join(lacking)}: start run.py with a Python that has them as "
+            f"ONNX Runtime's CUDA provider lacks {', '.join(lacking)}. Start run.py with a Python that has them as "
             "packages (a PyTorch for the same CUDA contains most), or install this CUDA and cuDNN 9 and add their "
             "folder to LD_LIBRARY_PATH."
         )

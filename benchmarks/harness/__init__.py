@@ -1,1 +1,1 @@
-"""What every experiment shares: rounds, checkpoints, results, the environment; no experiment lives here."""
+"""The parts that all experiments share: rounds, checkpoints, results, the environment."""

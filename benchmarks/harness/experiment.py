@@ -65,14 +65,14 @@ MODEL: Final = option("--model", help="JSON file of a model that open_clip does 
 class Checkpoint:
     """The cells that one run has measured.
 
-    It belongs to one experiment with one ``plan`` at one commit. If plan or commit differs from what is on disk, the
-    run starts over: measurements of different code do not belong in one table.
+    A checkpoint belongs to one experiment with one ``plan`` at one commit. If the plan or the commit on disk differs,
+    the run starts over: measurements of different code do not belong in one table.
     """
 
     def __init__(self, experiment: str, plan: Mapping[str, Any], directory: Path = CHECKPOINTS) -> None:
         self.experiment = experiment
         self.planned = 0
-        """How many cells the run will have, if that is known: for the remaining time."""
+        """Number of cells of the whole run, for the remaining time; 0 if it is not known."""
         self.plan = json.loads(json.dumps(plan))
         self.cells: dict[str, dict[str, Any]] = {}
         self._seconds: list[float] = []
@@ -129,7 +129,7 @@ class Run:
 
     def __init__(self, name: str, options: argparse.Namespace, stack: ExitStack) -> None:
         self.name = name
-        """Of the result file."""
+        """Name of the result file."""
         self.options = options
         self.stack = stack
         self.exit_code = 0

@@ -1,4 +1,4 @@
-"""What a measurement costs: processor time, memory of a new process, an NVIDIA card (NVML), and a Ray cluster."""
+"""Meters of cost: processor time, memory of a new process, an NVIDIA card (NVML), and a Ray cluster."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def gpu_meter(index: int = 0) -> Iterator[dict[str, float]]:
 
 
 class RayGauge:
-    """What Ray's object store and workers on this machine take while it runs."""
+    """Measures the memory of Ray's object store and workers on this machine while it runs."""
 
     def __init__(self) -> None:
         self.store_bytes = 0

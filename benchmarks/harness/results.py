@@ -1,4 +1,4 @@
-"""What is made of measurements, and where results are kept, with the machine, versions and commit to judge them by.
+"""Makes results from measurements, and keeps them with the machine, versions and commit to judge them by.
 
 Machines are noisy, so no system is measured alone: in every round each system runs once, in turn, and a result is the
 median over rounds. Ratios compare systems of the same run, within each round. That helps against noise that affects

@@ -1,4 +1,4 @@
-"""How each service is asked for embeddings: one adapter for each, the same for every load.
+"""Adapters that ask a service for embeddings: one for each service, the same for every load.
 
 An adapter of a :class:`Target` is a context manager that gives ``embed(rows)``: one request that carries the images or
 texts with these row numbers and returns their vectors (N, D).
@@ -40,13 +40,13 @@ TIMEOUT_S: Final = 600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What a load is for: a model, where it is served, and the files to embed."""
+    """The target of a load: a model, its server, and the files to embed."""
 
     url: str
     """Empty if the model runs in the process of the load."""
     files: list[bytes]
     repository: Path
-    """Of the exported model."""
+    """Repository of the exported model."""
     model: str | None = None
     """JSON file of a model that open_clip does not know by name."""
 

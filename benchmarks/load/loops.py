@@ -24,15 +24,15 @@ OPEN_LOOP_LIMIT: Final = 4096
 
 @dataclass(kw_only=True)
 class Answers:
-    """What a loop measured."""
+    """The measurements of a loop."""
 
     calls: int = 0
     dropped: int = 0
     seconds: float = 0.0
-    """Of the whole loop."""
+    """Time of the whole loop."""
     latencies_ms: list[float] = field(default_factory=list)
     first_ms: list[float] = field(default_factory=list)
-    """Of each caller's first call, which meets a queue that is still filling."""
+    """Latency of each caller's first call, which meets a queue that is still filling."""
 
     @property
     def rate(self) -> float:
@@ -57,9 +57,9 @@ async def closed_loop(
 ) -> Answers:
     """Let ``callers`` tasks each make one call after another for ``seconds``, ``most`` calls in total.
 
-    ``call`` gets the number of the call. Each caller makes :data:`LEAST_TURNS` calls at least; the latency of its first
-    call is kept apart, because a server that needs longer for one turn of all callers than the loop lasts would be
-    judged by a queue that is still filling.
+    ``call`` gets the number of the call. Each caller makes at least :data:`LEAST_TURNS` calls. The latency of its first
+    call is kept apart: if a server needs longer for one turn of all callers than the loop lasts, the first calls only
+    meet a queue that is still filling.
     """
     answers = Answers()
     start = clock()

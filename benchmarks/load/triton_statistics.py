@@ -1,4 +1,4 @@
-"""Where a Triton spends its time: its own counters, and how much they grew between two readings."""
+"""Triton's own counters of its time, and their growth between two readings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 from tritonclient.grpc import InferenceServerClient
 
 _TIMES: Final = ("total", "queue", "compute_input", "compute_infer", "compute_output")
-"""From the arrival of a request to its answer, and its stages inside a model, by Triton's names."""
+"""Triton's names of times: from the arrival of a request to its answer, and its stages inside a model."""
 
 Counters = Counter[str | int]
 """``requests`` and ``runs``, nanoseconds of all requests by _TIMES, and runs by their number of images."""

@@ -47,7 +47,7 @@ class Worker:
 
     @property
     def process_id(self) -> int:
-        """Of the process that measures."""
+        """Id of the process that measures."""
         assert self._process.pid is not None
         return self._process.pid
 

@@ -1,1 +1,1 @@
-"""From kept results to tables, plots and one page; nothing here measures."""
+"""Turns kept results into tables, plots and one page; measures nothing."""

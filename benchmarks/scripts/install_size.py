@@ -54,7 +54,7 @@ def pip(*arguments: str | Path) -> None:
 
 
 def disk_mb(directory: Path) -> float:
-    """What the files below a directory take on the disk; links are not followed."""
+    """Return the space that the files below a directory take on the disk; links are not followed."""
     return sum(path.lstat().st_blocks * 512 for path in directory.rglob("*")) / 1e6
 
 

@@ -1,1 +1,1 @@
-"""Which server gets the next request, how many may be in flight, and when to try again; no image data here."""
+"""The choice of the server for the next request, the limits of images in flight, and the times of retries."""

@@ -1,4 +1,4 @@
-"""The servers of one client: which gets the next request, which one the client backs off from, and when it retries."""
+"""The servers of one client: the choice for the next request, the back-off from each server, and the retries."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ if TYPE_CHECKING:
     from clip_client._transports.base import Transport, TransportFactory
 
 RETRIED: Final = (Unavailable, Overloaded, ModelNotReady)
-"""Nothing else is sent to the same server again: a bad image stays bad, and a refused token stays refused."""
+"""Errors after which a request is sent to the same server again. A bad image stays bad, and a refused token refused."""
 
 _FIRST_DELAY_S: Final = 0.1
 _MAX_DELAY_S: Final = 1.0
-"""A server that is up again is noticed within this time."""
+"""Longest back-off: a server that is up again is noticed within this time."""
 
 _BUDGET: Final = 100.0
 _BUDGET_PER_S: Final = 5.0
 _BUDGET_PER_SUCCESS: Final = 0.1
 
 _random: Final = random.SystemRandom()
-"""Unlike ``random`` itself, the same in no two programs, also if they seed it."""
+"""Random numbers that differ between programs, even if they seed ``random`` in the same way."""
 
 _RESOLVE_EVERY_S: Final = 30.0
 _RESOLVE_WHEN_DOWN_S: Final = 5.0
-"""How often names are looked up again; more often while a server is down, since it may come back elsewhere."""
+"""Seconds between look-ups of names: normally, and while a server is down, because it may come back elsewhere."""
 
 
 def backoff_s(failures: int) -> float:
-    """Return how long to back off after this many failures in a row (1 or more).
+    """Return the seconds to back off after this many failures in a row (1 or more).
 
-    "Full jitter" of Brooker, "Exponential Backoff And Jitter" (AWS, 2015): uniform between 0 and the exponential cap,
-    so that clients that lost a server together do not reconnect together.
+    This is the "full jitter" of Brooker, "Exponential Backoff And Jitter" (AWS, 2015): uniform between 0 and the
+    exponential cap, so that clients that lost a server together do not reconnect together.
     """
     doublings = min(failures - 1, 30)  # an outage of hours must not overflow
     return _random.uniform(0.0, min(_MAX_DELAY_S, _FIRST_DELAY_S * 2.0**doublings))
@@ -53,8 +53,8 @@ def backoff_s(failures: int) -> float:
 class RetryBudget:
     """Tokens for retries: a success earns a tenth, a second earns five, and a retry costs one (as in Finagle).
 
-    During an outage of any length that pays for probing the servers that are down, about two requests a second each. If
-    a server refuses many requests, only some of them are retried.
+    During an outage of any length, the tokens are enough to probe each server that is down twice a second. If a server
+    refuses many requests, only some of them are retried.
     """
 
     def __init__(self, now: float) -> None:
@@ -65,7 +65,7 @@ class RetryBudget:
         self._tokens += _BUDGET_PER_SUCCESS
 
     def spend(self, now: float) -> bool:
-        """Pay for one retry; return False if there are not enough tokens."""
+        """Pay for one retry; return False if there are too few tokens."""
         self._tokens = min(_BUDGET, self._tokens + (now - self._updated) * _BUDGET_PER_S)
         self._updated = now
         if self._tokens < 1.0:
@@ -82,15 +82,15 @@ class Server:
         self.transport = transport
         self.limit = AdaptiveLimit(maximum=config.max_in_flight, target_latency_s=config.target_latency_s)
         self.times_chosen = 0
-        """How often it got the next request; decides between servers with equally many images in flight."""
+        """Number of requests that it got; decides between servers with equally many images in flight."""
         self.backoff_until = 0.0
-        """Loop time before which it gets no request."""
+        """Loop time until which it gets no requests."""
         self._failures = 0
         self._failed_at = 0.0
 
     @property
     def is_down(self) -> bool:
-        """True if the last request failed because of the server."""
+        """Whether the last request failed because of the server."""
         return self._failures > 0
 
     def stats(self) -> ServerStats:
@@ -103,28 +103,31 @@ class Server:
         )
 
     def available_slots(self, now: float, waiting: int, max_batch_size: int) -> int:
-        """Return how many images the next request may carry; after a failure, one request at a time is sent."""
+        """Return the number of images that the next request may carry. After a failure, send one request at a time."""
         if now < self.backoff_until or (self.is_down and self.limit.in_flight):
             return 0
         return self.limit.available_slots(waiting, max_batch_size)
 
     def succeeded(self, images: int, *, started_at: float, now: float, time_given_s: float) -> None:
-        """Record an answer, whatever it says about its images."""
+        """Record an answer, even one with errors of images."""
         self.limit.answered(images, started_at=started_at, now=now, time_given_s=time_given_s)
         self._failures = 0
 
     def failed(self, images: int, error: ClipError, *, started_at: float, now: float, has_other: bool) -> None:
-        """Record a failed request: shrink the limit, back off, both or neither. ``has_other``: another server works."""
+        """Record a failed request: shrink the limit, back off, both or neither.
+
+        ``has_other`` says that another server works.
+        """
         if isinstance(error, Overloaded):
             self.limit.refused(images, started_at=started_at, now=now)
         elif isinstance(error, DeadlineExceeded):
             self.limit.expired(images, started_at=started_at, now=now)
         else:
             self.limit.release(images)
-        # If there are others, also after errors that are not retried: a server that fails at once would have the fewest
-        # images in flight, and attract all requests. One that is alone may fail because of its requests.
+        # If other servers work, back off even after errors that are not retried: a server that fails at once would have
+        # the fewest images in flight and attract all requests. A single server may fail because of its requests.
         backs_off = isinstance(error, RETRIED) or (has_other and not isinstance(error, DeadlineExceeded))
-        # Requests that were already in flight at the first failure add no information.
+        # Ignore requests that were already in flight at the first failure, because they add no information.
         if backs_off and started_at >= self._failed_at:
             self._failures += 1
             self._failed_at = now
@@ -134,21 +137,21 @@ class Server:
 class Balancer:
     """Chooses the server with the fewest images in flight.
 
-    It opens one connection per address, since gRPC's own balancing knows nothing about limits and batches.
+    It opens one connection per address, because gRPC's own balancing ignores limits and batches.
     """
 
     def __init__(self, config: ClientConfig, connect: TransportFactory) -> None:
         self.endpoints = config.endpoints
-        """An AUTO one, once it is resolved, as what it resolved to."""
+        """Endpoints of the servers. An AUTO endpoint is replaced by the endpoint that it resolves to."""
         self._config = config
         self._connect = connect
         self._loop = asyncio.get_running_loop()
 
-        # A server is in _servers while its name leads to it, then in _retired until its last request has ended.
+        # A server is in _servers while its name leads to it. Then it is in _retired until its last request has ended.
         self._servers: dict[Endpoint, Server] = {}
         self._retired: list[Server] = []
         self._addresses: dict[Endpoint, Sequence[str]] = {}
-        """What the last successful look-up of each name gave."""
+        """Endpoint -> addresses from the last successful look-up of its name."""
         self._first_look_up = asyncio.Lock()
         self._resolved_at: float | None = None
         self._resolving: asyncio.Task[None] | None = None
@@ -158,13 +161,13 @@ class Balancer:
         return tuple(self._servers.values())
 
     async def ensure_resolved(self) -> None:
-        """Look the names up unless that was done before."""
+        """Look the names up once."""
         async with self._first_look_up:
             if self._resolved_at is None:
                 await self._look_up()
 
     def choose(self, waiting: int, max_batch_size: int) -> tuple[Server, int] | None:
-        """Return a server and the number of images it takes now, or None if no server takes any."""
+        """Return a server and the number of images that it takes now; None if all servers are busy or back off."""
         now = self._loop.time()
         self._refresh(now)
         offers = [(server, server.available_slots(now, waiting, max_batch_size)) for server in self._servers.values()]
@@ -176,11 +179,11 @@ class Balancer:
         return server, available_slots
 
     def has_other(self, server: Server) -> bool:
-        """Return whether there is a server besides this one whose last request did not fail."""
+        """Return whether there is another server besides ``server`` whose last request did not fail."""
         return any(not other.is_down for other in self._servers.values() if other is not server)
 
     def next_attempt_at(self) -> float | None:
-        """Return the loop time when the first back-off ends; None if no server backs off."""
+        """Return the loop time at which the first back-off ends; None without a back-off."""
         now = self._loop.time()
         return min(
             (server.backoff_until for server in self._servers.values() if server.backoff_until > now), default=None
@@ -213,7 +216,7 @@ class Balancer:
             if len(addresses) > 1:
                 found.update({replace(endpoint, host=address): endpoint.host for address in addresses})
             else:
-                # gRPC looks a single address up itself, again at each reconnection.
+                # Leave a single address to gRPC, which looks the name up again at each reconnection.
                 found[endpoint] = None
         self._resolved_at = self._loop.time()
         for endpoint, name in found.items():
@@ -227,7 +230,7 @@ class Balancer:
     async def _addresses_of(self, endpoint: Endpoint) -> Sequence[str]:
         if endpoint.kind is EndpointKind.LOCAL:
             return ()
-        # If the name server does not answer, the known addresses stay. An impossible name such as a..b is a
+        # If the name server does not answer, keep the known addresses. An impossible name such as a..b raises
         # UnicodeError, and gRPC will report it.
         with contextlib.suppress(OSError, UnicodeError):
             self._addresses[endpoint] = await _resolve(endpoint.host, endpoint.port)
@@ -236,9 +239,9 @@ class Balancer:
 
 async def _resolve(host: str, port: int) -> Sequence[str]:
     if host == "localhost":
-        # It has two addresses, 127.0.0.1 and ::1, and is one server.
+        # localhost has two addresses, 127.0.0.1 and ::1, but is one server.
         return ()
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    # A host with addresses of both kinds is one server, not two.
+    # A host with IPv4 and IPv6 addresses is one server, not two.
     family = socket.AF_INET if any(info[0] == socket.AF_INET for info in found) else socket.AF_INET6
     return tuple(dict.fromkeys(str(info[4][0]) for info in found if info[0] == family))

@@ -1,20 +1,22 @@
-"""How many images may be in flight at one server: a limit that adapts to the latency.
+"""The limit of images in flight at one server, which adapts to the latency.
 
 Triton 2.51 neither refuses work nor drops expired or cancelled requests, so a long queue in it is wasted work. The only
 sign of that queue is time. The rule is additive increase, multiplicative decrease (Chiu and Jain, 1989), as in TCP
 (RFC 5681) and in the AIMD limit of Netflix's concurrency-limits. The signal is a latency that is too long:
 
-* An answer is *late* if it took longer than ``target_latency_s``, or than a quarter of the time that its caller had:
-  under overload an image may wait for half of its time before it is sent, and the last quarter allows for variation.
-* A late answer reduces the limit to 0.8 of its value, a refusal or an expired deadline to half; once per round trip.
-* An answer in time lets the limit grow, if it has made images wait since the last one: at first by the number of images
-  that were answered (slow start: it doubles per round trip), after the first decrease by ``sqrt(limit)`` images per
-  round trip (the step of Netflix's Gradient2). A limit that makes no image wait says nothing about the server. If it
-  grew all the same, the next burst would use capacity that was never tried (congestion window validation, RFC 7661).
+* An answer is *late* if it took longer than ``target_latency_s``, or longer than a quarter of its caller's time. Under
+  overload an image may wait for half of that time before it is sent, and the last quarter allows for variation.
+* A late answer reduces the limit to 0.8 of its value; a refusal or an expired deadline halves it. Both count once per
+  round trip.
+* An answer in time increases the limit if the limit has made images wait since the last answer. At first the limit
+  grows by the number of answered images (slow start: it doubles per round trip). After the first decrease it grows by
+  ``sqrt(limit)`` images per round trip (the step of Netflix's Gradient2). If images never wait, the limit says nothing
+  about the server, and growing it would let the next burst use untested capacity (congestion window validation,
+  RFC 7661).
 
-The target is a fixed time, not a multiple of the shortest latency seen as in TCP Vegas. Independent clients then judge
-one queue by one measure and converge to equal shares; with a multiple, a client that first saw the server busy would
-take its queue for the normal state and displace the others. The cost is a queue of up to that time under full load; the
+The target is a fixed time, not a multiple of the shortest latency as in TCP Vegas. Independent clients then judge one
+queue by one measure and converge to equal shares. With a multiple, a client that first saw a busy server would take the
+queue for the normal state and displace the others. The cost is a queue of up to the target time under full load; the
 benefit is full batches.
 """
 
@@ -27,13 +29,13 @@ _LATE_FACTOR: Final = 0.8
 _REFUSED_FACTOR: Final = 0.5
 _INITIAL: Final = 16
 _FIRST_HOLD: Final = 0.125
-"""Before the first answer, the part of the target latency for which a cancelled request keeps its slots."""
+"""Share of the target latency for which a cancelled request keeps its slots before the first answer."""
 _SMOOTHING: Final = 0.125
 """Weight of a new latency in the running mean, as in RFC 6298."""
 
 
 class AdaptiveLimit:
-    """The limit of one server, in images. Times are in seconds, all of the same clock."""
+    """The limit of one server, in images. Times are in seconds, all from the same clock."""
 
     def __init__(self, *, maximum: int, target_latency_s: float) -> None:
         self.in_flight = 0
@@ -47,19 +49,20 @@ class AdaptiveLimit:
         self._held_back = False
         self._decreased_at = -math.inf
         self._hold_s = 0.0
-        """How long a cancelled request keeps its slots; set by the first cancellation after an answer."""
+        """Seconds for which a cancelled request keeps its slots; set by the first cancellation after an answer."""
         self._held_at = -math.inf
 
     @property
     def limit(self) -> int:
-        """The most images that may be in flight now; at least 1."""
+        """Number of images that may be in flight now; at least 1."""
         return int(self._limit)
 
     def available_slots(self, waiting: int, max_batch_size: int) -> int:
-        """Return how many of ``waiting`` images to send as one request now; 0 if it is better to wait.
+        """Return the number of ``waiting`` images to send as one request now; 0 if it is better to wait.
 
-        A request takes at most half of the limit, so that the server always has the next one. It is never much smaller
-        than what will be free in a moment: that would split every later request as well (the silly window of RFC 813).
+        A request takes at most half of the limit, so that the server always has the next request. It is not much
+        smaller than the slots that will be free in a moment: otherwise every later request would be split as well (the
+        silly window of RFC 813).
         """
         best = min(waiting, max_batch_size)
         wanted = min(best, max(1, self.limit // 2))
@@ -94,10 +97,10 @@ class AdaptiveLimit:
             self._decrease(_REFUSED_FACTOR, started_at, now)
 
     def cancelled(self, *, started_at: float, now: float) -> float:
-        """Record that a caller cancelled a request. Returns the time when to call :meth:`release` for its images.
+        """Record that a caller cancelled a request. Returns the time at which to call :meth:`release` for its images.
 
-        Triton decodes them all the same, so they keep their slots for as long as an answer takes. Without answers
-        there is no sign whether that is still enough: with each cancelled round trip, the time doubles.
+        Triton still decodes the images, so they keep their slots for as long as an answer takes. Without answers there
+        is no sign whether this time is long enough, so it doubles with each cancelled round trip.
         """
         longest_s = max(self._target_latency_s, self.latency_s or 0.0)
         if self._held_at == -math.inf:
@@ -109,15 +112,15 @@ class AdaptiveLimit:
         return started_at + self._hold_s
 
     def release(self, images: int) -> None:
-        """Free the slots of a request that ended in a way that says nothing about load."""
+        """Free the slots of a request whose end says nothing about load."""
         self.in_flight -= images
 
     def _patience_s(self, time_given_s: float) -> float:
-        # A caller that gives little more time than an idle server needs is no sign of load.
+        # A caller may give hardly more time than an idle server needs, which is not a sign of load.
         return max(time_given_s / 4, 2 * self._fastest_s)
 
     def _decrease(self, factor: float, started_at: float, now: float) -> None:
-        # Requests sent before the last decrease are the same round trip.
+        # Ignore requests that were sent before the last decrease, because they belong to the same round trip.
         if started_at >= self._decreased_at:
             self._limit = max(1.0, self._limit * factor)
             self._decreased_at = now

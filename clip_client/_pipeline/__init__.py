@@ -1,9 +1,10 @@
-"""From an iterable of images or texts to their vectors; no module here opens a connection.
+"""Turn an iterable of images or texts into their vectors; modules here open no connection.
 
-One image on its way through one call, from top to bottom; a text differs only in its encoder, ``TextEncoder``::
+The diagram shows the way of one image through one call, from top to bottom. A text differs only in its encoder,
+``TextEncoder``::
 
     the caller's iterable
-      │  source.Source           takes images, never more than max_ahead that are not delivered yet
+      │  source.Source           takes images, at most max_ahead before they are delivered
       ▼
     stream.Stream                one call: the futures of its images, delivered in order if asked
       │  images.read_image       reads a file, or turns a picture in memory into a file

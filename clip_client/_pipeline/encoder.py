@@ -1,4 +1,4 @@
-"""From what a caller passes to the bytes to send."""
+"""Turn the images or texts of a caller into the bytes to send."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from preprocess_ensemble.imaging.transform import PreprocessConfig
 
 _OBJECT_LOCKS: Final = 64
-"""Locks that objects share by their address: several times the threads, so that two objects seldom share one."""
+"""Number of locks that objects share by their addresses: several times the threads, so objects seldom share a lock."""
 
 
 class Encoder(ABC):
-    """What a call needs to know about its items: images, or texts."""
+    """Encodes the items of a call: images, or texts."""
 
     tower: ClassVar[Tower]
 
@@ -44,7 +44,7 @@ class Encoder(ABC):
 
     @abstractmethod
     def unchanged(self, source: object) -> bytes | None:
-        """Return the bytes to send if ``source`` is sent as it is, else None: then call :meth:`encode` in a thread."""
+        """Return the bytes to send if ``source`` is sent as it is; if None, call :meth:`encode` in a thread."""
 
     @abstractmethod
     def encode(self, source: object, model: ModelInfo) -> bytes:
@@ -54,8 +54,8 @@ class Encoder(ABC):
 class ImageEncoder(Encoder):
     """Reads images and, unless ``transfer`` is ``"original"``, reduces them to the model's input pixels.
 
-    The server's own code does that: it decodes at reduced size if that is safe, applies the orientation, resizes and
-    crops. The result is a file of exactly the model's input size, so the server has nothing left to resize.
+    The reduction uses the server's own code: it decodes at reduced size if that is safe, applies the orientation,
+    resizes and crops. The result is a file of exactly the model's input size, which the server need not resize.
     """
 
     tower = Tower.IMAGE
@@ -64,7 +64,7 @@ class ImageEncoder(Encoder):
         self._encoding = IMAGE_ENCODINGS[config.transfer]
         self._max_bytes = config.max_image_bytes
         self._unchanged_up_to = min(self._encoding.unchanged_up_to, self._max_bytes)
-        # Many threads wait for files, but only this many decode at once: each may hold a large picture.
+        # Limit the threads that decode at once, because each may hold a large picture. More threads wait for files.
         self._cores = threading.BoundedSemaphore(usable_cores())
         self._object_locks = tuple(threading.Lock() for _ in range(_OBJECT_LOCKS))
 
@@ -83,19 +83,19 @@ class ImageEncoder(Encoder):
         try:
             size = source.nbytes if isinstance(source, memoryview) else len(source)
             return bytes(source) if size <= self._unchanged_up_to else None
-        except Exception:  # such as a memoryview that was released: `encode` makes it the error of this image
+        except Exception:  # such as a released memoryview; `encode` turns it into the error of this image
             return None
 
     def encode(self, source: object, model: ModelInfo) -> bytes:
         """Read one image, and reduce it if the configuration says so.
 
         Raises ImageError with the code that the server would give, or ``UNREADABLE``, and ProtocolMismatch if this
-        version does not know the model's preprocessing.
+        version does not support the model's preprocessing.
         """
-        if isinstance(source, EncodedImage):  # one that `unchanged` did not take
+        if isinstance(source, EncodedImage):  # refused by `unchanged`
             raise too_large(source.file_bytes, self._max_bytes)
-        # Reading a file object moves its position, and Pillow decodes a picture when it is first used: if a caller
-        # passes one object twice, two threads must not do that at once.
+        # Lock shared objects: reading a file object moves its position, and Pillow decodes a picture at its first use.
+        # If a caller passes one object twice, two threads must not do that at once.
         is_shared = not isinstance(source, str | os.PathLike | bytes | bytearray | memoryview)
         with self._object_locks[id(source) // 16 % _OBJECT_LOCKS] if is_shared else nullcontext():
             image = read_image(source, max_bytes=self._max_bytes)
@@ -118,9 +118,9 @@ class ImageEncoder(Encoder):
 
 
 def _is_ordinary(picture: Image) -> bool:
-    """Return whether a picture in memory needs no decoder: it is plain, and within the limits.
+    """Return whether a picture in memory needs no decoder, because it is plain and within the limits.
 
-    Of any other, its file is decoded, whose error says what is wrong.
+    Any other picture is saved and decoded again, so that the decoder's error says what is wrong.
     """
     from preprocess_ensemble.imaging.decode import DecodeLimits
 
@@ -151,7 +151,7 @@ class TextEncoder(Encoder):
     tower = Tower.TEXT
 
     def items(self, source: object) -> Iterable[Any] | AsyncIterable[Any]:
-        # A list is checked now, and not after the texts before it have been embedded.
+        # Check a list at once, before any of its texts is embedded.
         for text in source if isinstance(source, list | tuple) else ():
             _check_text(text)
         if isinstance(source, bytes | bytearray | memoryview):
@@ -159,7 +159,7 @@ class TextEncoder(Encoder):
         return [source] if isinstance(source, str) else super().items(source)
 
     def unchanged(self, source: object) -> bytes | None:
-        """Return the bytes to send, or None for a text that no server takes. Raises TypeError if it is no text."""
+        """Return the bytes to send, or None for a text that servers refuse. Raises TypeError for other types."""
         text = _check_text(source)
         try:
             return text.encode() if len(text) <= MAX_TEXT_BYTES else None
@@ -167,7 +167,7 @@ class TextEncoder(Encoder):
             return None
 
     def encode(self, source: object, model: ModelInfo) -> bytes:
-        """Refuse a text that :meth:`unchanged` did not take, as a server would."""
+        """Raise the TextError that a server would give for a text that :meth:`unchanged` refused."""
         from preprocess_ensemble.text.text_input import TextRejected, checked_text
 
         data = _check_text(source).encode(errors="surrogatepass")

@@ -1,4 +1,4 @@
-"""Reads every kind of image source."""
+"""Read every kind of image source."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _PNG_MODES = frozenset({"1", "L", "LA", "I;16", "P", "RGB", "RGBA"})
 _WITH_ALPHA = {"La": "LA", "PA": "RGBA", "RGBa": "RGBA"}
-"""What keeps the transparency of the modes that PNG lacks; all others are in colour without it."""
+"""Mode that PNG lacks -> mode that keeps its transparency. Other such modes become RGB, without transparency."""
 _PNG_COMPRESS_LEVEL = 1
 """zlib's fastest level: the files live only as long as one request."""
 _READ_CHUNK = 1 << 20
@@ -28,7 +28,7 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 def is_single(images: object) -> bool:
-    """Return whether ``images`` is one image, not a collection. Text is a path, and bytes are a file's content."""
+    """Return whether ``images`` is one image, not a collection. A str is a path, and bytes are a file's content."""
     if isinstance(images, np.ndarray):
         return images.ndim != 4
     return isinstance(images, str | os.PathLike | bytes | bytearray | memoryview) or _is_pil(images) or _is_file(images)
@@ -43,17 +43,20 @@ def _only_image_errors() -> Iterator[None]:
     except OSError as error:
         raise _unreadable(error.strerror or type(error).__name__) from None
     except Exception as error:
-        # A caller's read(), a PIL plugin, a path with a null byte: any exception concerns only this image.
+        # Any exception concerns only this image: a caller's read(), a PIL plugin, a path with a null byte.
         raise _unreadable(f"reading it raised {type(error).__name__}") from None
 
 
 @_only_image_errors()
 def read_image(source: object, *, max_bytes: int) -> bytes | Image:
-    """Return the bytes of an image file, or the picture if the source is one in memory: upright, in a mode of PNG.
+    """Return the bytes of an image file; for a picture in memory, return the picture, upright, in a mode of PNG.
 
-    Blocks on files: call it in a worker thread. Raises ImageError and nothing else: ``UNREADABLE`` if a file cannot be
-    read or is not a regular file, ``EMPTY`` if it has no bytes, ``TOO_LARGE`` above ``max_bytes``, ``NOT_AN_IMAGE`` for
-    an object that is not an image source.
+    Blocks on files: call it in a worker thread. Raises only ImageError, with one of these codes:
+
+    - ``UNREADABLE``: a file cannot be read, or is not a regular file.
+    - ``EMPTY``: the file is empty.
+    - ``TOO_LARGE``: the file has more than ``max_bytes``.
+    - ``NOT_AN_IMAGE``: the object is not an image source.
     """
     if isinstance(source, str | os.PathLike):
         return _read_path(os.fsdecode(source), max_bytes)
@@ -82,7 +85,7 @@ def png_of(picture: Image) -> bytes:
 
 
 def _is_pil(source: object) -> bool:
-    # By name, so that programs that embed files never load Pillow.
+    # Compare names, so that programs that embed files never load Pillow.
     return any(base.__module__ == "PIL.Image" and base.__name__ == "Image" for base in type(source).__mro__)
 
 
@@ -93,9 +96,9 @@ def _is_file(source: object) -> bool:
 def _read_path(path: str, max_bytes: int) -> bytes:
     if _URL.match(path) and not os.path.lexists(path):
         raise _unreadable("it is a URL; download the file, and pass its path or bytes")
-    # O_NONBLOCK: without it, opening a FIFO without a writer would never return.
+    # O_NONBLOCK, because opening a FIFO without a writer would otherwise never return.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-    # Checked before it is opened, because opening a device may have side effects.
+    # Check the kind of file first, because opening a device may have side effects.
     _check_regular(os.stat(path))
     with open(os.open(path, flags), "rb") as file:
         status = os.fstat(file.fileno())
@@ -147,7 +150,7 @@ def _upright(image: Any) -> Image:
     if oriented.mode in _PNG_MODES:
         return oriented
     if oriented.mode.startswith("I"):
-        # By way of I, because Pillow clips samples of the other byte order to 8 bits when it converts them to I;16.
+        # Convert through I: from the other byte order to I;16, Pillow would clip samples to 8 bits.
         oriented = oriented.convert("I")
         levels: Any = oriented.getextrema()
         if 0 <= levels[0] and levels[1] <= 0xFFFF:
@@ -166,7 +169,7 @@ def _unreadable(reason: str) -> ImageError:
 
 
 def too_large(size: int, max_bytes: int) -> ImageError:
-    """Make the error of an image file of ``size`` bytes or more."""
+    """Return the error for an image file of ``size`` bytes or more."""
     return ImageError(
         f"has at least {size} bytes and max_image_bytes is {max_bytes}; raise that limit or shrink the image.",
         code="TOO_LARGE",

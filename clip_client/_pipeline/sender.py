@@ -1,4 +1,4 @@
-"""Packs the pending items of all calls into requests, sends them, and hands out the answers item by item."""
+"""Pack the pending items of all calls into requests, send them, and hand out the answers item by item."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from clip_client._balancing.balancer import RETRIED, RetryBudget
-from clip_client._errors import ClipError, DeadlineExceeded, Overloaded, ProtocolMismatch, Unavailable
-from clip_client._pipeline.pending_item import Deadline, PendingItem, Result
+from clip_client._deadline import Deadline
+from clip_client._errors import ClipError, DeadlineExceeded, ProtocolMismatch, Shed, Unavailable
+from clip_client._pipeline.pending_item import PendingItem, Result
 from clip_client._results import ClientStats
 from preprocess_ensemble.contract import ImageStatus
 
@@ -27,17 +28,17 @@ if TYPE_CHECKING:
 _CLOSED: Final = "The client was closed before this was sent."
 
 _HELD_REQUESTS: Final = 8
-"""Items are encoded ahead for this many full requests and no further, which bounds memory when photos are large."""
+"""Number of full requests for which items are encoded ahead; it bounds memory when photos are large."""
 
 _CODES: Final = {status.value: status.name for status in ImageStatus if status is not ImageStatus.OK}
-"""A newer server may know more reasons than this client. A vector that is not finite has none."""
+"""Number of a status -> its name. A newer server may send further numbers, and a vector that is not finite has none."""
 
 
 class Sender:
     """Packs waiting items into requests as soon as a server has slots for them.
 
-    It never waits to fill a batch: items that become ready while nothing may be sent fill the next one. Items
-    of different calls may share a request if they are of one tower; each has its own deadline and its own future.
+    It never waits to fill a batch: items that become ready while nothing may be sent fill the next batch. Items of
+    different calls may share a request if they belong to one tower; each has its own deadline and its own future.
     """
 
     def __init__(self, balancer: Balancer, config: ClientConfig, on_mismatch: Callable[[ModelInfo], None]) -> None:
@@ -47,10 +48,10 @@ class Sender:
         self._loop = asyncio.get_running_loop()
         self._budget = RetryBudget(self._loop.time())
         self._counts = ClientStats()
-        """Only the counts; :meth:`stats` adds what there is at the moment."""
+        """Counts; :meth:`stats` adds the numbers of the present moment."""
 
-        # A submitted item is in _waiting or in a request of _requests until it has its result. A cancelled one may
-        # stay in _waiting for a while; _cancelled counts those since the last clean-up.
+        # A submitted item is in _waiting or in a request of _requests until it has its result. A cancelled item may
+        # stay in _waiting for a while; _cancelled counts cancelled items since the last clean-up.
         self._waiting: deque[PendingItem] = deque()
         self._requests: dict[asyncio.Task[None], _Request] = {}
         self._cancelled = 0
@@ -63,11 +64,11 @@ class Sender:
         self._timer: asyncio.TimerHandle | None = None
         self.closed = False
         self.open_streams: set[Callable[[], None]] = set()
-        """For each, what :meth:`aclose` calls to end it."""
+        """Functions with which :meth:`aclose` ends the open streams."""
 
     @property
     def is_full(self) -> bool:
-        """True if the items that have no result yet leave no memory for more."""
+        """True if the unfinished items use up the memory for items."""
         return self._held_bytes >= self._max_bytes
 
     async def has_room(self) -> None:
@@ -77,7 +78,7 @@ class Sender:
             await self._room.wait()
 
     def submit(self, payload: bytes, tower: Tower, model: ModelInfo, deadline: Deadline | None) -> PendingItem:
-        """Queue an item; return the future of its result, which after :meth:`aclose` is Unavailable at once."""
+        """Queue an item; return the future of its result. After :meth:`aclose` the result is Unavailable at once."""
         item = PendingItem(payload, tower, model, deadline, self._loop.time(), self._on_item_cancelled, self._loop)
         self._held_bytes += len(payload)
         if self.closed:
@@ -111,7 +112,7 @@ class Sender:
         self._fail(self._waiting, Unavailable(_CLOSED))
         self._waiting.clear()
 
-    # How an item ends.
+    # The end of an item.
 
     def _finish(self, item: PendingItem, result: Result) -> None:
         if not item.done():
@@ -120,7 +121,7 @@ class Sender:
 
     def _fail(self, items: Iterable[PendingItem], error: ClipError) -> None:
         for item in items:
-            # A copy each, because raising an exception adds to its traceback.
+            # Copy the error for each item, because raising an exception adds to its traceback.
             self._finish(item, copy.copy(error))
 
     def _forget(self, item: PendingItem) -> None:
@@ -133,15 +134,15 @@ class Sender:
         self._forget(item)
         self._cancelled += 1
         if not self._is_cleaning_up:
-            # Once for all items of a call.
+            # Clean up once for all items of a call.
             self._is_cleaning_up = True
             self._loop.call_soon(self._clean_up)
 
     def _clean_up(self) -> None:
-        """Drop cancelled items; a request that carries no others is cancelled."""
+        """Drop cancelled items, and cancel requests whose items are all cancelled or finished."""
         self._is_cleaning_up = False
         if self._cancelled > max(64, len(self._waiting) // 2):
-            # Seldom enough to cost little per item, often enough that the queue never holds mostly cancelled ones.
+            # Do this seldom, so that it costs little per item, but before most of the queue is cancelled.
             self._waiting = deque(item for item in self._waiting if not item.done())
             self._cancelled = 0
         for task, request in self._requests.items():
@@ -149,10 +150,10 @@ class Sender:
                 task.cancel()
         self._schedule()
 
-    # Which items go next.
+    # The choice of the next items.
 
     def _schedule(self) -> None:
-        # At the end of this iteration of the loop, so that a burst of items shares a request.
+        # Dispatch at the end of this iteration of the loop, so that a burst of items shares a request.
         if not self._dispatch_scheduled and self._waiting and not self.closed:
             self._dispatch_scheduled = True
             self._loop.call_soon(self._dispatch)
@@ -177,8 +178,8 @@ class Sender:
     def _wake_at(self, when: float | None) -> None:
         """Dispatch again at ``when``, and when the first waiting item runs out of time.
 
-        The first is enough: a call with a deadline gives up its own items, and items with a deadline of their own
-        were sent before, so they wait in front of all others.
+        The first item is enough: a call with a deadline gives up its own items, and items with their own deadlines were
+        sent before, so they wait in front of all others.
         """
         while self._waiting and self._waiting[0].done():
             self._waiting.popleft()
@@ -192,16 +193,16 @@ class Sender:
 
     def _on_timer(self) -> None:
         self._timer = None
-        now = self._loop.time()
-        # Only the front of the queue: under overload it holds thousands, and one of them expires every millisecond.
-        while self._waiting and (deadline := self._waiting[0].deadline) is not None and deadline.at <= now:
+        # Check only the front of the queue: under overload it holds thousands of items, and one expires every
+        # millisecond.
+        while self._waiting and (deadline := self._waiting[0].deadline) is not None and deadline.expired:
             item = self._waiting.popleft()
             error = DeadlineExceeded(f"timeout_s ran out before a server took the {item.tower.value}.")
             self._finish(item, error)
         self._schedule()
 
     def _take(self, server: Server, available_slots: int, tower: Tower, model: ModelInfo) -> list[PendingItem]:
-        """Remove the items of one request from the queue: of one tower, within the slots and the byte limit.
+        """Remove the items of one request from the queue: all of one tower, within the slots and the byte limit.
 
         Items of the other tower keep their places, so that images and texts in turn still share requests.
         """
@@ -209,11 +210,9 @@ class Sender:
         items: list[PendingItem] = []
         others: list[PendingItem] = []
         size = 0
-        now = self._loop.time()
-        of_item = Deadline(since=now, at=now + self.config.timeout_s)
-        # If a server is down, that is why items are late; they are no sign of overload.
+        of_item = Deadline(self.config.timeout_s, self._loop.time)
+        # If a server is down, items are late for that reason, not because of overload.
         latency = None if server.is_down else server.limit.latency_s
-        late_from = now + 2 * (latency or 0.0)
         while waiting and len(items) < available_slots:
             item = waiting[0]
             if item.tower is not tower or item.model is not model:
@@ -222,7 +221,7 @@ class Sender:
                 others.append(waiting.popleft())
                 continue
             deadline = item.deadline or of_item
-            is_late = latency is not None and deadline.at <= late_from and self._shed(item, server, latency, now)
+            is_late = latency is not None and deadline.ends_within(2 * latency) and self._shed(item, server, latency)
             if not is_late and not item.done():
                 size += len(item.payload)
                 if items and size > self.config.max_request_bytes:
@@ -233,36 +232,36 @@ class Sender:
         waiting.extendleft(reversed(others))
         return items
 
-    def _shed(self, item: PendingItem, server: Server, latency: float, now: float) -> bool:
-        """Fail an item that has waited for more than half of its time and cannot be back in the rest.
+    def _shed(self, item: PendingItem, server: Server, latency: float) -> bool:
+        """Fail an item that has waited for more than half of its time and cannot be answered in the rest.
 
-        The server would work on it all the same, for a caller that has left: sending such items is how goodput falls
-        to nothing under overload. Twice the mean latency, because half of all answers take longer than the mean.
+        The server would still work on the item, for a caller that has left. If such items are sent, goodput falls to
+        zero under overload. An item is late at twice the mean latency, because half of all answers take longer than the
+        mean.
         """
         if item.deadline is None or item.done():
             return False
-        remaining, waited = item.deadline.at - now, now - item.waits_since
+        remaining, waited = item.deadline.remaining, item.deadline.waited(item.submitted_at)
         if remaining > waited:
             return False
         self._counts.images_shed += 1
-        error = Overloaded(
+        error = Shed(
             f"{server.endpoint} is overloaded: the {item.tower.value} waited {waited:.2f} s, "
-            f"{max(0.0, remaining):.2f} s are left, and an answer takes {latency:.2f} s."
+            f"{remaining:.2f} s are left, and an answer takes {latency:.2f} s."
         )
-        error.ran_out_of_time = True
         self._finish(item, error)
         return True
 
-    # What becomes of a request.
+    # The way of a request.
 
     async def _send(self, request: _Request) -> None:
         server, items, count = request.server, request.items, len(request.items)
         request_id = uuid.uuid4().hex
         payloads = [item.payload for item in items]
         self._counts.bytes_sent += sum(map(len, payloads))
-        # The longest time of all items; if one has less, its call gives it up.
+        # Take the longest time of all items. If an item has less time, its call gives it up.
         deadlines = request.deadlines
-        timeout_s = max(0.001, *(deadline.request_s(request.started_at) for deadline in set(deadlines)))
+        timeout_s = max(deadline.of_request for deadline in set(deadlines))
         try:
             answer = await server.transport.infer(
                 payloads, tower=items[0].tower, request_id=request_id, timeout_s=timeout_s
@@ -276,7 +275,7 @@ class Sender:
             self._retry_or_fail(request, error, now)
         else:
             now = self._loop.time()
-            given = min(deadline.at - item.waits_since for deadline, item in zip(deadlines, items, strict=True))
+            given = min(deadline.given(item.submitted_at) for deadline, item in zip(deadlines, items, strict=True))
             server.succeeded(count, started_at=request.started_at, now=now, time_given_s=given)
             self._budget.success()
             self._deliver(answer, items, server, request_id)
@@ -284,16 +283,16 @@ class Sender:
     def _retry_or_fail(self, request: _Request, error: ClipError, now: float) -> None:
         items = request.items
         if isinstance(error, DeadlineExceeded):
-            # If a call got results meanwhile, this request was too much for a slow server, or one of several hangs.
+            # Send items again if their call got results meanwhile: a slow server had too much, or a server hangs.
             again = [item for item in items if item.deadline is not None and item.deadline.since > request.started_at]
         else:
-            # A failure inside a server may have a reason of its own. If the request is the reason, the other server
-            # fails as well, and then no server is left.
+            # A failure inside a server may be the server's fault, so try another server. If the request is the reason,
+            # the other server fails as well, and then no server is left.
             elsewhere = type(error) is ClipError and self._balancer.has_other(request.server)
             again = items if elsewhere or isinstance(error, RETRIED) else []
         if again and self._budget.spend(now):
             self._counts.requests_retried += 1
-            # To the front, in their order: an ordered stream waits for these.
+            # Put them in front, in their order, because an ordered stream waits for them.
             self._waiting.extendleft(item for item in reversed(again) if not item.done())
         else:
             again = []
@@ -306,7 +305,7 @@ class Sender:
         truncated = [False] * len(items) if answer.truncated is None else answer.truncated.tolist()
         results: list[Result] = list(zip(answer.vectors, truncated, strict=True))
         expected = model.fingerprint_of(tower)
-        # Converted to Python's numbers all at once: indexing an array for each item would cost more than the rest.
+        # Convert all numbers to Python's at once: indexing an array for each item would cost more than the rest.
         same_model = [tuple(fingerprint) == expected for fingerprint in answer.fingerprints.tolist()]
         statuses = answer.statuses.tolist()
         is_good = all(same_model) and not any(statuses) and answer.vectors.shape[1] == model.dimension
@@ -345,7 +344,7 @@ class Sender:
         if task.cancelled():
             self._on_cancelled(request)
         elif (error := task.exception()) is not None:
-            # A bug in this package. The loop's exception handler reports it, and no caller is left waiting.
+            # This is a bug in this package. The loop's exception handler reports it, and all callers get an error.
             request.server.limit.release(len(request.items))
             self._fail(request.items, ClipError(f"The request failed: internal error ({type(error).__name__})."))
             raise error
@@ -353,12 +352,12 @@ class Sender:
     def _on_cancelled(self, request: _Request) -> None:
         now = self._loop.time()
         limit = request.server.limit
-        if min(deadline.at for deadline in request.deadlines) <= now:
-            # A call gives up its items a moment before gRPC ends the request; it is a deadline all the same.
+        if any(deadline.expired for deadline in request.deadlines):
+            # Count it as an expired deadline: a call gives up its items a moment before gRPC ends the request.
             limit.expired(len(request.items), started_at=request.started_at, now=now)
         else:
-            # The server keeps working on what it has received. Its slots stay taken meanwhile, so that later requests
-            # wait here and not behind it.
+            # Keep the slots taken while the server works on the cancelled request, so that later requests wait in the
+            # client and not behind it.
             self._loop.call_at(limit.cancelled(started_at=request.started_at, now=now), self._release, request)
         self._fail(request.items, Unavailable("The client was closed while the request was in flight."))
 

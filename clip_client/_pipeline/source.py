@@ -1,4 +1,4 @@
-"""Takes images from a list, a generator or an async iterator, no faster than results are delivered."""
+"""Take images from a list, a generator or an async iterator, no faster than results are delivered."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ import numpy as np
 _END: Final = object()
 
 _BLOCKED_S: Final = 0.1
-"""Seconds to wait for an iterable that is making an item when the stream is left. One that takes longer is closed by
-its thread, later."""
+"""Seconds to wait for an iterable that is making an item when the stream is left. If it takes longer, its thread closes
+it later."""
 
 _CONTAINERS: Final = (list, tuple, set, frozenset, deque, np.ndarray, KeysView, ValuesView)
-"""Iterating over these never blocks; any other iterable might, so it runs in a thread."""
+"""Types whose iteration never blocks. Any other iterable might block, so it runs in a thread."""
 
 
 def open_source(items: Iterable[Any] | AsyncIterable[Any], *, max_ahead: int) -> Source:
@@ -34,7 +34,7 @@ def open_source(items: Iterable[Any] | AsyncIterable[Any], *, max_ahead: int) ->
 
 
 class Source(ABC):
-    """The items of one iterable. At most ``max_ahead`` of them, buffered ones included, are not delivered yet."""
+    """The items of one iterable. At most ``max_ahead`` items, including buffered ones, are taken and not delivered."""
 
     exhausted = False
     """True if the iterable is known to have ended."""
@@ -44,14 +44,14 @@ class Source(ABC):
         self._slot_freed = asyncio.Event()
 
     def at_once(self) -> list[Any]:
-        """Return the first items that can be had without waiting."""
+        """Return the first items that are available without waiting."""
         return []
 
     @abstractmethod
     async def next(self) -> list[Any]:
         """Wait for at least one item, and return all that have arrived, in order.
 
-        Raises StopAsyncIteration at the end, and what the iterable raises.
+        Raises StopAsyncIteration at the end, and the errors of the iterable.
         """
 
     async def _wait_for_slot(self) -> None:
@@ -60,19 +60,19 @@ class Source(ABC):
             await self._slot_freed.wait()
 
     def delivered(self) -> None:
-        """Report that one item has reached the consumer, so the iterable may give one more."""
+        """Report that an item has reached the consumer, so that the iterable may give another item."""
         self._slots += 1
         self._slot_freed.set()
 
-    def rest(self) -> list[Any] | None:
+    def untaken_items(self) -> list[Any] | None:
         """Return all items that were not taken yet; None if only the iterable knows them."""
         return None
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Stop iterating, and close an iterator that has ``close`` or ``aclose``, as a generator has. Raises its error.
+        """Stop iterating, and close an iterator with ``close`` or ``aclose``, such as a generator. Raises its error.
 
-        If the iterable is blocking, its thread does that when it returns.
+        If the iterable is blocking, its thread closes it later.
         """
 
 
@@ -93,7 +93,7 @@ class _ContainerSource(Source):
             raise StopAsyncIteration
         return items
 
-    def rest(self) -> list[Any]:
+    def untaken_items(self) -> list[Any]:
         return list(self._iterator)
 
     async def aclose(self) -> None:
@@ -110,7 +110,7 @@ class _AsyncSource(Source):
         await self._wait_for_slot()
         if self._iterator is None:
             self._iterator = aiter(self._items)
-        item = _own(await anext(self._iterator))
+        item = _copied_if_buffer(await anext(self._iterator))
         self._slots -= 1
         return [item]
 
@@ -120,7 +120,7 @@ class _AsyncSource(Source):
 
 
 class _ThreadSource(Source):
-    """Runs the iterable in a thread of its own: a generator that sleeps for hours must not occupy a shared one."""
+    """Runs the iterable in its own thread: a generator that sleeps for hours must not occupy a shared thread."""
 
     def __init__(self, items: Iterable[Any], max_ahead: int) -> None:
         super().__init__(max_ahead)
@@ -128,19 +128,19 @@ class _ThreadSource(Source):
         self._buffer: deque[Any] = deque()
         self._arrival = asyncio.Event()
         self._announced = False
-        # Each number is how many more items the thread may take. It is woken for several at a time: waking it for each
-        # would take longer than the item itself.
+        # Each number allows the thread to take so many more items. Permits come several at a time, because waking the
+        # thread for each item would take longer than the item itself.
         self._permits: SimpleQueue[int] = SimpleQueue()
         self._permits_at_once = max(1, max_ahead // 8)
         self._closed = False
         self._is_blocking = True
-        """False while the thread waits for permits, or closes the iterator: it will soon end if it is told to."""
+        """False while the thread waits for permits or closes the iterator; then it ends soon if it is told to."""
         self._error: BaseException | None = None
         self._close_error: BaseException | None = None
         self._ended = asyncio.Event()
-        """The thread has nothing more to do."""
+        """Set when the thread has finished its work."""
         self._give_permits()
-        # A daemon, because the program may end while the iterable blocks.
+        # Use a daemon thread, because the program may end while the iterable blocks.
         work = (self._pump, items)
         threading.Thread(target=copy_context().run, args=work, name="clip_client source", daemon=True).start()
 
@@ -150,7 +150,7 @@ class _ThreadSource(Source):
                 raise self._error or self._close_error or StopAsyncIteration
             await self._arrival.wait()
             self._arrival.clear()
-        # The length is read first: the thread may append meanwhile.
+        # Read the length first, because the thread may append meanwhile.
         return [self._buffer.popleft() for _ in range(len(self._buffer))]
 
     def delivered(self) -> None:
@@ -162,7 +162,7 @@ class _ThreadSource(Source):
         self._permits.put(self._slots)
         self._slots = 0
 
-    def rest(self) -> list[Any] | None:
+    def untaken_items(self) -> list[Any] | None:
         return list(self._buffer) if self._ended.is_set() else None
 
     async def aclose(self) -> None:
@@ -177,7 +177,7 @@ class _ThreadSource(Source):
                 raise self._close_error
 
     def _pump(self, items: Iterable[Any]) -> None:
-        """In the thread: item after item, while there are permits."""
+        """Run in the thread: take item after item while there are permits."""
         iterator: Iterator[Any] | None = None
         try:
             iterator = iter(items)
@@ -186,14 +186,14 @@ class _ThreadSource(Source):
                 if not permits:
                     self._is_blocking = False
                     permits = self._permits.get()
-                    self._is_blocking = True  # before the flag is read again, so that aclose() sees one of the two
+                    self._is_blocking = True  # before _closed is read again, so that aclose() sees one of the two
                     continue
                 permits -= 1
                 item = next(iterator, _END)
                 if item is _END:
                     break
-                self._buffer.append(_own(item))
-                # One wake-up for a burst of items. The loop clears this before it reads, so that no item is missed.
+                self._buffer.append(_copied_if_buffer(item))
+                # Wake the loop once for a burst of items. The loop clears the flag before it reads, so it misses none.
                 if not self._announced:
                     self._announced = True
                     self._tell(self._arrived)
@@ -208,7 +208,7 @@ class _ThreadSource(Source):
         self._tell(self._has_ended)
 
     def _tell(self, call: Callable[[], None]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has been closed under an abandoned thread
+        with contextlib.suppress(RuntimeError):  # the loop was closed before this abandoned thread ended
             self._loop.call_soon_threadsafe(call)
 
     def _arrived(self) -> None:
@@ -220,9 +220,9 @@ class _ThreadSource(Source):
         self._arrival.set()
 
 
-def _own(item: Any) -> Any:
-    """Return a copy of a buffer, because the iterable may use it again or release it when it makes the next item."""
+def _copied_if_buffer(item: Any) -> Any:
+    """Return a copy of a buffer, because the iterable may change or release it when it makes the next item."""
     try:
         return bytes(item) if isinstance(item, bytearray | memoryview) else item
-    except ValueError:  # it was released before: an error of this image
+    except ValueError:  # the buffer was released; the encoder turns it into the error of this image
         return item

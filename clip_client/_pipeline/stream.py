@@ -1,4 +1,4 @@
-"""One call that embeds images or texts: takes items, encodes them, submits them, delivers the results."""
+"""One call that embeds images or texts: it takes items, encodes and submits them, and delivers the results."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from clip_client._pipeline.source import open_source
 if TYPE_CHECKING:
     from typing import Self
 
+    from clip_client._deadline import Deadline
     from clip_client._model import ModelInfo
     from clip_client._pipeline.encoder import Encoder
-    from clip_client._pipeline.pending_item import Deadline, Result
+    from clip_client._pipeline.pending_item import Result
     from clip_client._pipeline.sender import Sender
 
 Delivery: TypeAlias = tuple[int, Any, "Result"]
-"""Index, item, result."""
+"""(index, item, result)."""
 
 
 class Stream:
-    """One call, as a context: leaving it cancels the items in flight.
+    """One call, as a context manager: leaving it cancels the items in flight.
 
-    A task feeds the sender and keeps the future of each item, so the pipeline keeps moving while the consumer is busy,
-    as far as ``max_ahead`` allows (default: twice ``max_in_flight``). Without ``deadline``, each item has
+    A task feeds the sender and keeps the future of each item. The pipeline therefore keeps moving while the consumer is
+    busy, as far as ``max_ahead`` allows (default: twice ``max_in_flight``). Without ``deadline``, each item has
     ``timeout_s`` of the configuration.
 
-    Iterate over it for chunks: each step waits for results and gives an iterator over all that can be delivered. Each
-    step of a chunk lets the source give one more item.
+    Iterate over a stream for chunks: each step waits for results and gives an iterator over all deliverable results.
+    Each result that is taken from a chunk allows the source to give another item.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Stream:
         self._loop = asyncio.get_running_loop()
 
         # An item is in _arrived, then in _pending from its submission to its delivery. _queue is in the order of
-        # delivery: that of the source, or, without order, that in which items got their results.
+        # delivery: the order of the source, or, without ``ordered``, the order in which items got their results.
         self._arrived: deque[Any] = deque()
         self._pending: dict[asyncio.Future[Result], tuple[int, Any]] = {}
         self._queue: deque[asyncio.Future[Result]] = deque()
@@ -68,7 +69,7 @@ class Stream:
         self._source_error: BaseException | None = None
         self._feeding: asyncio.Task[None] | None = None
         self._has_ended = False
-        """The consumer has left, the time is over, or the client was closed."""
+        """True once the consumer has left, the time is over, or the client was closed."""
 
     async def __aenter__(self) -> Self:
         self._arrived.extend(self._source.at_once())
@@ -84,7 +85,7 @@ class Stream:
     async def __aexit__(self, *raised: object) -> None:
         self._sender.open_streams.discard(self._close)
         self._end()
-        # Shielded, because anyio cancels a task again at each of its awaits, and the source would keep running.
+        # Shield the wait, because anyio cancels a task again at each of its awaits, and the source would keep running.
         if running := [task for task in (self._feeding, *self._pending) if task is not None and not task.done()]:
             with anyio.CancelScope(shield=True):
                 await asyncio.wait(running)
@@ -100,13 +101,13 @@ class Stream:
             future.cancel()
 
     def _close(self) -> None:
-        """End at once, whatever the source waits for: the client is closed."""
+        """End at once because the client is closed, even if the source waits for something."""
         self._source_error = Unavailable("The client was closed before the stream ended.")
         self._end()
         self._wake.set()
 
     async def _feed(self) -> None:
-        """Take what the source has and submit it, as long as there are slots and memory."""
+        """Take items from the source and submit them, as long as there are slots and memory."""
         try:
             try:
                 while True:
@@ -122,8 +123,8 @@ class Stream:
         except BaseException as error:
             if self._has_ended:
                 raise
-            # Includes a CancelledError of something that the iterable itself awaited: without this, the consumer would
-            # never learn of the end.
+            # Pass on every error, even a CancelledError of something that the iterable itself awaited: otherwise the
+            # consumer would never learn of the end.
             self._source_error = error
 
     def _submit_arrived(self) -> None:
@@ -142,18 +143,18 @@ class Stream:
         if self._ordered:
             self._queue.append(future)
             if len(self._queue) == 1:
-                self._wake.set()  # the consumer waits for the first one
+                self._wake.set()  # the consumer waits for the first future
         else:
             future.add_done_callback(self._on_done)
 
     async def _encode_and_send(self, index: int, item: Any) -> Result:
         try:
-            # The time begins with a thread: if many items wait for one, the last of them has no less time.
+            # The time begins once a thread is free, so that items that waited long for a thread have as much time.
             async with self._threads:
                 await self._sender.has_room()
                 remaining = self._sender.config.timeout_s
                 if self._deadline is not None:
-                    remaining = self._deadline.request_s(self._loop.time())
+                    remaining = self._deadline.of_request
                 with anyio.fail_after(remaining):
                     payload = await anyio.to_thread.run_sync(
                         self._encoder.encode,
@@ -167,12 +168,12 @@ class Stream:
         except TimeoutError:
             if self._deadline is not None and self._deadline.extended_by_s is None:  # the time of the call is over
                 return DeadlineExceeded(f"Reading {self._tower.value} {index} took longer than timeout_s.")
-            # It is the fault of this file alone, such as one on a share that hangs.
+            # Only this file is at fault, such as a file on a share that hangs.
             return self._tower.error(f"reading it took longer than timeout_s ({remaining:g} s).", code="TIMEOUT")
         except (Exception, asyncio.CancelledError) as error:
             if self._has_ended:
                 raise
-            # No memory, no thread, or a caller's file object that raises CancelledError.
+            # The machine lacks memory or threads, or a caller's file object raises CancelledError.
             message = f"Reading {self._tower.value} {index} failed: internal error ({type(error).__name__})."
             if isinstance(error, Exception):
                 self._loop.call_exception_handler({"message": message, "exception": error})
@@ -190,18 +191,19 @@ class Stream:
         return self
 
     async def __anext__(self) -> Iterator[Delivery]:
-        """Raise the source's error after all results, and DeadlineExceeded if the source may have more items then.
+        """Return the next chunk; after all results, raise the source's error.
 
-        The iterators raise if the service failed. If the deadline is fixed, items that ran out of time are no such
-        failure: their results are the only ClipErrors that are no ItemError.
+        Raises DeadlineExceeded if the time is over and the source may have further items. The chunks raise if the
+        service failed. If the deadline is fixed, items that ran out of time are not such a failure: their results are
+        the only ClipErrors that are not ItemErrors.
         """
         while not self._has_ended and not (self._queue and self._queue[0].done()):
             if self._is_fed() and not self._pending:
                 self._has_ended = True
-            elif self._deadline is not None and self._loop.time() >= self._deadline.at:
+            elif self._deadline is not None and self._deadline.expired:
                 return self._give_up()
             else:
-                if self._queue:  # no callback for each item: only the first can be delivered
+                if self._queue:  # one callback is enough, because only the first item can be delivered
                     self._queue[0].add_done_callback(self._wake_up)
                 timer = None if self._deadline is None else self._loop.call_at(self._deadline.at, self._wake.set)
                 try:
@@ -213,7 +215,7 @@ class Stream:
         if self._has_ended:
             raise self._source_error or StopAsyncIteration
         if self._deadline is not None:
-            self._deadline.on_progress(self._loop.time())
+            self._deadline.on_progress()
         return self._deliver()
 
     def _is_fed(self) -> bool:
@@ -230,7 +232,7 @@ class Stream:
             yield index, item, result
 
     def _check(self, index: int, item: Any, error: ClipError) -> None:
-        """Complete the error of an item; raise any other, unless the time of a call with a fixed end ran out."""
+        """Complete the error of an item; raise other errors, except if the time of a call with a fixed end is over."""
         if isinstance(error, ItemError):
             error.index = index
             error.source = self._encoder.path_of(item)
@@ -238,8 +240,8 @@ class Stream:
             raise error
 
     def _give_up(self) -> Iterator[Delivery]:
-        """End every item that has no result: the time is over. Raises DeadlineExceeded if that may not be all."""
-        rest = [] if self._is_fed() else self._source.rest()
+        """End all items that have no result, because the time is over. Raises DeadlineExceeded if more may follow."""
+        untaken = [] if self._is_fed() else self._source.untaken_items()
         late = [index for future, (index, _) in self._pending.items() if not future.done()]
         late += range(self._submitted, self._submitted + len(self._arrived))
         name = self._tower.value
@@ -247,7 +249,7 @@ class Stream:
             f"timeout_s ran out with {len(late)} {name}s in flight, the first of them number "
             f"{late[0] if late else self._submitted}"
         )
-        if rest is None:
+        if untaken is None:
             hint = f"embed a list, or use {self._tower.stream_method} without timeout_s"
             raise DeadlineExceeded(f"{message}, and the iterator has not ended; {hint}.")
         error = DeadlineExceeded(f"{message}.")
@@ -255,7 +257,7 @@ class Stream:
             (index, item, future.result() if future.done() else error)
             for future, (index, item) in self._pending.items()
         ]
-        results += [(index, item, error) for index, item in enumerate((*self._arrived, *rest), self._submitted)]
+        results += [(index, item, error) for index, item in enumerate((*self._arrived, *untaken), self._submitted)]
         self._end()
         for index, item, result in results:
             if isinstance(result, ClipError):

@@ -1,1 +1,1 @@
-"""One adapter for each way to reach a model: gRPC, or in process. Only these modules know the wire format."""
+"""One adapter for each way to reach a model: gRPC, or in process. Only modules here use the wire format."""

@@ -1,4 +1,4 @@
-"""What the client asks of a server, in the same words for gRPC and the model in this process."""
+"""The interface between the client and a model, the same for gRPC and for the model in this process."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """What came back for one request of n images or texts."""
+    """The answer to one request of n images or texts."""
 
     vectors: NDArray[np.float32]
     """Shape (n, D), a read-only view of the message."""
     statuses: NDArray[np.int32]
     """Shape (n,): numbers of ``ImageStatus``."""
     errors: tuple[str, ...]
-    """n sentences, empty if the status is 0."""
+    """n sentences; empty where the status is 0."""
     fingerprints: NDArray[np.int32]
     """Shape (n, 2)."""
     truncated: NDArray[np.bool_] | None = None
@@ -33,12 +33,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
-    """How a server runs one model, from its own copy of the configuration."""
+    """The settings with which a server runs one model, from the server's copy of the configuration."""
 
     backend: str
     """``"onnxruntime"``, ``"python"``, ``"tensorrt"``, ...; empty for an ensemble."""
     kinds: tuple[str, ...]
-    """Of each instance group: ``"KIND_CPU"``, ``"KIND_GPU"``, or ``"KIND_AUTO"`` if the server chose."""
+    """Kind of each instance group: ``"KIND_CPU"``, ``"KIND_GPU"``, or ``"KIND_AUTO"`` if the server chooses."""
     accelerators: tuple[str, ...]
     """Execution accelerators that the configuration names, such as ``"tensorrt"``."""
     parameters: Mapping[str, str]
@@ -46,7 +46,7 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerDescription:
-    """What a server says about itself."""
+    """A server's description of itself."""
 
     name: str
     version: str
@@ -65,25 +65,25 @@ class Transport(ABC):
 
     @abstractmethod
     async def model(self, *, timeout_s: float) -> ModelInfo:
-        """Return what the model's passport says; raise ProtocolMismatch if this client cannot use such a model."""
+        """Return the model's description from its passport. Raises ProtocolMismatch if this client cannot use it."""
 
     @abstractmethod
     async def server_live(self, *, timeout_s: float) -> bool:
-        """Return what the server says about itself; raise a ClipError if it does not answer."""
+        """Return whether the server says that it is live. Raises a ClipError if it does not answer."""
 
     @abstractmethod
     async def models_ready(self, *, timeout_s: float) -> None:
-        """Raise ModelNotReady unless the image tower's ensemble and both of its parts are loaded."""
+        """Raise ModelNotReady unless the image tower's ensemble and both its parts are loaded."""
 
     @abstractmethod
     async def close(self) -> None:
         """Close the connection; requests in flight end with Unavailable."""
 
     async def describe(self, *, timeout_s: float) -> ServerDescription | None:
-        """Describe the server and how it runs each model; None if it is not a Triton. ``timeout_s`` is per question."""
+        """Describe the server and its models; None if it is not a Triton. ``timeout_s`` limits each request."""
         return None
 
 
 TransportFactory = Callable[[Endpoint, str | None], Transport]
-"""Opens a connection to one endpoint. The second argument is the name to expect in the server's certificate if the
-endpoint is a numeric address that stands for a name, else None."""
+"""``connect(endpoint, server_name)`` opens a connection. ``server_name`` is the name to expect in the server's
+certificate if the endpoint is a numeric address that stands for a name, else None."""

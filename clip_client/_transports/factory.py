@@ -1,4 +1,4 @@
-"""From an endpoint to a transport: the one place that knows every way to reach a model."""
+"""Make the transport for an endpoint; only this module lists all ways to reach a model."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from clip_client._transports.base import Transport, TransportFactory
 
 _LIVE_TIMEOUT_S: Final = 5.0
-"""A running server says that it is live within milliseconds, however busy it is."""
+"""Time to wait for a server. A running server says that it is live within milliseconds, even if it is busy."""
 
 _logger = logging.getLogger("clip_client")
 
 
 def transport_factory(config: ClientConfig) -> TransportFactory:
-    """Return what opens connections for this configuration. Raises ValueError if a certificate cannot be read."""
+    """Return the factory of connections for this configuration. Raises ValueError if a certificate cannot be read."""
     connect_grpc: TransportFactory | None = None
     if any(endpoint.kind in (EndpointKind.GRPC, EndpointKind.AUTO) for endpoint in config.endpoints):
-        # Imported here because grpc and protobuf would take most of the package's import time.
+        # Import them here, because grpc and protobuf would take most of the package's import time.
         from clip_client._transports import grpc
 
         connect_grpc = grpc.transport_factory(config)
@@ -36,14 +36,14 @@ def transport_factory(config: ClientConfig) -> TransportFactory:
 
         repository = endpoint.repository or None
         return LocalTransport(
-            repository, names=endpoint.names, threads=config.local_threads, precision=config.local_precision
+            repository, names=endpoint.names, threads=config.local_threads, compute_precision=config.local_precision
         )
 
     return connect
 
 
 async def resolve_auto(endpoint: Endpoint, connect: TransportFactory) -> Endpoint:
-    """Decide what an AUTO endpoint stands for: its server if one responds, even with an error, else this process."""
+    """Resolve an AUTO endpoint: to its server if one responds, even with an error, else to this process."""
     server = replace(endpoint, kind=EndpointKind.GRPC)
     transport = connect(server, None)
     try:
@@ -51,14 +51,14 @@ async def resolve_auto(endpoint: Endpoint, connect: TransportFactory) -> Endpoin
         return server
     except ClipError as error:
         if not isinstance(error, Unavailable | DeadlineExceeded):
-            # A server is there. The handshake will say what is wrong with it; falling back would hide that.
+            # A server exists. Do not fall back: the handshake will say what is wrong with the server.
             return server
     finally:
         await transport.close()
     from preprocess_ensemble.model_repository.location import default_repository, has_model
 
     repository = default_repository()
-    # A user who named no server expects none.
+    # Say that the server is missing only if the user named one.
     is_default = str(server) == str(parse_url(DEFAULT_URL))
     missing = "" if is_default else f"No server answers at {server}. "
     if has_model(repository, endpoint.names):

@@ -1,4 +1,4 @@
-"""The one place that speaks gRPC to Triton.
+"""The client of Triton over gRPC; only this module opens gRPC channels.
 
 Requests are ``ModelInferRequest`` messages with ``raw_input_contents``, sent with ``grpc.aio``. They are assembled by
 hand, which copies each item once; protobuf would copy it three times.
@@ -18,6 +18,7 @@ import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from clip_client._config import ClientConfig, read_pem
+from clip_client._deadline import Deadline
 from clip_client._errors import ClipError, ModelNotReady, ProtocolMismatch, Unavailable, forked_process
 from clip_client._model import ModelInfo, Tower
 from clip_client._transports.base import Answer, ModelSettings, ServerDescription, Transport
@@ -39,13 +40,13 @@ if TYPE_CHECKING:
 Metadata = tuple[tuple[str, str], ...]
 
 _channel_opened_in: int | None = None
-"""Id of the process in which the first channel was opened."""
+"""Id of the process that opened the first channel."""
 
 _OF_IMAGES: Final[tuple[str, ...]] = (contract.EMBEDDING, contract.STATUS, contract.ERROR, contract.FINGERPRINT)
 _OF_TEXTS: Final[tuple[str, ...]] = (*_OF_IMAGES, contract.TRUNCATED)
-"""Outputs to ask for."""
-_ENSEMBLE: Final = contract.ENSEMBLE.removeprefix(contract.DEFAULT_NAME)
-"""How the names of all image ensembles end."""
+"""Outputs that requests ask for."""
+_ENSEMBLE: Final = contract.DEFAULT_NAMES.image.removeprefix(contract.DEFAULT_NAME)
+"""Ending of the names of all image ensembles."""
 
 
 class TritonTransport(Transport):
@@ -58,7 +59,7 @@ class TritonTransport(Transport):
         self._channel = channel
         self._metadata = metadata
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        # Without the stub's serializer, which would copy each image twice.
+        # Bypass the stub's serializer, which would copy each image twice.
         self._model_infer = channel.unary_unary(
             "/inference.GRPCInferenceService/ModelInfer",
             response_deserializer=service_pb2.ModelInferResponse.FromString,
@@ -78,16 +79,15 @@ class TritonTransport(Transport):
         return read_answer(response, len(items), request_id)
 
     async def model(self, *, timeout_s: float) -> ModelInfo:
-        """Ask the preprocessor for the passport, then for the ensemble's ``max_batch_size``, as the server has it."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
+        """Ask the preprocessor for the passport, and the server for the ensemble's ``max_batch_size``."""
+        deadline = Deadline(timeout_s)
         passport = await self._passport(uuid.uuid4().hex, timeout_s)
         request = service_pb2.ModelConfigRequest(name=self._names.image)
-        response = await self._call(self._stub.ModelConfig, request, max(0.001, deadline - loop.time()))
+        response = await self._call(self._stub.ModelConfig, request, deadline.remaining)
         return ModelInfo.from_json(passport, max_batch_size=max(1, int(response.config.max_batch_size)))
 
     async def _passport(self, request_id: str, timeout_s: float) -> str:
-        """Request only an optional output, with one empty image, which is then not decoded."""
+        """Request only the optional output with the passport, for one empty image, which is then not decoded."""
         request = _request(self._names.preprocess, contract.IMAGE, [b""], [contract.PASSPORT], request_id)
         try:
             response = await self._call(self._model_infer, request, timeout_s, request_id)
@@ -97,7 +97,7 @@ class TritonTransport(Transport):
             if names:
                 raise ModelNotReady(
                     f"The server at {self.endpoint} has no ready model named {self._names.name!r}; it has "
-                    f"{', '.join(map(repr, names))}. Name one of them with model= (--model of the commands)."
+                    f"{', '.join(map(repr, names))}. Name a model with model= (--model of the commands)."
                 ) from None
             if others:
                 raise ProtocolMismatch(
@@ -145,9 +145,9 @@ class TritonTransport(Transport):
         await self._channel.close()
 
     async def _other_models(self, timeout_s: float) -> set[str]:
-        """Return the ready models of the server; empty if the ensemble is one of them.
+        """Return the ready models of the server; empty if the wanted ensemble is among them.
 
-        clip-serve lets no client list them, and names its ensembles in the server's metadata.
+        clip-serve does not let clients list models. It names its models in the server's metadata instead.
         """
         names: set[str] = set()
         with contextlib.suppress(ClipError):
@@ -187,22 +187,23 @@ class TritonTransport(Transport):
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            # Nobody cancelled this task: the channel was closed, because the name of the server leads elsewhere now.
+            # This task was not cancelled: the channel was closed, because the name of the server now leads elsewhere.
             failure = Unavailable(f"The connection to {self.endpoint} was closed.", request_id=request_id)
-        # Raised outside the except block, without gRPC's error as its context. That error would show the server's text,
-        # with paths and tracebacks, and its frames would keep the call alive, for which gRPC goes on connecting after
-        # the channel is closed.
+        # Raise the error outside the except block, so that gRPC's error is not its context. That error would show the
+        # server's text, with paths and tracebacks. Its frames would also keep the call alive, and gRPC would go on
+        # connecting for the call after the channel is closed.
         raise failure
 
 
 def transport_factory(
     config: ClientConfig, *more_options: tuple[str, int | str]
 ) -> Callable[[Endpoint, str | None], TritonTransport]:
-    """Read the certificates, once, and return what connects to one address, with more channel arguments of gRPC.
+    """Read the certificates once; return the function that connects to one address.
 
-    Raises ValueError if a certificate cannot be read, and ForkedProcess if gRPC has been used before the fork that made
-    this process: gRPC's threads and locks do not survive it, and a new channel hangs or ends the process. Call the
-    factory inside the event loop that uses the transport.
+    ``more_options`` are further channel arguments of gRPC. Raises ValueError if a certificate cannot be read. Raises
+    ForkedProcess if gRPC was used before the fork that made this process: gRPC's threads and locks do not survive a
+    fork, and a new channel hangs or ends the process. Call the returned function inside the event loop that uses the
+    transport.
     """
     if _channel_opened_in is not None and _channel_opened_in != os.getpid():
         raise forked_process("gRPC was used", _channel_opened_in)
@@ -234,29 +235,29 @@ def transport_factory(
 
 
 def channel_options(config: ClientConfig, endpoint: Endpoint, server_name: str | None) -> list[tuple[str, int | str]]:
-    """Return what gRPC is told about a connection, as (name, value) of its channel arguments."""
+    """Return gRPC's channel arguments for a connection, as (name, value)."""
     keepalive_ms = int(config.keepalive_time_s * 1000)
     options: list[tuple[str, int | str]] = [
-        # gRPC's default limit is 4 MB; this client limits rows and bytes itself.
+        # Lift gRPC's default limit of 4 MB, because this client limits rows and bytes itself.
         ("grpc.max_send_message_length", -1),
         ("grpc.max_receive_message_length", -1),
-        # Pings only while a request waits (gRPC's default), and never more than two in a row, which Triton accepts.
+        # Ping only while a request waits (gRPC's default), and at most twice in a row, which Triton accepts.
         ("grpc.keepalive_time_ms", keepalive_ms),
         ("grpc.keepalive_timeout_ms", keepalive_ms),
-        # gRPC measures the bandwidth by pings of its own, and sends no keepalive ping while one of those is in flight.
+        # gRPC also measures the bandwidth by pings, and sends no keepalive ping while such a ping is in flight.
         ("grpc.http2.ping_timeout_ms", keepalive_ms),
-        # A server that restarts must be found again within a second; gRPC's own back-off goes up to two minutes.
+        # Find a server that restarts within a second; gRPC's own back-off goes up to two minutes.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1000),
         ("grpc.min_reconnect_backoff_ms", 5000),
-        # The sender retries; gRPC must not retry as well.
+        # Turn gRPC's retries off, because the sender retries.
         ("grpc.enable_retries", 0),
-        # Two clients of one process share neither a connection nor its back-off.
+        # Let two clients of one process share neither a connection nor its back-off.
         ("grpc.use_local_subchannel_pool", 1),
     ]
     if endpoint.is_loopback or (server_name is not None and _is_without_proxy(server_name)):
-        # gRPC uses the proxy that the environment names even for calls to this machine, and compares no_proxy with the
-        # address that stands for a name.
+        # Turn the proxy off: gRPC uses the environment's proxy even for calls to this machine, and compares no_proxy
+        # with the numeric address instead of the name.
         options.append(("grpc.enable_http_proxy", 0))
     name = config.server_name or server_name
     if name is not None:
@@ -265,7 +266,7 @@ def channel_options(config: ClientConfig, endpoint: Endpoint, server_name: str |
 
 
 def _is_without_proxy(name: str) -> bool:
-    """Whether ``no_proxy`` lists a host, by the rule of gRPC for names: they end with one of its entries."""
+    """Whether ``no_proxy`` lists a host, by gRPC's rule for names: the name ends with an entry."""
     listed = os.environ.get("no_grpc_proxy", os.environ.get("no_proxy", "")).lower()
     return name.lower().endswith(tuple(filter(None, map(str.strip, listed.split(",")))))
 
@@ -283,10 +284,10 @@ def _span(endpoint: Endpoint, tower: Tower, rows: int, request_id: str) -> Itera
     """Open an OpenTelemetry span for one request; yield the headers that let the server's spans join it.
 
     If several calls share the request, the span joins the trace of the call whose image or text triggered it. An
-    exception ends it with its class and its message, which are this package's own. No image, text, file name or token
-    becomes an attribute.
+    exception ends the span with its class and message, which come from this package. Attributes never have an image,
+    text, file name or token.
     """
-    # A program that traces has imported the API already. Without an SDK a span costs a microsecond and is dropped.
+    # A program that traces has already imported the API. Without an SDK a span costs a microsecond and is dropped.
     if "opentelemetry.trace" not in sys.modules:
         yield ()
         return

@@ -1,4 +1,4 @@
-"""The one table that says what the errors of Triton, of gRPC and of proxies between them mean."""
+"""The table of the errors of Triton, of gRPC and of proxies between them, with their meanings."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ class ErrorRow:
 
     code: grpc.StatusCode
     pattern: re.Pattern[str] | None
-    """Searched for in the server's text; None matches every text."""
+    """Pattern to search for in the server's text; None matches every text."""
     error: type[ClipError]
     sentence: str
-    """For people; ``{endpoint}`` is the server's address, ``{model}`` the model that it was asked for, and ``{status}``
-    the HTTP status of a proxy. The server's own text is never repeated: Triton puts tracebacks and paths into it."""
+    """Sentence for people. ``{endpoint}`` is the server's address, ``{model}`` the requested model, and ``{status}``
+    the HTTP status of a proxy. The server's own text is never repeated, because Triton puts tracebacks and paths into
+    that text."""
 
 
 def _row(code: str, pattern: str | None, error: type[ClipError], sentence: str) -> ErrorRow:
@@ -82,8 +83,8 @@ _ODD_REQUEST = (
 )
 
 ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
-    # gRPC core, chttp2: a proxy such as nginx answered with a plain HTTP status, here those that gRPC maps to UNKNOWN
-    # ("Received http2 header with status: 413"), and below each other code.
+    # gRPC core, chttp2: a proxy such as nginx answered with a plain HTTP status. First come statuses that gRPC maps to
+    # UNKNOWN ("Received http2 header with status: 413"), then the other codes.
     _row("UNKNOWN", r"http2 header with status: 413", ProtocolMismatch, _TOO_LARGE),
     _row(
         "UNKNOWN",
@@ -112,10 +113,10 @@ ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
     _row("UNAVAILABLE", r"exceeds maximum queue size", Overloaded, _FULL),
     # Triton, core/src/model_repository_manager: a model that is loading, unloading or failed to load.
     _row("UNAVAILABLE", r"unknown model|not ready|no available versions|unload", ModelNotReady, _NOT_READY),
-    # Triton, core: requests that come after SIGTERM ("Server is stopping, scheduler for model has stopped accepting").
+    # Triton, core: requests after SIGTERM ("Server is stopping, scheduler for model has stopped accepting").
     _row("UNAVAILABLE", r"server is stopping", Unavailable, "The server at {endpoint} is shutting down."),
-    # Envoy, circuit breakers ("upstream connect error or disconnect/reset before headers. reset reason: overflow"), and
-    # its overload manager while Envoy is short of memory; its limits of rates ("local_rate_limited").
+    # Envoy: circuit breakers ("upstream connect error or disconnect/reset before headers. reset reason: overflow"), the
+    # overload manager while Envoy is short of memory, and limits of rates ("local_rate_limited").
     _row("UNAVAILABLE", r"reset reason: overflow|envoy overloaded|rate_limited", Overloaded, _FULL),
     # gRPC core, TLS handshake: the other side does not speak TLS.
     _row(
@@ -131,13 +132,13 @@ ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
         Unauthorized,
         _UNTRUSTED,
     ),
-    # gRPC core: it makes no context for TLS of the client's own files, whatever the server.
+    # gRPC core: the client's own files cannot be used for TLS, with any server.
     _row("UNAVAILABLE", r"Failed to create security handshaker", Unauthorized, _BAD_PEM),
     # gRPC core, chttp2: the other side does not speak HTTP/2 ("Failed parsing HTTP/2", "Trying to connect an http1.x
     # server").
     _row("UNAVAILABLE", r"Failed parsing HTTP/2|http1\.x", ProtocolMismatch, _WRONG_SERVICE),
-    # gRPC core: the other side hung up before the first answer. Triton's HTTP port does that, and so do a TLS port and
-    # a server that is shutting down.
+    # gRPC core: the other side hung up before the first answer, as Triton's HTTP port, a TLS port and a server that is
+    # shutting down do.
     _row(
         "UNAVAILABLE",
         r"failed to connect to all addresses.*Socket closed",
@@ -151,7 +152,7 @@ ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
         Unavailable,
         "The name in {endpoint} cannot be resolved.",
     ),
-    # gRPC core, subchannels: nothing listens, or there is no route.
+    # gRPC core, subchannels: the port is closed, or a route is missing.
     _row("UNAVAILABLE", r"failed to connect|connection refused", Unavailable, _UNREACHABLE),
     # gRPC core: a connection that broke under a request ("Socket closed", "Stream removed", "Connection reset by
     # peer", GOAWAY, a keepalive "ping timeout"), and every other reason for this status.
@@ -167,33 +168,33 @@ ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
     # Triton, model_repository_manager: "Request for unknown model: 'clip_image' is not found", and "... has no
     # available versions" while it, or a step of the ensemble, is being reloaded.
     _row("NOT_FOUND", None, ModelNotReady, _NOT_READY),
-    # Triton, infer_request.cc and the model's lifecycle: the model is there, its version is not.
+    # Triton, infer_request.cc and the model's lifecycle: the model exists, but its version does not.
     _row("INVALID_ARGUMENT", r"unknown model|not ready|no available versions", ModelNotReady, _NOT_READY),
-    # Triton, ensemble_scheduler.cc: it leaves out the step that makes both, if only one of them is requested.
+    # Triton, ensemble_scheduler.cc: if only one of two outputs is requested, it leaves out the step that makes both.
     _row("INVALID_ARGUMENT", r"unexpected deadlock", ProtocolMismatch, _ALONE),
     # Triton, infer_request.cc: the model was loaded again with a smaller max_batch_size.
     _row("INVALID_ARGUMENT", r"batch-size must be <=", ProtocolMismatch, _TOO_MANY_ROWS),
-    # Triton, infer_request.cc: names, types or shapes of tensors. Never about an image.
+    # Triton, infer_request.cc: wrong names, types or shapes of tensors; an image is never the reason.
     _row("INVALID_ARGUMENT", None, ProtocolMismatch, _ODD_REQUEST),
-    # gRPC: our own deadline, or the server noticed it first.
+    # gRPC: the client's deadline, noticed by the client or by the server.
     _row("DEADLINE_EXCEEDED", None, DeadlineExceeded, _EXPIRED),
     # A proxy or a service mesh in front of Triton; gRPC maps HTTP 401 and 403 to these two.
     _row("UNAUTHENTICATED", None, Unauthorized, _REFUSED),
     _row("PERMISSION_DENIED", None, Unauthorized, _REFUSED),
-    # gRPC: a message over a limit of the server. This client does not split it silently.
+    # gRPC: a message exceeds a limit of the server. This client does not split it silently.
     _row("RESOURCE_EXHAUSTED", r"larger than max|message size", ProtocolMismatch, _TOO_LARGE),
     # Envoy's and other proxies' circuit breakers; gRPC servers out of memory or streams.
     _row("RESOURCE_EXHAUSTED", None, Overloaded, _FULL),
-    # gRPC: another service behind the port (gRPC maps HTTP 404 to this).
+    # gRPC: another service is behind the port (gRPC maps HTTP 404 to this).
     _row("UNIMPLEMENTED", None, ProtocolMismatch, _WRONG_SERVICE),
-    # Triton, core: a cancelled request of a model, or a server that shuts down. Our own
-    # cancellation never gets here: it is a CancelledError.
+    # Triton, core: a cancelled request of a model, or a server that shuts down. A cancellation by this client is a
+    # CancelledError instead.
     _row("CANCELLED", None, Unavailable, "The server at {endpoint} cancelled the request."),
     # gRPC core: a broken stream ("Stream removed"), before or after the answer.
     _row("UNKNOWN", r"stream removed|http2", Unavailable, _LOST),
-    # Envoy, its limit of a request's size: HTTP 413 has no counterpart among gRPC's codes.
+    # Envoy: the limit of a request's size, because HTTP 413 has no counterpart among gRPC's codes.
     _row("UNKNOWN", r"payload too large", ProtocolMismatch, _TOO_LARGE),
-    # gRPC: an optimistic lock of the server lost; by definition safe to retry.
+    # gRPC: an optimistic lock of the server failed; by definition this is safe to retry.
     _row("ABORTED", None, Unavailable, "The server at {endpoint} aborted the request."),
     # gRPC: the answer was damaged or lost in transit.
     _row("DATA_LOSS", None, Unavailable, _LOST),
@@ -201,12 +202,13 @@ ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
     _row("FAILED_PRECONDITION", None, ModelNotReady, _NOT_READY),
     _row("OUT_OF_RANGE", None, ProtocolMismatch, _ODD_REQUEST),
 )
-"""The first row that matches wins. Triton's status alone does not say enough: UNAVAILABLE is a full queue, an expired
-request, a wrong token and a lost connection, and INTERNAL is a dead process and any exception in a model."""
+"""The rows are read in order, and the first row that matches is used. The texts are needed because Triton gives one
+status to different errors: UNAVAILABLE to a full queue, an expired request, a wrong token and a lost connection,
+INTERNAL to a dead process and to every exception in a model."""
 
 
 OTHER: Final = _row("UNKNOWN", None, ClipError, _FAILED)
-"""For all else: any exception in a model, whose traceback is the text, or in a Python servicer of gRPC."""
+"""Row for all other errors: an exception in a model, whose text is a traceback, or in a Python servicer of gRPC."""
 
 
 def http_status(details: str) -> str:

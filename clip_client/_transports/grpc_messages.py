@@ -1,4 +1,4 @@
-"""The bytes of requests and answers: how BYTES tensors are encoded, and what an answer's tensors mean; no gRPC here."""
+"""The bytes of requests and answers, without gRPC: the encoding of BYTES tensors, and the tensors of an answer."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _LARGEST_REQUEST: Final = 8 * 2**20
 def with_strings(head: bytes, field: int, strings: Sequence[bytes]) -> bytes:
     """Append a BYTES tensor to a serialised message, as the next element of its bytes field number ``field``.
 
-    Concatenated messages of one type are one message (protobuf's encoding, "Last One Wins"). If protobuf did this, it
-    would copy all images twice more.
+    Concatenated messages of one type are one message (protobuf's encoding, "Last One Wins"). Protobuf itself would copy
+    all images twice more.
     """
     tensor_bytes = sum(map(len, strings)) + 4 * len(strings)
     parts = [head, _varint(field << 3 | _LENGTH_DELIMITED), _varint(tensor_bytes)]
     for string in strings:
-        # A BYTES tensor is, per element, a 4-byte little-endian length and then the bytes.
+        # Each element of a BYTES tensor is a 4-byte little-endian length and then the bytes.
         parts += (len(string).to_bytes(4, "little"), string)
     return b"".join(parts)
 
 
 def _varint(number: int) -> bytes:
-    """Encode a number as protobuf does: seven bits per byte, the lowest first, with the top bit set if more follow."""
+    """Encode a number like protobuf: seven bits per byte, the lowest first; the top bit is set if more bytes follow."""
     encoded = bytearray()
     while number > 0x7F:
         encoded.append(number & 0x7F | 0x80)
@@ -43,14 +43,14 @@ def _varint(number: int) -> bytes:
 
 
 def tensors(response: Any, request_id: str) -> dict[str, bytes]:
-    """Return the bytes of each tensor of a ``ModelInferResponse``, by name. Raises ProtocolMismatch."""
+    """Return name -> bytes of each tensor of a ``ModelInferResponse``. Raises ProtocolMismatch."""
     if len(response.outputs) != len(response.raw_output_contents):
         raise malformed(request_id)
     return {tensor.name: raw for tensor, raw in zip(response.outputs, response.raw_output_contents, strict=True)}
 
 
 def read_answer(response: Any, rows: int, request_id: str) -> Answer:
-    """Read what an ensemble answered to ``rows`` images or texts, without copies. Raises ProtocolMismatch."""
+    """Read the answer of an ensemble to ``rows`` images or texts, without copies. Raises ProtocolMismatch."""
     raw = tensors(response, request_id)
     truncated = raw.get(contract.TRUNCATED)
     try:
@@ -68,7 +68,7 @@ def read_answer(response: Any, rows: int, request_id: str) -> Answer:
 def read_strings(raw: bytes, count: int, request_id: str) -> tuple[str, ...]:
     """Return the ``count`` elements of a BYTES tensor as text. Raises ProtocolMismatch."""
     if raw == bytes(4 * count):
-        # All empty, which is the usual case.
+        # All elements are empty, which is the usual case.
         return ("",) * count
     try:
         texts = deserialize_bytes_tensor(raw)
@@ -89,10 +89,10 @@ def malformed(request_id: str) -> ProtocolMismatch:
 def warm_up_malloc() -> None:
     """Make glibc reuse the memory of one request for the next.
 
-    glibc returns free memory at the top of its heap to the system if it exceeds twice the size of the largest block
-    that was ever mapped and freed (``mallopt``, M_TRIM_THRESHOLD and M_MMAP_THRESHOLD). A program that frees nothing
-    larger than its requests returns each of them and maps it again, page by page: 0.7 of 1.4 ms for every 500 KB. This
-    function frees one block as large as the largest default request. The block is never written to, so it takes no
-    memory. With other allocators this has no effect.
+    glibc returns free memory at the top of its heap to the system above a threshold: twice the size of the largest
+    block that was ever mapped and freed (``mallopt``, M_TRIM_THRESHOLD and M_MMAP_THRESHOLD). If a program's largest
+    blocks are its requests, each request is returned and mapped again, page by page: 0.7 of 1.4 ms for every 500 KB.
+    This function frees one block as large as the largest default request. The block is never written, so it takes no
+    memory. With other allocators the function has no effect.
     """
     bytes(_LARGEST_REQUEST)

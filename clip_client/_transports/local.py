@@ -1,4 +1,4 @@
-"""``local:``, the model in this process: the same ONNX file, the same preprocessing, the same vectors."""
+"""``local:``, the model in this process, with the same ONNX file, preprocessing and vectors as a server."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from preprocess_ensemble.model_repository.location import REPOSITORY_VARIABLE, d
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from preprocess_ensemble.contract import Precision
     from preprocess_ensemble.imaging.preprocessor import Preprocessed, Preprocessor
     from preprocess_ensemble.model_repository.passport import Passport
     from preprocess_ensemble.runtimes.model import OpenModel, Session
-    from preprocess_ensemble.runtimes.precision import Precision
     from preprocess_ensemble.text.text_input import TokenizedText
     from preprocess_ensemble.text.tokenizer import Tokenizer
 
 _MAX_BATCH_SIZE: Final = 32
-"""That of ``clip_image``: larger batches use more memory and are no faster."""
+"""Batch size, equal to that of ``clip_image``: larger batches use more memory without being faster."""
 
 _logger = logging.getLogger("clip_client")
 
@@ -56,10 +56,10 @@ class LocalTransport(Transport):
 
     The first call loads the model, and the first text the text tower. Images are decoded by the code of
     ``clip_preprocess`` with its default settings: large JPEG files at reduced size, the default limits, and the default
-    time to decode. ``threads`` is the number of threads for decoding and for the model; None means one per core that
-    the process may use, and for the model of a hybrid processor one per performance core. ``precision`` None means that
-    of the environment, or else ``"auto"``. A call that is cancelled or out of time returns at once; its batch runs to
-    its end.
+    time to decode. ``threads`` is the number of threads for decoding and for the model. None means one thread for each
+    core that the process may use; on a hybrid processor the model has one for each performance core. If
+    ``compute_precision`` is None, the environment names the precision, else it is ``"auto"``. A call that is cancelled
+    or out of time returns at once; its batch runs to its end.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class LocalTransport(Transport):
         *,
         names: contract.ModelNames = contract.DEFAULT_NAMES,
         threads: int | None = None,
-        precision: Precision | None = None,
+        compute_precision: Precision | None = None,
     ) -> None:
         self.repository = default_repository() if repository is None else Path(repository)
         self._names = names
         self._threads = threads
-        self._precision = precision
-        # One batch at a time: a second one would compete for the same cores.
+        self._compute_precision = compute_precision
+        # Run one batch at a time, because a second batch would compete for the same cores.
         self._runner = ThreadPoolExecutor(1, thread_name_prefix="clip encode")
 
     async def infer(
@@ -111,7 +111,8 @@ class LocalTransport(Transport):
         except ClipError:
             raise
         except Exception as error:
-            # ONNX Runtime's exceptions share no public base class; closing under a batch ends its decoders.
+            # Catch everything: ONNX Runtime's exceptions share no public base class, and closing the client during a
+            # batch ends its decoders.
             raise ClipError(
                 f"The model failed in this process ({type(error).__name__}).", request_id=request_id
             ) from error
@@ -130,13 +131,13 @@ class LocalTransport(Transport):
         except OSError:
             raise self._missing() from None
         except ValueError as error:
-            raise ProtocolMismatch(f"{file} is no model's passport ({error}); export the model again.") from None
+            raise ProtocolMismatch(f"{file} is not a model's passport ({error}); export the model again.") from None
         runtime = self._select(file.with_name("model.onnx"), passport)
         return _ImageTower(runtime, passport, Preprocessor(preprocess, threads=self._threads))
 
     @cached_property
     def _text_tower(self) -> _TextTower:
-        """The text tower, which the passport has: else no text gets here."""
+        """The text tower. Its passport exists, because texts are refused before they get here without it."""
         passport = self._image_tower.passport
         assert passport.text is not None
         _need("tokenizers")
@@ -161,16 +162,16 @@ class LocalTransport(Transport):
             )
         return ModelNotReady(
             f"There is no model named {self._names.name!r} in {self.repository}; there is "
-            f"{', '.join(map(repr, names))}. Name one of them with model= (--model of the commands)."
+            f"{', '.join(map(repr, names))}. Name a model with model= (--model of the commands)."
         )
 
     def _refused(self, error: ReportedError) -> ClipError:
         return ClipError(f"The model in {self.repository} cannot run as asked: {error}")
 
     def _select(self, file: Path, passport: Passport, tokenizer: Path | None = None) -> OpenModel:
-        """Open a tower, choose what runs it, and log that. Raises ClipError if it cannot run as it should.
+        """Open a tower, select its runtime, and log that. Raises ClipError if the tower cannot run as asked.
 
-        It is the text tower if ``tokenizer`` is the folder of its files.
+        The tower is the text tower if ``tokenizer`` is the folder of the tokenizer's files.
         """
         import onnxruntime
 
@@ -187,14 +188,14 @@ class LocalTransport(Transport):
         from preprocess_ensemble.runtimes.precision import precision_of_environment
         from preprocess_ensemble.runtimes.selection import select
 
-        options = session_options(self._threads, weights=passport.precision)
-        # What the C++ backend of Triton would use. Not TensorRT, which takes minutes to build an engine.
+        options = session_options(self._threads, weights_dtype=passport.weights_dtype)
+        # Use the providers of Triton's C++ backend, except TensorRT, which takes minutes to build an engine.
         available = onnxruntime.get_available_providers()
         load_gpu_libraries(available)
         try:
-            precision = self._precision or precision_of_environment() or "auto"
+            compute_precision = self._compute_precision or precision_of_environment() or "auto"
             # ONNX Runtime's default on CUDA is TF32, which rounds the inputs of products to ten bits.
-            cuda = (CUDA, {"use_tf32": "0"} if precision == "fp32" else {})
+            cuda = (CUDA, {"use_tf32": "0"} if compute_precision == "fp32" else {})
             providers = [provider for provider in (cuda, (CPU, {})) if provider[0] in available]
             session = open_session(file, options, providers)
         except RuntimeUnusable as error:
@@ -203,7 +204,9 @@ class LocalTransport(Transport):
             raise self._refused(error) from None
         openvino = partial(open_openvino, file, threads=options.intra_op_num_threads)
         try:
-            selection = select(open_model(session, passport), passport, precision, openvino, tokenizer=tokenizer)
+            selection = select(
+                open_model(session, passport), passport, compute_precision, openvino, tokenizer=tokenizer
+            )
         except ReportedError as error:
             raise self._refused(error) from None
         level = logging.WARNING if selection.disagrees else logging.INFO
@@ -238,7 +241,7 @@ def _need(package: str) -> None:
 def _run(
     session: Session, tensor: str, inputs: NDArray[Any], outcomes: Sequence[Preprocessed | TokenizedText]
 ) -> Answer:
-    """Run a tower's model on the rows of ``inputs``; ``outcomes`` says which of them failed before."""
+    """Run a tower's model on the rows of ``inputs``; ``outcomes`` says which rows have already failed."""
     for outcome in outcomes:
         if outcome.log:
             _logger.error("An internal error while an item was prepared.\n%s", outcome.log)

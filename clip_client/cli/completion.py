@@ -1,4 +1,4 @@
-"""``clip-client --completion``: a script with which a shell completes the command line."""
+"""``clip-client --completion``: print a script with which a shell completes the command line."""
 
 from __future__ import annotations
 

@@ -12,14 +12,14 @@ class CommandFailed(ReportedError):
 
 
 class CommandMisused(ReportedError):
-    """The command was called in a way that cannot work; exit code 2."""
+    """The arguments of the command cannot work; exit code 2."""
 
 
 def need(*modules: str, extras: str = "cli") -> None:
-    """Import optional packages, so that a missing one ends the command before the long work, not after it.
+    """Import optional packages, so that a missing package ends the command before the long work, not after it.
 
-    ``extras`` are all that the command needs, with commas between them, so that one installation is enough. Raises
-    CommandFailed with that installation.
+    ``extras`` names all extras that the command needs, with commas between them, so that one installation is enough.
+    Raises CommandFailed with the command that installs them.
     """
     for module in modules:
         try:

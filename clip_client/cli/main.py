@@ -1,4 +1,4 @@
-"""``clip-client``: runs one command and turns errors into exit codes.
+"""``clip-client``: run one command and turn errors into exit codes.
 
 0: done; 1: failed, with the reason in one sentence on standard error; 2: wrong usage; 130: interrupted; 143: stopped by
 SIGTERM.
@@ -18,35 +18,35 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from clip_client.cli.commands import decide, dedup, embed, health, quarantine, review, search
+from clip_client.cli.commands import (
+    decide,
+    dedup,
+    doctor,
+    embed,
+    health,
+    purge,
+    review,
+    rules,
+    search,
+    similar,
+    undo,
+)
 from clip_client.cli.completion import add_completion_option
 from clip_client.cli.errors import CommandMisused
 from clip_client.cli.output import STDOUT, check_place
 from preprocess_ensemble.command_line import Parser
 from preprocess_ensemble.errors import ReportedError
 
-_COMMANDS = (
-    (embed.add_to, embed.run),
-    (search.add_to, search.run),
-    (search.add_similar_to, search.run_similar),
-    (dedup.add_to, dedup.run),
-    (review.add_to, review.run),
-    (quarantine.add_undo_to, quarantine.run_undo),
-    (quarantine.add_purge_to, quarantine.run_purge),
-    (decide.add_to, decide.run),
-    (decide.add_rules_to, decide.run_rules),
-    (health.add_to, health.run),
-    (health.add_doctor_to, health.run_doctor),
-)
-"""In the order of ``--help``."""
+_COMMANDS = (embed, search, similar, dedup, review, undo, purge, decide, rules, health, doctor)
+"""(function that adds the command, function that runs it), in the order of ``--help``."""
 _GO_ON = ("dedup", "embed", "search")
-"""Commands that store what they have done, and continue it when they are called again."""
+"""Commands that store their progress, and continue when they are called again."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; argparse itself exits with 2 for wrong options."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A file name may contain characters that the terminal's encoding lacks; that must not fail.
+        # Escape characters that the terminal's encoding lacks: a file name must not make the command fail.
         sys.stdout.reconfigure(errors="backslashreplace")
     words = tuple(sys.argv[1:] if argv is None else argv)
     with _interruptible() as exit_code:
@@ -59,13 +59,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], int]]:
-    """Treat SIGTERM like Ctrl-C in the block, unless the caller of this process ignores it; give the exit code."""
+    """Treat SIGTERM like Ctrl-C in the block, unless SIGTERM is ignored; give a function that returns the exit code."""
     number = signal.SIGINT
 
     def interrupt(_number: int, frame: FrameType | None) -> None:
         nonlocal number
         number = signal.SIGTERM
-        # The handler of a running event loop cancels its task. In the background of a script SIGINT is ignored.
+        # Call the handler of SIGINT, because that of a running event loop cancels its task. There is none in the
+        # background of a script, where SIGINT is ignored.
         on_interrupt = signal.getsignal(signal.SIGINT)
         if not callable(on_interrupt):
             raise KeyboardInterrupt
@@ -87,7 +88,7 @@ def _run(words: Sequence[str]) -> int:
         try:
             arguments = _parsed(words)
         finally:
-            sys.stdout.flush()  # after --help, Python would fail at its exit if the reader has closed the output
+            sys.stdout.flush()  # after --help; otherwise Python fails at its exit if the reader has closed the output
         if getattr(arguments, "json", None) not in (None, STDOUT):
             check_place(arguments.json)
         exit_code: int = arguments.run(arguments)
@@ -125,10 +126,10 @@ def _parser() -> Parser:
     parser.add_version_option()
     add_completion_option(parser)
     commands: Any = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, prog="clip-client")
-    for add_to, _ in _COMMANDS:
-        add_to(commands)
-    for (_, run), subparser in zip(_COMMANDS, commands.choices.values(), strict=True):
-        subparser.set_defaults(parser=subparser, run=run)
+    for command in _COMMANDS:
+        command.add_to(commands)
+    for command, subparser in zip(_COMMANDS, commands.choices.values(), strict=True):
+        subparser.set_defaults(parser=subparser, run=command.run)
     return parser
 
 

@@ -1,4 +1,4 @@
-"""What commands write: files that are whole or not there, folders with one writer, and progress on standard error."""
+"""The output of commands: files that are written whole or not at all, folders with one writer, and progress."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
+from clip_client._storage.lock import AlreadyLocked, exclusive_lock
 from clip_client.cli.errors import CommandFailed, CommandMisused
-from clip_client.dedup.store.lock import AlreadyLocked, exclusive_lock
 from preprocess_ensemble.command_line import user_path
 from preprocess_ensemble.whole_file import whole_file
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from rich.progress import Progress, Task, TaskID
 
 STDOUT: Final = Path("-")
-"""Names standard output where a file is expected."""
+"""Path that means standard output where a file is expected."""
 _LINE_EVERY_S: Final = 10.0
-"""How often progress is printed where there is no terminal, which shows bars."""
+"""Seconds between lines of progress; a terminal shows bars instead."""
 
 
 def add_json_option(parser: argparse.ArgumentParser | argparse._ActionsContainer, what: str) -> None:
     """Add ``--json FILE``, which :func:`write_json` writes and the command's ``main`` checks before it runs."""
     parser.add_argument(
-        "--json", type=user_path, metavar="FILE", help=f"write {what} as JSON; - is standard output, and all it has"
+        "--json", type=user_path, metavar="FILE", help=f"write {what} as JSON; - writes only JSON to standard output"
     )
 
 
 def write_json(path: Path | None, value: object) -> bool:
-    """Write a value as ASCII to the file of ``--json``, if there is one; tell whether standard output belongs to it."""
+    """Write a value as ASCII to the file of ``--json``, if any; tell whether that is standard output."""
     if path is not None:
         with output(path) as file:
             file.write(json.dumps(value, indent=2).encode("ascii") + b"\n")
@@ -42,9 +42,9 @@ def write_json(path: Path | None, value: object) -> bool:
 
 
 def check_place(path: Path) -> None:
-    """Check a file before the long work rather than after it.
+    """Check the place of an output file before the long work.
 
-    Raises CommandFailed if it cannot be written, and CommandMisused if it would replace a photo, as after
+    Raises CommandFailed if the file cannot be written, and CommandMisused if it would replace a photo, as after
     ``--json *.jpg``.
     """
     from clip_client.dedup.files.file_types import COMPANION_KINDS, PHOTO_SUFFIXES, suffix_of
@@ -59,15 +59,16 @@ def check_place(path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path, *, final: Callable[[], Path] | None = None) -> Iterator[IO[bytes]]:
-    """Open a file for writing that replaces ``path`` at the end of the block.
+    """Open a new file that replaces ``path`` at the end of the block.
 
-    It is written beside ``path``; if the block raises, it is removed and ``path`` stays as it was. If ``path`` exists
-    and is not a regular file, such as ``/dev/stdout``, it is written directly. ``final`` is called at the end and may
-    name another file in the same folder to replace instead. Raises CommandFailed if the file cannot be written.
+    The new file is written beside ``path``. If the block raises, the new file is removed and ``path`` stays as it was.
+    If ``path`` exists and is not a regular file, such as ``/dev/stdout``, it is written directly. ``final`` is called
+    at the end and may name another file in the same folder to replace. Raises CommandFailed if the file cannot be
+    written.
     """
     check_place(path)
     try:
-        # Not Path's methods, which raise if a folder above may not be read.
+        # Use os.path: the methods of Path raise if a folder above cannot be read.
         if os.path.exists(path) and not os.path.isfile(path):
             with open(path, "wb") as file:
                 yield file
@@ -91,9 +92,9 @@ def output(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Make ``folder`` if it does not exist, and keep other processes out of the same block for the same folder.
+    """Hold the lock of ``folder`` for the duration of the block; make the folder if it does not exist.
 
-    Raises CommandFailed if another process is in the block, or if the folder cannot be made or locked.
+    Raises CommandFailed if another process holds the lock, or if the folder cannot be made or locked.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -111,10 +112,10 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 class ProgressBars:
-    """Shows each kind of work; call it with (what, done, total), with a total of None if it is unknown.
+    """Shows the progress of each step; call it with (what, done, total), with a total of None if it is unknown.
 
-    ``progress`` measures, and draws the bars if it was started; ``say`` prints a line above them. With ``in_lines`` it
-    also gets the progress, every ten seconds.
+    ``progress`` measures, and draws the bars if it was started; ``say`` prints a line above them. With ``in_lines``,
+    ``say`` also prints the progress every ten seconds.
     """
 
     def __init__(self, progress: Progress, say: Callable[[str], None], *, in_lines: bool) -> None:
@@ -125,7 +126,7 @@ class ProgressBars:
         self._bars: dict[str, TaskID] = {}
 
     def __call__(self, what: str, done: int, total: int | None) -> None:
-        """Take the progress of one kind of work, and show it."""
+        """Show the progress of one step."""
         if total == 0:
             return
         if what not in self._bars:
@@ -139,7 +140,7 @@ class ProgressBars:
 
 
 def _in_words(task: Task, of: str) -> list[str]:
-    """Return such as ``["1,200 of 5,000", "31.2 photos/s", "12 min left"]``, as far as they are known."""
+    """Return the known parts of ``["1,200 of 5,000", "31.2 photos/s", "12 min left"]``."""
     said = [f"{task.completed:,.0f}" + ("" if task.total is None else f"{of}{task.total:,.0f}")]
     if task.speed and not task.finished:
         said.append(f"{task.speed:,.1f} photos/s")
@@ -159,7 +160,7 @@ def _duration(seconds: float) -> str:
 def progress_bars(*, quiet: bool = False) -> Iterator[ProgressBars]:
     """Show progress while the block runs, with the rate and the remaining time; bars disappear with the block.
 
-    If standard error is not a terminal, a line is printed every ten seconds; if ``quiet``, nothing is.
+    If standard error is not a terminal, print a line every ten seconds. If ``quiet``, print nothing.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
@@ -174,7 +175,7 @@ def progress_bars(*, quiet: bool = False) -> Iterator[ProgressBars]:
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(bar_width=None),  # the width that the other column leaves
+        BarColumn(bar_width=None),  # fills the rest of the width
         StateColumn(table_column=Column(no_wrap=True, justify="right")),
     )
     progress = Progress(*columns, console=console, transient=True, expand=True)
@@ -183,7 +184,7 @@ def progress_bars(*, quiet: bool = False) -> Iterator[ProgressBars]:
         yield ProgressBars(progress, say, in_lines=True)
         return
     with progress:
-        # Above the bars and without wrapping, so that a path in it can be copied.
+        # Print lines above the bars and without wrapping, so that a path in a line can be copied.
         yield ProgressBars(
             progress, partial(console.print, markup=False, highlight=False, soft_wrap=True), in_lines=False
         )

@@ -5,6 +5,8 @@
 moves copies, and ``reporting`` shows a report. Nothing here imports the client: a search takes any ``Embedder``.
 """
 
+from clip_client._files import FailedFile
+from clip_client._storage.sqlite import StoreError
 from clip_client.dedup.aligned import Alignment, Match
 from clip_client.dedup.compare.thresholds import thresholds_for
 from clip_client.dedup.files.file_types import PHOTO_SUFFIXES
@@ -13,9 +15,8 @@ from clip_client.dedup.group import DuplicateGroup, Member, Verdict
 from clip_client.dedup.photo import Photo
 from clip_client.dedup.report import DuplicateReport
 from clip_client.dedup.search import find_duplicates
-from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.store.store import Store
-from clip_client.dedup.types import FailedFile, SearchStats, Thresholds
+from clip_client.dedup.types import SearchStats, Thresholds
 
 __all__ = (
     "PHOTO_SUFFIXES",

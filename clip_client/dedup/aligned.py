@@ -1,4 +1,4 @@
-"""The tests that two photos passed, among them their alignment."""
+"""The tests that two photos passed. One of the tests is their alignment."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any, Final, TypeAlias
 from clip_client.dedup.types import ALTERED
 
 Transform: TypeAlias = tuple[float, float, float, float, float, float]
-"""Rows of a 2 x 3 matrix: from the pixels of one photo to those of another."""
+"""Rows of a 2 x 3 matrix: from the pixels of one photo to the pixels of another photo."""
 
 MADE_LATER: Final = "its compression came later"
 LACKS_DETAIL: Final = "it lacks detail"
-"""The doubt about a photo that another one is proved to be the source of, although the two look different."""
+"""The doubt about a photo that is proved to be made from another photo, although the two look different."""
 UNTOLD: Final = "which of the two shows more cannot be told"
 """The doubt about two photos whose tones, colours or sharpness differ."""
 UNPROVED: Final = "it is not proved to show all that this file shows"
-"""The doubt about a photo of which the law of :mod:`clip_client.dedup.proof` does not hold, or cannot be asked."""
+"""The doubt about a photo for which the law of :mod:`clip_client.dedup.proof` does not hold or cannot be tested."""
 PUT_INTO: Final = "it shows the picture inside a border, a screenshot or the like"
-"""The doubt about a photo in which another one lies, with a seam around it."""
+"""The doubt about a photo that contains another photo, with a seam around it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,17 +30,17 @@ class Alignment:
     changes: tuple[str, ...]
     """Changes from the kept photo to the duplicate, in words, such as ``"cropped to 84 %"``."""
     lost: tuple[str, ...]
-    """Names of what only the duplicate has, such as ``"colour"`` or ``"45% of the picture"``; empty if nothing.
-    ``describe/changes.py`` says it."""
+    """Parts that only the duplicate has, in words from ``describe/changes.py``, such as ``"colour"`` or ``"45% of the
+    picture"``."""
     doubts: tuple[str, ...] = ()
-    """Reasons why nothing moves by this, in words, such as a border around the picture. An edited copy may have none; a
-    re-encoded copy has none if :mod:`clip_client.dedup.proof` proved it."""
+    """Reasons, in words, why this alignment moves no photo, such as a border around the picture. An edited copy may
+    have none; a re-encoded copy has none if :mod:`clip_client.dedup.proof` proved it."""
     transform: Transform
-    """Rows of a 2 x 3 matrix: from the duplicate's pixels to the kept photo's, both upright and at full size."""
+    """Rows of a 2 x 3 matrix from pixels of the duplicate to pixels of the kept photo, both upright, at full size."""
     residual: float
     """1 minus the 10th percentile of the local correlation over the overlap; 0 for a proved copy."""
     region: tuple[float, float, float, float] | None
-    """Left, top, width and height of what differs, as shares of the kept picture; None if nothing differs."""
+    """Left, top, width and height of the region that differs, as shares of the kept picture; None if none differs."""
     region_share: float
     """Share of the kept picture that differs."""
 

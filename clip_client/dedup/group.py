@@ -16,25 +16,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What may happen to one photo of a group, and why. Only :mod:`~.actions.verdicts` makes it; all else shows it."""
+    """Whether one photo of a group may move, and why. Only :mod:`~.actions.verdicts` makes verdicts."""
 
     kept: str = ""
-    """Path of the photo for which it may move; empty for the photo that the group keeps."""
+    """Path of the photo that stays instead; empty for the photo that the group keeps."""
     tier: str = EXACT
-    """How certain it is that ``kept`` shows the same; one of :data:`TIERS`."""
+    """Certainty that ``kept`` shows the same; one of :data:`TIERS`."""
     moves: str = NEVER
     """:data:`BY_DEFAULT`, :data:`ON_REQUEST`, :data:`IF_CHOSEN` or :data:`NEVER`."""
     reason: str = ""
-    """One sentence for people: why it does not move by default. Empty if it does, and for the kept photo."""
+    """One sentence for people that says why the photo does not move by default; empty if it does or is kept."""
     lost: tuple[str, ...] = ()
-    """What only this photo shows, such as ``"colour"``."""
+    """Parts that only this photo has, such as ``"colour"``."""
     doubt: str = ""
-    """Why it is probably made from another photo; empty if nothing shows that."""
+    """Signs that the photo is made from another photo; empty if there are none."""
 
-    def why_it_stays(self, tiers: Collection[str] | None) -> str:
-        """Say why it does not move if these tiers are selected, or, with None, if a person chose that it moves.
+    def reason_to_stay(self, tiers: Collection[str] | None) -> str:
+        """Say why the photo does not move if these tiers are selected; None means that a person chose the move.
 
-        Empty if it does, and for the photo that the group keeps.
+        Empty if the photo moves, and for the photo that the group keeps.
         """
         if self.moves == NEVER or (tiers is not None and not self.is_copy):
             return self.reason
@@ -44,35 +44,34 @@ class Verdict:
 
     @property
     def is_copy(self) -> bool:
-        """Whether it can move without a person who looks at it."""
+        """Whether nothing speaks against the move, so that the photo counts as a copy."""
         return self.moves in (BY_DEFAULT, ON_REQUEST)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """One photo of a group, and what the search proved about it."""
+    """One photo of a group, and the results of the search about it."""
 
     photo: Photo
     similarity: float
     """Cosine similarity to the kept photo; 1 for the kept photo and for files with its bytes."""
     tier: str = SIMILAR
-    """How certain it is that the photo shows the same as the kept one; one of :data:`TIERS`."""
+    """Certainty that the photo shows the same as the kept photo; one of :data:`TIERS`."""
     matches: tuple[Match, ...] = ()
-    """Every test that it passed against the kept photo. Empty for the kept photo."""
+    """Tests that the photo passed against the kept photo; empty for the kept photo."""
     other_shot: str = ""
-    """``BURST`` or ``SAME_SCENE`` if its time shows that it is not the same picture as the kept one, else empty."""
+    """``BURST`` or ``SAME_SCENE`` if times or exposures show another shot than the kept photo; else empty."""
     copy_of: str = ""
-    """Path of another file of the group that it is a closer copy of than of the kept photo; else empty."""
+    """Path of another file of the group, if the photo is a closer copy of it than of the kept photo; else empty."""
     copy_tier: str = ""
-    """How certain that is: one of :data:`TIERS`, but not ``SIMILAR``."""
+    """Certainty of ``copy_of``: one of :data:`TIERS`, but not ``SIMILAR``."""
     copy_alignment: Alignment | None = None
     """The alignment with ``copy_of``, if they were aligned."""
     cannot_verify: str = ""
-    """One sentence that says why it could not be aligned with any photo; empty if it could."""
+    """One sentence that says why the photo could not be aligned with any photo; empty if it could."""
     doubt: str = ""
-    """For people: why it is probably made from another photo; empty if nothing shows that."""
+    """Signs, in words, that the photo is made from another photo; empty if there are none."""
     verdict: Verdict = Verdict()
-    """What may happen to it."""
 
     @property
     def path(self) -> str:
@@ -86,12 +85,12 @@ class Member:
 
     @property
     def alignment(self) -> Alignment | None:
-        """The alignment with the kept photo, if they were aligned and show the same."""
+        """The alignment with the kept photo, if it shows the same."""
         return next((match.alignment for match in self.matches if match.alignment), None)
 
     @property
     def why(self) -> str:
-        """For people: the tests that it passed, the file that it is a copy of, and why it may be no original."""
+        """The tests that the photo passed, the file that it is a copy of, and its doubt, in words."""
         same = {EXACT: "same bytes as", SAME_PIXELS: "same pixels as"}.get(self.copy_tier, f"{self.copy_tier} copy of")
         copy = f"{same} {self.copy_of}" if self.copy_of else ""
         doubt = f"may be made from another photo: {self.doubt}" if self.doubt else ""
@@ -100,7 +99,7 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class DuplicateGroup:
-    """Photos that show the same; the first one is kept."""
+    """Photos that show the same; the first photo is kept."""
 
     tier: str
     """The least certain tier of its members."""
@@ -109,7 +108,7 @@ class DuplicateGroup:
     members: tuple[Member, ...]
     """The kept photo first, then by descending similarity to it."""
     reason: str = ""
-    """Why the first one is kept: the rule that preferred it to the next best."""
+    """The rule that preferred the first photo to the next best."""
 
     @property
     def keep(self) -> str:
@@ -118,12 +117,12 @@ class DuplicateGroup:
 
     @property
     def copies(self) -> int:
-        """Number of members that can move without a person who looks at them."""
+        """Number of members that count as copies (:attr:`Verdict.is_copy`)."""
         return sum(member.verdict.is_copy for member in self.members)
 
     @property
     def spare_bytes(self) -> int:
-        """The size of those copies; photos in a library of Apple Photos stay on the disk."""
+        """Size of these copies, without photos in a library of Apple Photos, which stay on the disk."""
         return sum(
             member.photo.size_bytes
             for member in self.members

@@ -1,4 +1,4 @@
-"""A photo as a search knows it: its file, its content, its features, its metadata and what lies beside it."""
+"""A photo in a search: its file, its content, its features, its metadata and its companions."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from clip_client.dedup.text import moment
-from clip_client.dedup.types import LATEST_NS, RAW, CaptureTime, Metadata
+from clip_client._files import LATEST_NS
+from clip_client.dedup.text import date_and_time
+from clip_client.dedup.types import RAW, CaptureTime, Metadata
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from clip_client.dedup.types import Companion, LibraryPhoto
 
 _CAMERA_FORMATS: Final = frozenset({"JPEG", "HEIC", RAW})
-"""What cameras write. A PNG or TIFF file with the metadata of a camera was converted from one of these."""
+"""Formats that cameras write. A PNG or TIFF file with the metadata of a camera was converted from such a file."""
 
 _EDITORS: Final = re.compile(
     r"""\b(?:
@@ -30,45 +31,46 @@ _EDITORS: Final = re.compile(
     )""",
     re.IGNORECASE | re.VERBOSE,
 )
-"""Programs that edit pictures. Cameras and phones write the version of their own software into the same field."""
+"""Names of programs that edit pictures. Cameras and phones write their own software into the same field."""
 
 
 _DAY_NS: Final = 86_400 * 10**9
 _UNSET_DAYS: Final = frozenset({-134_774, 0, 3_652})
 """Days since 1970 on which the clocks of Windows, Unix and FAT begin: 1 January of 1601, 1970 and 1980."""
 _FIRST_NS: Final = 3_652 * _DAY_NS + 36 * 3_600 * 10**9
-"""The end of 1 January 1980 in the last time zone. FAT stores no earlier time, and 1970 and 1601 mean none."""
+"""The end of 1 January 1980 in the last time zone. Earlier times of files are not real: FAT begins in 1980, and 1970
+and 1601 mean that there is no time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageFeatures:
-    """The facts about one content; if it could not be decoded, ``code`` and ``message`` say why."""
+    """Features of one content. ``code`` and ``message`` say why it could not be decoded, if so."""
 
     width: int = 0
     """Pixels, after the EXIF orientation."""
     height: int = 0
     format: str = ""
-    """Name of the file format, such as ``"JPEG"``, whatever the file is called."""
+    """Name of the file format by the content, such as ``"JPEG"``."""
     is_scaled: bool = False
-    """The perceptual hash is that of a JPEG decoded at a fraction of its size: a few bits may differ from the hash of
-    the same pixels in another format."""
+    """True if a JPEG was decoded at a fraction of its size for the perceptual hash. A few bits may differ from the hash
+    of the same pixels in another format."""
     perceptual_hash: int = 0
     """pHash of 64 bits: the signs of the lowest 8 x 8 frequencies of the picture (Zauner 2010)."""
     inner_hash: int = 0
-    """pHash of the picture without its plain border; 0 for a picture that has no such border."""
+    """pHash of the picture without its plain border; 0 for a picture without such a border."""
     is_flat: bool = False
-    """A picture of nearly one colour, whose hash and vector tell nothing."""
+    """True for a picture of nearly one colour, whose hash and vector tell nothing."""
     embedded: str = ""
-    """What the file holds besides its picture, such as ``"film, gain map"``; see :mod:`.formats.embedded_parts`."""
+    """Parts of the file besides its picture, such as ``"film, gain map"``; see :mod:`.formats.embedded_parts`."""
     embedded_digest: str = ""
-    """Equal for files that hold the same besides their pictures."""
+    """Digest of the embedded parts; equal for files with equal parts."""
     capture_time: CaptureTime = field(default_factory=CaptureTime)
     metadata: Metadata = field(default_factory=Metadata)
     code: str = ""
     message: str = ""
 
     def to_row(self) -> dict[str, Any]:
-        """Return the facts as columns of a table, one for each field."""
+        """Return the features as columns of a table, one for each field."""
         row = {name: getattr(self, name) for name in _OWN_COLUMNS}
         return row | asdict(self.capture_time) | asdict(self.metadata)
 
@@ -80,7 +82,7 @@ class ImageFeatures:
         return cls(capture_time=CaptureTime(**capture_time), metadata=Metadata(**metadata), **own)
 
 
-# Computed once, because a search reads a row for every photo.
+# Constants, because a search reads a row for every photo.
 FEATURE_PARTS: Final = {"capture_time": fields(CaptureTime), "metadata": fields(Metadata)}
 """Field of :class:`ImageFeatures` -> the fields of its value, each of which is a column of its own."""
 _OWN_COLUMNS: Final = tuple(column.name for column in fields(ImageFeatures) if column.name not in FEATURE_PARTS)
@@ -88,28 +90,28 @@ _OWN_COLUMNS: Final = tuple(column.name for column in fields(ImageFeatures) if c
 
 @dataclass(frozen=True, kw_only=True)
 class Photo:
-    """One file with a picture. A search makes it once, and passes it on as it is."""
+    """One file with a picture."""
 
     path: str
     """Names that are not UTF-8 are kept with ``surrogateescape``, as :func:`os.fsdecode` does."""
     sha256: str
-    """Of its content, in hexadecimal."""
+    """SHA-256 of the content, in hexadecimal."""
     size_bytes: int
     mtime_ns: int = 0
-    """When the file was last changed, nanoseconds since 1970."""
+    """Time of the last change, nanoseconds since 1970."""
     features: ImageFeatures = field(default_factory=ImageFeatures)
     files: int = 1
-    """How many of the files that were found have this content."""
+    """Number of files in the search with this content."""
     is_reference: bool = False
-    """It lies in a reference folder and is never moved."""
+    """True in a reference folder, from which photos never move."""
     is_by_link: bool = False
-    """Only a symbolic link leads to it."""
+    """True if only a symbolic link leads to the photo."""
     not_kept: str = ""
-    """Why no other photo may move for it: it is in ``"a recycle bin"``, or in another folder that may not last."""
+    """Place that may not last, such as ``"a recycle bin"``, for which other photos must not move; else empty."""
     companions: tuple[Companion, ...] = ()
-    """The files that belong to it, such as a RAW file beside it."""
+    """Files that belong to the photo, such as a RAW file beside it."""
     in_library: LibraryPhoto | None = None
-    """The photo in Apple Photos, if it is in one of its libraries. Such a photo is never moved either."""
+    """Entry in a library of Apple Photos, from which photos never move; None for other photos."""
 
     @property
     def width(self) -> int:
@@ -123,7 +125,7 @@ class Photo:
 
     @property
     def metadata(self) -> Metadata:
-        """What the file says about its photo."""
+        """Metadata of the file."""
         return self.features.metadata
 
     @property
@@ -145,8 +147,8 @@ class Photo:
 
     @property
     def origin(self) -> str:
-        """For people: when it was taken, and by which camera."""
-        return ", ".join(filter(None, (moment(self.metadata.taken), self.camera)))
+        """Time of capture and camera, in words."""
+        return ", ".join(filter(None, (date_and_time(self.metadata.taken), self.camera)))
 
     @cached_property
     def is_original(self) -> bool:
@@ -162,7 +164,7 @@ class Photo:
 
     @property
     def dated_ns(self) -> int | None:
-        """When it was taken, by Photos or EXIF; nanoseconds since 1970. None if the clock was not set."""
+        """Time of capture by Photos or EXIF, nanoseconds since 1970; None if unknown or if the clock was not set."""
         taken_ms = self.features.capture_time.taken_ms
         dated_ns = None if taken_ms is None else taken_ms * 1_000_000
         if self.in_library is not None and self.in_library.taken_ns is not None:
@@ -171,10 +173,10 @@ class Photo:
 
     @property
     def written_ns(self) -> int | None:
-        """When the file was last changed, nanoseconds since 1970; None for a time that no file of a camera has."""
+        """Time of the file's last change, nanoseconds since 1970; None for a time that no camera's file has."""
         return self.mtime_ns if _FIRST_NS <= self.mtime_ns < LATEST_NS else None
 
     @property
     def taken_ns(self) -> int | None:
-        """When it was taken, else when the file was last changed; nanoseconds since 1970, None if neither is known."""
+        """Time of capture, else of the last change, nanoseconds since 1970; None if neither is known."""
         return self.written_ns if self.dated_ns is None else self.dated_ns

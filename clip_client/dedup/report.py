@@ -1,4 +1,4 @@
-"""What a search found, and its JSON form."""
+"""The report of a search, and its JSON form."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from clip_client.dedup.types import NO_MODEL, Links, SearchStats
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from clip_client._files import FailedFile
     from clip_client.dedup.group import DuplicateGroup, Member
-    from clip_client.dedup.types import FailedFile, RecallEstimate, Thresholds
+    from clip_client.dedup.types import RecallEstimate, Thresholds
 
 
 class Total(NamedTuple):
-    """How many photos, and how large."""
+    """Number and size of some photos."""
 
     photos: int
     size_bytes: int
 
 
 def totals(groups: Iterable[DuplicateGroup]) -> dict[tuple[str, str], Total]:
-    """Return (what a verdict says of moving, tier) -> the photos of these verdicts; not those that are kept."""
+    """Return (``moves`` of a verdict, tier) -> total of the photos with such a verdict, without the kept photos."""
     found: dict[tuple[str, str], Total] = {}
     for verdict, size_bytes in (
         (member.verdict, member.photo.size_bytes if member.photo.in_library is None else 0)
@@ -51,19 +52,19 @@ class DuplicateReport:
     """Ordered by path."""
     work: SearchStats = field(default_factory=SearchStats)
     coverage: RecallEstimate | None = None
-    """How the vectors were compared."""
+    """Method and recall of comparing the vectors."""
     bytes_only: tuple[str, ...] = ()
     """Paths of RAW files without a readable preview, of which only the bytes were compared."""
     links: Links = field(default_factory=Links)
-    """What the links that the search found mean for moving files."""
+    """Symbolic links that the search found; some of them prevent moves."""
     skipped: Mapping[str, int] = field(default_factory=dict)
     """Kind -> number of files that were skipped because their names are not those of photos."""
     note: str = ""
-    """For people: why no copy could be verified; empty if nothing hindered it."""
+    """Reason, in words, why copies could not be verified; empty if they could."""
 
     @classmethod
     def combine(cls, parts: Sequence[DuplicateReport], coverage: RecallEstimate) -> DuplicateReport:
-        """Return what was found in all ``parts`` of a search; no photo is in two of them."""
+        """Return the report of a whole search from its ``parts``, which have no photo in common."""
         return replace(
             parts[0],
             compared=sum(part.compared for part in parts),
@@ -77,12 +78,12 @@ class DuplicateReport:
 
     @property
     def has_cosines(self) -> bool:
-        """Whether vectors were compared; if not, no output shows the similarities of the groups and members."""
+        """Whether vectors were compared. Otherwise outputs leave out the similarities of groups and members."""
         return self.model != NO_MODEL
 
     @property
     def groups_by_space(self) -> tuple[DuplicateGroup, ...]:
-        """The groups, those that free the most space first."""
+        """The groups, ordered by the space that they free, largest first."""
         return tuple(sorted(self.groups, key=lambda group: group.spare_bytes, reverse=True))
 
     def totals(self) -> dict[tuple[str, str], Total]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from anyio import from_thread, to_thread
 
-from clip_client.dedup.actions.verdicts import judged
+from clip_client.dedup.actions.verdicts import with_verdicts
 from clip_client.dedup.compare.candidate_pairs import ALIGNED_FROM, candidate_pairs, number_by_pixels
 from clip_client.dedup.compare.cells import join_vectors
 from clip_client.dedup.compare.groups import Compared, make_groups, proved, stars
@@ -49,16 +49,16 @@ if TYPE_CHECKING:
 
     Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
     PhotosOf = Callable[[Collection[int]], dict[int, list[Photo]]]
-    """Returns row -> the files of that content that are compared, best first, for each of some rows."""
+    """``photos_of(rows)`` returns row -> the files with that content that are compared, best first."""
 
 OFF, CANDIDATES = "off", "candidates"
 VERIFY_MODES: Final = (OFF, CANDIDATES)
-"""What is aligned: nothing, or the photos that may be copies."""
+"""Photos that are aligned: none, or those that may be copies."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupRules:
-    """What decides about groups besides the features of the photos. A cluster's workers get a copy."""
+    """Everything besides the photos' features that decides about groups. A cluster's workers get a copy."""
 
     thresholds: Thresholds
     keep: tuple[str, ...]
@@ -72,7 +72,7 @@ class GroupRules:
     only_by_link: frozenset[str] = frozenset()
     """Paths of photos that only a link leads to."""
     not_kept: Mapping[str, str] = field(default_factory=dict)
-    """Path of a photo in whose favour no other one may move -> where it is."""
+    """Path of a photo for which other photos must not move -> its place, such as ``"a recycle bin"``."""
 
 
 GroupContents = Callable[["CollectedFeatures", Sequence[str], GroupRules, "Store", "OnProgress"], DuplicateReport]
@@ -93,25 +93,31 @@ async def find_duplicates(
     on_progress: OnProgress | None = None,
     group: GroupContents | None = None,
 ) -> DuplicateReport:
-    """Find the photos below ``paths`` that show the same: files and folders, or what :func:`scan` returned for them.
+    """Find the photos below ``paths`` that show the same.
 
-    Two photos are alike if they have the same bytes or the same pixels, if at most 3 bits of their perceptual hashes
-    differ, or if the cosine of their vectors is at least ``threshold`` (by default what :func:`thresholds_for` returns
-    for the model). With ``verify="candidates"`` photos that may show the same are aligned, which proves copies and says
-    what was done (:class:`~clip_client.dedup.aligned.Alignment`), whatever the thresholds say; ``"off"`` turns this
-    off, and without OpenCV the report's ``note`` says so. Pictures of nearly one colour are compared by bytes and
-    pixels only, and RAW files without a preview by their bytes. Folders in ``references`` are searched too (a
-    :class:`Scan` already includes them), and their photos are kept before all others. ``keep`` names the rules that
-    choose the kept photo (``KeepRules``). With a ``store`` nothing is read or embedded twice, and photos that a person
-    declared different, or wants to keep all, never share a group. The result does not depend on the order of ``paths``.
-    The report lists the files that fail; they affect no other file.
+    ``paths`` are files and folders, or the result of :func:`scan` for them; their order does not change the result.
+    Two photos are alike under any of these conditions:
 
-    Without ``clip`` no vectors are compared: strong crops and edits are then found only if a perceptual hash or the
+    - They have the same bytes or the same pixels.
+    - At most 3 bits of their perceptual hashes differ.
+    - The cosine of their vectors is at least ``threshold`` (default: :func:`thresholds_for` the model).
+
+    With ``verify="candidates"`` photos that may show the same are also aligned, whatever the thresholds are. The
+    alignment (:class:`~clip_client.dedup.aligned.Alignment`) proves copies and names the changes. ``"off"`` turns this
+    off. If OpenCV is missing, the report's ``note`` says so. Pictures of nearly one colour are compared by bytes and
+    pixels only, and RAW files without a preview by their bytes.
+
+    Folders in ``references`` are searched too (a :class:`Scan` already includes them), and their photos are kept before
+    all others. ``keep`` names the rules that choose the kept photo (``KeepRules``). With a ``store`` each content is
+    read and embedded only once. Photos that a person declared different, or wants to keep all, never share a group. The
+    report lists the files that fail; they affect no other file.
+
+    Without ``clip`` vectors are not compared: strong crops and edits are then found only if a perceptual hash or the
     time of capture pairs the photos.
 
     Each photo of a group has a verdict: whether it may move with ``options``, for which photo, and if not, why.
 
-    ``group`` may divide the contents into groups elsewhere than :func:`.group_contents` does, which is on this machine.
+    ``group`` replaces :func:`.group_contents`, for example to divide the contents into groups on a cluster.
     ``on_progress(what, done, total)`` is called on the event loop; the total is None while it is not known. Raises
     ValueError for a threshold outside 0 to 1, an unknown rule or an unknown ``verify``, StoreError, and what
     ``ClipClient.embed_stream`` raises if the server fails.
@@ -164,7 +170,7 @@ async def find_duplicates(
             bytes_only=tuple(collected.paths_with_code(BYTES_ONLY)),
         )
 
-        report = await to_thread.run_sync(lambda: judged(report, found.roots, options, files=opened.files))
+        report = await to_thread.run_sync(lambda: with_verdicts(report, found.roots, options, files=opened.files))
         await to_thread.run_sync(opened.copies.record, report.groups)
         progress("comparing", len(found.files), len(found.files))
     return report
@@ -181,8 +187,8 @@ def group_contents(
 ) -> DuplicateReport:
     """Divide ``contents``, SHA-256 in hexadecimal, into groups.
 
-    A whole search does this here, and a cluster for each part of one. The report has the groups and how they were
-    found, but no verdicts. ``reader`` reads photos again, for their pixels and keypoints, which ``store`` keeps. Raises
+    On this machine one call divides a whole search; a cluster calls this function for each part of a search. The report
+    lacks verdicts. ``reader`` reads photos again for their pixels and keypoints, which ``store`` keeps. Raises
     StoreError.
     """
     photos_of = partial(_photos, collected, contents, rules)
@@ -221,7 +227,7 @@ def _compare(
     pixels: NDArray[np.intp],
     photos_of: PhotosOf,
 ) -> tuple[Compared, RecallEstimate]:
-    """Join what is alike by vectors, hashes and pixels."""
+    """Join contents that are alike by vectors, hashes or pixels."""
     has_hash = collected.are_pictures(contents) & ~collected.features.column("is_flat", contents)
     hashes = collected.features.column("perceptual_hash", contents)
     vectors = collected.vectors_of(contents)
@@ -251,7 +257,7 @@ def _compare(
 def _paired(
     compared: Compared, collected: CollectedFeatures, contents: Sequence[str], rules: GroupRules, photos_of: PhotosOf
 ) -> Compared:
-    """Return the comparison with the pairs that may show the same; of rows of the same pixels only the best one."""
+    """Return the comparison with the pairs that may show the same. The best row stands for all rows with its pixels."""
     column = collected.features.column
     representatives = np.arange(len(contents))
     for row, better in compared.same_pixels().items():
@@ -277,7 +283,7 @@ def _paired(
 def _photos(
     collected: CollectedFeatures, contents: Sequence[str], rules: GroupRules, rows: Collection[int]
 ) -> dict[int, list[Photo]]:
-    """Return row -> the files of that content that are compared, best first."""
+    """Return row -> the files with that content that are compared, best first."""
     in_libraries, references = rules.in_libraries, DirectorySet(rules.references)
     files = {row: collected.copies[contents[row]] for row in sorted(rows)}
     plain = (file.path for copies in files.values() for file in copies if file.path not in in_libraries)

@@ -1,4 +1,4 @@
-"""How reports and messages write names, numbers and sizes."""
+"""Names, numbers and sizes, as reports and messages write them."""
 
 from __future__ import annotations
 
@@ -11,40 +11,23 @@ if TYPE_CHECKING:
 
 _MOST_KINDS: Final = 12
 
-_ZERO_WIDTH_JOINER: Final = "\u200d"
-
-
-def printable(path: str) -> str:
-    """Return a file name to show: control characters, and bytes that are not UTF-8, become backslash escapes.
-
-    A line break or a terminal's escape sequence in a name could otherwise forge what is on the screen.
-    """
-    text = os.fsencode(path).decode("utf-8", "backslashreplace")
-    if text.isprintable():
-        return text
-    # Python does not count the character that joins the parts of an emoji as printable.
-    return "".join(
-        char if char.isprintable() or char == _ZERO_WIDTH_JOINER else char.encode("unicode_escape").decode()
-        for char in text
-    )
-
 
 def folder_above(folders: Sequence[str]) -> str:
-    """Return the path, with its last separator, above the folder that has all ``folders``; empty if none has.
+    """Return the path, with its last separator, above the folder that contains all ``folders``; empty if none does.
 
-    What is below it tells the photos apart: ``Pictures/2019/`` rather than ``/home/anna/Pictures/2019/``.
+    The rest of each path tells the photos apart: ``Pictures/2019/`` rather than ``/home/anna/Pictures/2019/``.
     """
     try:
         shared = os.path.commonpath(folders)
     except ValueError:  # no path, relative beside absolute ones, or two drives
         return ""
     above = os.path.dirname(shared)
-    # Directly below the root, a path without it would look relative.
+    # Keep the root: without it, a path directly below would look relative.
     return "" if os.path.dirname(above) == above else os.path.join(above, "")
 
 
 def escaped(path: str) -> str:
-    """Return a file name for programs to read: ``printf %b`` of a shell gives the bytes of the name back.
+    """Return a file name for programs to read; the shell's ``printf %b`` restores the bytes of the name.
 
     A backslash becomes two. Each byte of a character that cannot be printed, and each byte that is not UTF-8, becomes
     ``\\xNN``.
@@ -74,13 +57,13 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def percent(share: float) -> str:
-    """Write ``"12%"``; a share between 0 and 1 is never written as ``"0%"`` or ``"100%"``, which would say nothing."""
+    """Write ``"12%"``; a share near 0 or 1 becomes ``"less than 1%"`` or ``"more than 99%"``."""
     if 0 < share < 0.01:
         return "less than 1%"
     return "more than 99%" if 0.99 < share < 1 else f"{share:.0%}"
 
 
-def moment(iso: str) -> str:
+def date_and_time(iso: str) -> str:
     """Write a date, or a date and a time, as all outputs for people do: ``"2019-05-03 12:34"``."""
     return iso[:16].replace("T", " ")
 

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from clip_client._files import stored_ns
+
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    # Arrays by what they hold; their shapes are stated where they are used.
+    # Arrays, named by their content; functions that use them state the shapes.
     Floats = NDArray[np.float32]
     Hashes = NDArray[np.uint64]
     Indices = NDArray[np.intp]
@@ -31,76 +33,56 @@ SAME_PIXELS: Final = "same-pixels"
 RE_ENCODED: Final = "re-encoded"
 """The same frame and colours in another size, quality or format: proved, or with a doubt that says why not."""
 EDITED: Final = "edited"
-"""Aligned: the same shot after a change to the whole picture, such as a crop, a rotation or more contrast."""
+"""The alignment shows the same shot after a change to the whole picture: a crop, a rotation, more contrast."""
 ALTERED: Final = "altered"
-"""Aligned, but a region differs, such as a text on top. Never proof of a copy."""
+"""The alignment shows that a region differs, such as a text on top. This never proves a copy."""
 SIMILAR: Final = "similar"
 """Vectors or perceptual hashes alone say that the photo is like the kept one."""
 TIERS: Final = (EXACT, SAME_PIXELS, RE_ENCODED, EDITED, ALTERED, SIMILAR)
-"""From the most to the least certain."""
+"""All tiers, from the most to the least certain."""
 SAFE_TIERS: Final = (EXACT, SAME_PIXELS, RE_ENCODED)
-"""What ``--apply`` moves. ``--act-on`` selects some of these."""
+"""Tiers that ``--apply`` moves. ``--act-on`` selects some of these."""
 PROVED_TIERS: Final = (*SAFE_TIERS, EDITED)
-"""The tiers that do not depend on a model, but on the copy and the kept photo alone."""
+"""Tiers that depend only on the copy and the kept photo, not on a model."""
 
 BY_DEFAULT: Final = "by default"
 ON_REQUEST: Final = "on request"
-"""If a person who has seen it chooses that it moves, and nothing speaks against that."""
+"""The photo moves if a person has seen it and chooses so; nothing speaks against the move."""
 IF_CHOSEN: Final = "if chosen"
-"""If a person chooses that it moves, although something speaks against that."""
+"""The photo moves if a person chooses so, although something speaks against the move."""
 NEVER: Final = "never"
 
 RAW: Final = "RAW file"
-"""The format of a RAW file, whatever camera wrote it, and its kind as a companion."""
+"""The format of the RAW files of all cameras, and their kind as companions."""
 
 BURST: Final = "another frame of a burst"
 SAME_SCENE: Final = "another moment of the same scene"
 
 QUARANTINE_NAME: Final = ".clip-quarantine"
-"""Name of the folder that copies are moved to; no search enters it."""
+"""Name of the folder that copies are moved to; searches leave it out."""
 PREVIEWS_MARK: Final = ".clip-previews"
-"""Name of a file in a folder of small pictures that a page shows."""
+"""Name of a file that marks a folder of small pictures for a page."""
 PREVIEW_NAME: Final = re.compile(r"[0-9a-f]{32,64}-\w+\.jpg(\.part)?")
-"""Names of the pictures in such a folder, which no search takes; a person may have put photos there, too."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FailedFile:
-    """A file that was not compared, and why."""
-
-    path: str
-    code: str
-    """Name of an ``ImageStatus``, or ``"UNREADABLE"``."""
-    message: str
-    """One sentence for people."""
-
-
-LATEST_NS: Final = 2**63 - 1
-"""In April 2262. SQLite and Parquet hold no later time, and some file systems do."""
-
-
-def stored_ns(time_ns: int) -> int:
-    """Return the time of a file as it is stored and compared; later times than the year 2262 count as its April."""
-    return max(-LATEST_NS, min(time_ns, LATEST_NS))
+"""Names of the pictures in such a folder. Searches skip only these, because a person may have put photos there, too."""
 
 
 class PhotoFile(NamedTuple):
-    """A file as it was when it was found."""
+    """A file at the time when it was found."""
 
     path: str
     """Names that are not UTF-8 are kept with ``surrogateescape``, as :func:`os.fsdecode` does."""
     size_bytes: int
     mtime_ns: int
     ctime_ns: int | None = None
-    """When its bytes, name, owner or times last changed, which no program can set back; None if it is not known."""
+    """Time of the last change of its bytes, name, owner or times, which programs cannot set back; None if unknown."""
 
     @classmethod
     def of(cls, path: str, status: os.stat_result) -> PhotoFile:
-        """Return the file at a path of which ``status`` is the ``os.stat``."""
+        """Return the file at ``path``, whose ``os.stat`` is ``status``."""
         return cls(path, status.st_size, stored_ns(status.st_mtime_ns), stored_ns(status.st_ctime_ns))
 
     def is_as(self, other: PhotoFile) -> bool:
-        """Tell whether the file has not changed since ``other``, as far as both are known."""
+        """Tell whether size and times equal those of ``other``. The ctime counts only if both are known."""
         times = {self.ctime_ns, other.ctime_ns} - {None}
         return self[1:3] == other[1:3] and len(times) < 2
 
@@ -113,7 +95,7 @@ class Companion:
     kind: str
     """``"RAW file"``, ``"film"``, ``"sidecar"``, or another of :mod:`clip_client.dedup.files.file_types`."""
     others: tuple[str, ...] = ()
-    """Other photos beside it that it belongs to, too. It moves with the last of them."""
+    """Other photos that the file belongs to, too. It moves with the last of its photos."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,13 +103,13 @@ class LibraryPhoto:
     """One photo in a library of Apple Photos: the original and its companions."""
 
     path: str
-    """The original; it is outside the library if Photos only refers to it."""
+    """Path of the original, which is outside the library if Photos only refers to it."""
     library: str
     """Path of the library."""
     uuid: str
-    """The id that Photos gave it."""
+    """Id of the photo in Photos."""
     name: str
-    """Name of the file when it was imported."""
+    """Name of the file at its import."""
     taken_ns: int | None
     """Date in Photos, which a person may have corrected; nanoseconds since 1970."""
     companions: tuple[Companion, ...] = ()
@@ -139,14 +121,14 @@ class Links:
     """Symbolic links to files, and photos that only they reach."""
 
     by_target: Mapping[tuple[int, int | str], str] = field(default_factory=dict)
-    """``identity_of`` a file -> a symbolic link that leads to it, which a move of the file would break."""
+    """``identity_of`` a file -> a symbolic link to it, which a move of the file would break."""
     only_by_link: frozenset[str] = frozenset()
-    """Paths of photos that only a link leads to: the files themselves lie outside what was searched."""
+    """Paths of photos that only a link leads to; their files lie outside the searched folders."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaptureTime:
-    """The time of capture in EXIF; a field is empty if EXIF does not say it. Each is a column of the store."""
+    """The time of capture in EXIF. A field is empty if EXIF lacks it. Each field is a column of the store."""
 
     taken_ms: int | None = None
     """Milliseconds since 1970 by the camera's clock, whose time zone is mostly unknown."""
@@ -166,7 +148,7 @@ class CaptureTime:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metadata:
-    """What a file says about its photo; a field is empty if the file does not say. Each is a column of the store."""
+    """Metadata of a photo. A field is empty if the file lacks it. Each field is a column of the store."""
 
     taken: str = ""
     """Time of capture by the camera's clock: ISO 8601, to the second, the minute or the day."""
@@ -175,22 +157,22 @@ class Metadata:
     longitude: float | None = None
     lens: str = ""
     software: str = ""
-    """The programs that wrote the file, if they say so."""
+    """Programs that wrote the file, as far as they name themselves."""
     has_maker_note: bool = False
     has_exposure: bool = False
-    """An exposure time, aperture, sensitivity or focal length, which scanners do not write."""
+    """True with an exposure time, aperture, sensitivity or focal length, which scanners do not write."""
     is_resized: bool = False
-    """The size in EXIF is not that of the picture."""
+    """True if the size in EXIF is not the size of the picture."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Thresholds:
-    """Cosine similarities for one model, and where they come from."""
+    """Cosine similarities for one model, and their source."""
 
     similar: float
-    """At least this to the kept photo: worth looking at."""
+    """Least similarity to the kept photo at which a photo is worth looking at."""
     source: str
-    """One sentence that says where the numbers come from."""
+    """One sentence for people about the source of the numbers."""
     recommended: bool
     """False if the numbers only serve to try the program, and not to decide about photos."""
 
@@ -199,8 +181,8 @@ NO_MODEL: Final = "none"
 """The model id of a search by bytes, pixels, perceptual hashes and alignment alone."""
 
 
-def tells_alike(model_id: str) -> bool:
-    """Tell whether vectors of a model say that photos are alike: its weights were trained, and there is one."""
+def has_trained_vectors(model_id: str) -> bool:
+    """Tell whether vectors can show that photos are alike: there is a model, and its weights were trained."""
     return model_id != NO_MODEL and not is_random(model_id)
 
 
@@ -217,7 +199,7 @@ def split_model_id(model_id: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class RecallEstimate:
-    """How the vectors were compared, and which share of the alike pairs was found."""
+    """The method of comparing vectors, and the share of alike pairs that it found."""
 
     method: str
     """``"exact"`` or ``"cells"``."""
@@ -231,7 +213,7 @@ class RecallEstimate:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchStats:
-    """What a search had to compute because it was not in the store."""
+    """Numbers of results that a search had to compute because the store did not have them."""
 
     files_read: int = 0
     decoded: int = 0

@@ -1,6 +1,6 @@
 """Embeds and compares more photos than one machine can, on a Ray cluster.
 
-Importing this package loads neither Ray nor pyarrow.
+Importing this package does not load Ray or pyarrow.
 """
 
 from clip_client.distributed.cluster import DistributedError

@@ -1,9 +1,10 @@
-"""Joins alike vectors that are too many for one machine, with the cells that one machine uses.
+"""Joins alike vectors that are too many for one machine, with the same cells as a search on one machine.
 
-Rows travel to their cells, and photos to their components, through files in Arrow's IPC format, with a record batch for
-each bucket. Files outlive a worker and the driver, and their number does not grow with that of the buckets.
-``Dataset.groupby`` would hold each vector in the object store, once for each of its cells, hold a cell of any size in
-one worker, and begin again when the driver has died.
+Rows get to their cells, and photos to their components, through files in Arrow's IPC format, with a record batch for
+each bucket. The files stay if a worker or the driver dies, and more buckets do not need more files.
+
+``Dataset.groupby`` is not used. It would hold each vector in the object store once for each of its cells, and a whole
+cell, however large, in one worker. If the driver died, it would begin again.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     Indices = NDArray[np.intp]
     IsUsed = NDArray[np.bool_]
     Edges = tuple[Indices, Indices, Vectors]
-    """Two rows, and their cosine."""
+    """Two arrays of rows, and the cosines of the pairs."""
 
 ROW: Final = "row"
 _RUN_AGAIN: Final = "remove it and run again"
@@ -42,20 +43,20 @@ _EDGES_PER_GROUP: Final = 65_536
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Division:
-    """How the vectors are compared."""
+    """The settings with which vectors are compared."""
 
     threshold: float
     cells: Cells
     count: int
-    """Cells of each vector."""
+    """Number of cells that each vector is put into."""
     projection: Projection | None
     estimate: RecallEstimate
     candidate: float | None
-    """The least cosine of photos that are worth aligning; None if none are aligned, or all of those are alike."""
+    """Least cosine of photos that are worth aligning. None if no photos are aligned, or all such photos are alike."""
 
 
 def one_cell(dimension: int) -> Cells:
-    """Return a cell that holds everything."""
+    """Return cells with a single cell, which holds all vectors."""
     nothing = np.zeros((1, dimension), np.float32)
     return Cells(centre=nothing[0], directions=nothing, numbers=np.zeros(1, np.intp))
 
@@ -63,9 +64,10 @@ def one_cell(dimension: int) -> Cells:
 def find_alike(
     chunk: Chunk, is_used: IsUsed, rows: Indices, sampled: Vectors, threshold: float, projection: Projection | None
 ) -> RecallSample:
-    """Compare ``sampled`` vectors, (S, D), whose numbers are ``rows``, (S,), with those of a chunk that are used, (R,).
+    """Compare ``sampled`` vectors (S, D) with the used vectors of a chunk; return what is alike.
 
-    The result lacks the sampled vectors.
+    ``rows`` (S,) are the numbers of the sampled vectors; ``is_used`` (R,) marks the rows of the chunk. The result does
+    not contain the sampled vectors.
     """
     used, count = np.flatnonzero(is_used), len(rows)
     vectors = np.concatenate([sampled, vectors_in(chunk.read([VECTOR]))[used]])
@@ -81,7 +83,7 @@ def find_alike(
 
 
 def put_into_cells(chunk: Chunk, is_used: IsUsed, place: Location, division: Division) -> NDArray[np.int64]:
-    """Write the used rows of a chunk, sorted by cell, unless that is done; return the rows of each cell, (K,)."""
+    """Write the used rows of a chunk, sorted by cell, unless the file exists; return the rows of each cell (K,)."""
     import pyarrow as pa
     from pyarrow import fs
 
@@ -96,10 +98,10 @@ def put_into_cells(chunk: Chunk, is_used: IsUsed, place: Location, division: Div
 def write_buckets(
     place: Location, chunk: Chunk, rows: Indices, buckets: Indices, count: int, table: Any = None
 ) -> NDArray[np.int64]:
-    """Write ``rows`` of a chunk, and their numbers, into their ``buckets`` below ``count``, both (M,).
+    """Write ``rows`` (M,) of a chunk, with their numbers, into ``buckets`` (M,), numbers below ``count``.
 
-    A row may be in several buckets. ``table`` has the chunk's columns to write (default: all). Returns how many rows
-    each bucket has, (count,). Raises DistributedError.
+    A row may be in several buckets. ``table`` has the chunk's columns to write (default: all). Returns the number of
+    rows in each bucket (count,). Raises DistributedError.
     """
     import pyarrow as pa
 
@@ -117,9 +119,9 @@ def write_buckets(
 
 
 def read_buckets(places: Iterable[Location], first: int, end: int) -> Iterator[Any]:
-    """Yield a ``pyarrow.Table`` for each bucket from ``first`` to before ``end``, with its rows of all ``places``.
+    """Yield a ``pyarrow.Table`` for each bucket from ``first`` to before ``end``, with its rows in all ``places``.
 
-    Each file is opened once, before the first is yielded. Raises DistributedError.
+    Each file is opened once, before the first table is yielded. Raises DistributedError.
     """
     import pyarrow as pa
 
@@ -135,20 +137,20 @@ def read_buckets(places: Iterable[Location], first: int, end: int) -> Iterator[A
 
 @dataclass(frozen=True, kw_only=True)
 class CellBlock:
-    """What one task compares: whole cells, or two parts of a large one."""
+    """The rows that one task compares: whole cells, or two parts of a large cell."""
 
     name: str
     first: int
     end: int
-    """Cells from ``first`` to before ``end``."""
+    """The block has the cells from ``first`` to before ``end``."""
     chunks: tuple[int, ...]
-    """The chunks whose rows are compared."""
+    """Numbers of the chunks whose rows are compared."""
 
 
 def cell_blocks(sizes: NDArray[np.int64], most_rows: int) -> list[CellBlock]:
-    """Divide the cells into blocks of at most ``most_rows`` rows; ``sizes``, (chunks, K), are the rows of each.
+    """Divide the cells into blocks of at most ``most_rows`` rows.
 
-    No chunk has more than ``most_rows // 2`` rows of one cell.
+    ``sizes`` (chunks, K) is the number of rows of each chunk in each cell, at most ``most_rows // 2``.
     """
     blocks: list[CellBlock] = []
     first = rows = 0
@@ -171,7 +173,7 @@ def cell_blocks(sizes: NDArray[np.int64], most_rows: int) -> list[CellBlock]:
 
 
 def _pairs_of_parts(sizes: NDArray[np.int64], most_rows: int) -> Iterator[list[int]]:
-    """Divide the chunks of a cell into parts of at most ``most_rows`` rows, and yield those of each two parts."""
+    """Divide the chunks of a cell into parts of at most ``most_rows`` rows; yield the chunks of every two parts."""
     parts: list[list[int]] = []
     rows = most_rows
     for chunk in np.flatnonzero(sizes).tolist():
@@ -180,7 +182,7 @@ def _pairs_of_parts(sizes: NDArray[np.int64], most_rows: int) -> Iterator[list[i
             rows = 0
         parts[-1].append(chunk)
         rows += sizes[chunk]
-    # One chunk may hold the whole cell, if a file has row groups of this size.
+    # If a file has row groups of this size, one chunk may hold the whole cell.
     yield from (left + right for left, right in itertools.combinations(parts, 2)) if len(parts) > 1 else parts
 
 
@@ -189,7 +191,7 @@ def join_block(
 ) -> None:
     """Compare the rows of each cell in a block, read from the chunks' files in ``places``, and write the edges.
 
-    Pairs that are worth aligning, and not alike, go into a file of the same name in the folder ``candidates``.
+    Pairs that are not alike but are worth aligning go into a file of the same name in the folder ``candidates``.
     """
     alike: list[Edges] = []
     near: list[Edges] = []
@@ -210,7 +212,10 @@ def join_block(
 def join_equal_hashes(
     edges: Location, part: Indices, rows: Indices, hashes: NDArray[np.uint64], most_bits: int
 ) -> None:
-    """Write edges that connect those of a ``part`` of ``rows`` whose perceptual ``hashes`` differ in few bits."""
+    """Write edges that connect rows whose perceptual ``hashes`` differ in at most ``most_bits``, in a ``part`` of them.
+
+    ``part`` has the positions in ``rows`` and ``hashes``.
+    """
     rows, hashes = rows[part], hashes[part]
     alike = UnionFind(len(rows))
     join_hashes(alike, np.arange(len(rows)), hashes, most_bits)
@@ -219,9 +224,10 @@ def join_equal_hashes(
 
 
 def pair_hashes(candidates: Location, part: int, rows: Indices, hashes: NDArray[np.uint64], parts: int) -> None:
-    """Write the pairs of ``rows`` whose ``hashes``, both (N,), are worth aligning, also turned and mirrored.
+    """Write the pairs of ``rows`` (N,) that are worth aligning by their ``hashes`` (N,), also turned and mirrored.
 
-    A row with two hashes stands twice. Each of the ``parts`` looks for the neighbours of other rows.
+    A row with two hashes is there twice. ``part`` is the number of this task among ``parts``; each task looks for the
+    neighbours of other rows.
     """
     _write_unmeasured(candidates, near_by_hashes(rows, hashes, part, parts))
 
@@ -237,14 +243,14 @@ def write_edges(place: Location, edges: Iterable[Edges]) -> None:
 
     nothing: Edges = (np.empty(0, np.intp), np.empty(0, np.intp), np.empty(0, np.float32))
     sides = (np.concatenate(side) for side in zip(nothing, *edges, strict=True))
-    # In this order, a reader of some similarities skips the other row groups.
+    # The order lets a reader of some similarities skip the other row groups.
     table = pa.table(dict(zip(("left", "right", "similarity"), sides, strict=True)))
     with place.written() as file:
         pq.write_table(table.sort_by([("similarity", "descending")]), file, row_group_size=_EDGES_PER_GROUP)
 
 
 def read_edges(places: Iterable[Location], *, similar: tuple[float, float] | None = None) -> tuple[Indices, Indices]:
-    """Return the rows of all edges, or of those from the first to below the second of ``similar``, both (E,)."""
+    """Return the left and right rows (E,) of all edges, or of edges from the first to below the second ``similar``."""
     import pyarrow.parquet as pq
 
     wanted = None if similar is None else [("similarity", ">=", similar[0]), ("similarity", "<", similar[1])]

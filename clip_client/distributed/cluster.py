@@ -1,4 +1,4 @@
-"""The Ray cluster that a job runs on: one that exists, or one on this machine."""
+"""The Ray cluster that a job runs on: an existing cluster, or Ray on this machine."""
 
 from __future__ import annotations
 
@@ -17,30 +17,32 @@ EXTRA: Final = "clip-triton[ray]"
 
 _CONNECT_S: Final = 10.0
 _LOOK_S: Final = 5.0
-"""If no task ends for so long, it may be that none can begin."""
+"""If no task ends for this long, the driver checks whether the running tasks still fit any machine."""
 _TASKS_PER_CPU: Final = 3
-"""Tasks that wait or run at a time: enough for all CPUs, and few enough that their results need little memory."""
+"""Tasks that wait or run at a time, for each CPU: enough to keep the CPUs busy, and few enough that results need little
+memory."""
 Call: TypeAlias = tuple[Any, ...]
 
 ATTEMPTS: Final = 3
-"""Workers that may die with one task: machines go away, but a task that kills each worker must be named."""
+"""Workers that may die with one task. Machines go away, but a task that kills every worker must be named."""
 
 
 class DistributedError(ReportedError):
-    """A job on a cluster cannot go on; the message names the partition. Finished partitions stay."""
+    """A job on a cluster cannot continue; the message names the partition. Finished partitions stay."""
 
 
 @contextmanager
 def cluster(address: str | None = None) -> Iterator[None]:
-    """Connect to the cluster at ``address``; ``"auto"`` is the one that this machine belongs to.
+    """Connect to the cluster at ``address``; ``"auto"`` is the cluster that this machine belongs to.
 
     Without an address, Ray runs on this machine until the block ends, and sends no usage statistics. If the program is
-    connected already, nothing changes. Raises ImportError if Ray is missing, and DistributedError.
+    already connected, nothing changes. Raises ImportError if Ray is missing, and DistributedError if Ray cannot be
+    reached or started.
     """
     require("ray.data", EXTRA)
     if address is None:
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    # What Ray's C++ code writes to standard error, such as notes about restarts of actors, is also in Ray's log files.
+    # Ray's C++ code writes notes to standard error, such as restarts of actors. They are also in Ray's log files.
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     import ray
 
@@ -57,7 +59,7 @@ def cluster(address: str | None = None) -> Iterator[None]:
                 log_to_driver=False,
                 logging_level=logging.ERROR,
             )
-    except Exception as error:  # so says Ray that a node did not start in time
+    except Exception as error:  # Ray raises a plain Exception if a node did not start in time
         where = f"there is no Ray cluster at {address}" if address else "Ray cannot be started on this machine"
         raise DistributedError(f"{where}: {first_line(error)}") from error
     try:
@@ -76,7 +78,10 @@ def _connect_once(address: str) -> None:
 
 @contextmanager
 def _hushed() -> Iterator[None]:
-    """Drop what Ray's C++ code, and for as long as they run its daemons, print: the output is for JSON, or nothing."""
+    """Drop the output of Ray's C++ code, because the output of the program must be JSON, or empty.
+
+    Daemons that Ray starts in the block keep the dropped streams as long as they run.
+    """
     with ExitStack() as stack, open(os.devnull, "wb") as nowhere:
         for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
             stream.flush()
@@ -95,17 +100,19 @@ def in_tasks(
     workers: int | None = None,
     on_death: Callable[[int], Any] | None = None,
 ) -> Generator[tuple[int, Any], None, None]:
-    """Call ``function(*call, *shared)`` in a Ray task for each of ``calls``; yield number and result of each that ends.
+    """Call ``function(*call, *shared)`` in a Ray task for each of ``calls``; yield the number and result of each call.
 
-    The values of a generator function come one by one. A task takes ``cpus``, or all of the largest machine if that has
-    fewer; at most ``workers`` run at a time, by default as many as have room, also if the cluster grows. A call whose
-    worker or machine has died is repeated when the others have ended, and the second time as the only one. If that
-    worker dies as well, ``on_death(number)`` is the result; without it, the job ends.
+    The values of a generator function come one by one. A task takes ``cpus``, or all CPUs of the largest machine if
+    that has fewer. At most ``workers`` tasks run at a time, by default as many as the cluster has room for, also on
+    machines that join later. If a worker or machine dies, its call is repeated after the other calls have ended, and
+    the second time it runs alone. If that worker dies as well, ``on_death(number)`` is the result; without
+    ``on_death``, the job ends.
 
-    ``Dataset.map`` would take seconds to begin and end each step of a search, and turn what a task raises into text. A
-    pool of actors that need more CPUs than remain when a machine has died gets no work, and the job never ends.
+    ``Dataset.map`` is not used, because it takes seconds to begin and end each step of a search, and turns errors of a
+    task into text. A pool of actors is not used, because its actors may need more CPUs than remain when a machine has
+    died: then they get no work, and the job never ends.
 
-    Raises what a task raises, if that is a :class:`.ReportedError`, and DistributedError for whatever else ends it.
+    Raises the error of a task if it is a :class:`.ReportedError`, and DistributedError for other errors.
     """
     import ray
     from ray.exceptions import RayError, RayTaskError
@@ -144,12 +151,12 @@ def in_tasks(
 def _results(
     task: Any, calls: Iterable[tuple[int, Call]], shared: Sequence[Any], cpus: int, workers: int | None
 ) -> Iterator[tuple[int, Call, Any]]:
-    """Yield number, call and each result of all tasks; the result is a RayError if a worker has died."""
+    """Yield the number, the call and each result of all tasks; the result is a RayError if a worker has died."""
     import ray
     from ray.exceptions import RayError, RayTaskError
 
     running: dict[Any, tuple[int, Call, int]] = {}
-    """The last number is that of the CPUs that a task takes."""
+    """Reference -> number, call, and CPUs that the task takes."""
 
     def next_results() -> Iterator[tuple[int, Call, Any]]:
         ready, _ = ray.wait(list(running), timeout=_LOOK_S)
@@ -165,7 +172,7 @@ def _results(
                 del running[task]
                 yield number, call, error
         if not ready:
-            # Ray would for ever look for a machine like one that was lost.
+            # Otherwise Ray would look forever for a machine as large as the lost one.
             largest = max([1, *_machines()])
             for task in [task for task, (*_, taken) in running.items() if taken > largest]:
                 ray.cancel(task)

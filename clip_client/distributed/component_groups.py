@@ -1,4 +1,4 @@
-"""Divides components into groups around the photo to keep: each task searches its part as one machine would."""
+"""Divides components into groups around the photo to keep. Each task searches its part as one machine would."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
+from clip_client._files import printable
 from clip_client.dedup.actions.verdicts import as_proved
 from clip_client.dedup.compare.similarity_join import UnionFind
 from clip_client.dedup.features.collect import CollectedFeatures
@@ -17,7 +18,6 @@ from clip_client.dedup.features.image_features import FeatureTable, feature_colu
 from clip_client.dedup.files.reading import PhotoReader
 from clip_client.dedup.search import GroupRules, group_contents
 from clip_client.dedup.store.store import Store
-from clip_client.dedup.text import printable
 from clip_client.dedup.types import PhotoFile, RecallEstimate, Thresholds
 from clip_client.distributed.cell_join import ROW, read_buckets
 from clip_client.distributed.cluster import DistributedError
@@ -34,39 +34,39 @@ if TYPE_CHECKING:
     Indices = NDArray[np.intp]
 
 _READER: Final = PhotoReader(read=read_photo, threads=1)
-"""A task has one CPU, and one decoded photo at a time bounds its memory."""
+"""A task has one CPU; it decodes one photo at a time to limit its memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DuplicateSummary:
-    """What :func:`.find_duplicates` found."""
+    """The result of :func:`.find_duplicates`, in numbers."""
 
     output: str
-    """The folder of the groups, for ``ray.data.read_parquet``; see :func:`group_schema`."""
+    """Folder of the groups, for ``ray.data.read_parquet``; see :func:`group_schema`."""
     thresholds: Thresholds
     photos: int
     """Images that were compared, each path once."""
     contents: int
-    """Those of them with different bytes."""
+    """Images with different bytes among ``photos``."""
     groups: int
     grouped: int
     """Photos in groups, the kept ones included."""
     copies: int
-    """Those that are copies of another; frames of a burst and moments of a scene are none."""
+    """Photos in groups that are copies of another photo; frames of a burst and moments of a scene are not copies."""
     unverified: int
     """Photos in groups that could not be aligned with any other: their rows say why (``cannot_verify``)."""
     pairs_left: int
-    """Pairs that were worth aligning, but left out because one worker could not have held all that belongs together."""
+    """Pairs that were worth aligning, but left out because one worker could not hold all photos that they connect."""
     note: str
-    """For people: why no copy could be verified; empty if nothing hindered it."""
+    """Reason, for people, if no copy could be verified; else empty."""
     edges: int
-    """Pairs that were written to connect what is alike."""
+    """Pairs that were written to connect alike photos."""
     recall: RecallEstimate
-    """How vectors were compared, and which share of the alike pairs was found."""
+    """The method that compared vectors, and the share of the alike pairs that it found."""
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Self:
-        """Return the summary that ``dataclasses.asdict`` made these ``fields`` of, after a way through JSON."""
+        """Return a summary from the ``fields`` of ``dataclasses.asdict`` that were written to JSON and read again."""
         recall = {**fields["recall"], "recall_95": tuple(fields["recall"]["recall_95"])}
         return cls(**{**fields, "thresholds": Thresholds(**fields["thresholds"]), "recall": RecallEstimate(**recall)})
 
@@ -79,7 +79,7 @@ class DuplicateSummary:
 
 
 def equal_pairs(rows: Indices, values: NDArray[np.uint64]) -> tuple[Indices, Indices]:
-    """Return pairs that connect those of ``rows`` with equal ``values``, (R,), except 0."""
+    """Return pairs that connect ``rows`` with equal ``values`` (R,); the value 0 connects nothing."""
     rows = rows[values[rows] != 0]
     rows = rows[np.argsort(values[rows], kind="stable")]
     is_equal = values[rows[1:]] == values[rows[:-1]]
@@ -87,10 +87,10 @@ def equal_pairs(rows: Indices, values: NDArray[np.uint64]) -> tuple[Indices, Ind
 
 
 def join_while_small(alike: Indices, pairs: Iterable[tuple[Indices, Indices]], most_rows: int) -> tuple[Indices, int]:
-    """Join the components ``alike``, (R,), by ``pairs``, arrays of (E,) rows, as far as a worker can hold the result.
+    """Join the components ``alike`` (R,) by ``pairs``, arrays of (E,) rows, as far as a worker can hold the result.
 
-    That is a component of at most ``most_rows`` rows, and as many more as the largest that it was made of has. Returns
-    the labels, (R,), and the number of pairs that are left out.
+    A joined component has at most ``most_rows`` rows, plus the rows of the largest component that it was made of.
+    Returns the labels (R,), and the number of pairs that were left out.
     """
     sizes = np.bincount(alike, minlength=len(alike))[alike]
     labels, left_out = alike, 0
@@ -107,12 +107,12 @@ def join_while_small(alike: Indices, pairs: Iterable[tuple[Indices, Indices]], m
 
 
 def group_schema() -> Any:
-    """Return the ``pyarrow.Schema`` of the groups: a row for each photo of a group, the kept one first.
+    """Return the ``pyarrow.Schema`` of the groups: a row for each photo of a group, the kept photo first.
 
-    ``group`` is the number of the group in this output. The other columns are those of
+    ``group`` is the number of the group in this output. The other columns are fields of
     :class:`~clip_client.dedup.group.Member` and, after ``group_``, of
-    :class:`~clip_client.dedup.group.DuplicateGroup`. ``why`` names the tests that the photo passed, and
-    ``cannot_verify`` says why it could not be aligned with any other, such as a file that no worker can read.
+    :class:`~clip_client.dedup.group.DuplicateGroup`. ``why`` names the tests that the photo passed. ``cannot_verify``
+    says why the photo could not be aligned with another photo; for example, workers cannot read its file.
     """
     import pyarrow as pa
 
@@ -147,9 +147,9 @@ def group_bucket(
     working_folder: str | None,
     returns_groups: bool,
 ) -> DuplicateReport:
-    """Write the groups of one bucket, and return them if they are wanted; relative paths are in ``working_folder``.
+    """Write the groups of one bucket; with ``returns_groups``, also return them.
 
-    Raises DistributedError.
+    Relative paths are in ``working_folder``. Raises DistributedError.
     """
     if working_folder is not None:
         try:
@@ -167,9 +167,9 @@ def group_bucket(
 
 
 def group_photos(table: Any, rules: GroupRules) -> DuplicateReport:
-    """Divide photos, rows of :func:`.embedded_rows.embedded_schema`, into groups.
+    """Divide photos, which are rows of :func:`.embedded_rows.embedded_schema`, into groups.
 
-    Keypoints are in a temporary folder meanwhile.
+    Keypoints are kept in a temporary folder until the end.
     """
     collected = _collected(table)
     contents, _ = collected.comparable()
@@ -178,14 +178,15 @@ def group_photos(table: Any, rules: GroupRules) -> DuplicateReport:
 
 
 def _collected(table: Any) -> CollectedFeatures:
-    """Return what is known about the rows of some photos, by content."""
+    """Return the features and vectors of the rows, by content."""
     names = ("sha256", "path_bytes", "size_bytes", "mtime_ns", "error_code", "error", "code", "message")
     digests, paths, sizes, times, codes, messages, *own = (table.column(name).to_pylist() for name in names)
     contents = [digest.hex() for digest in digests]
     copies: dict[str, list[PhotoFile]] = {}
     for sha256, path, size_bytes, mtime_ns in zip(contents, paths, sizes, times, strict=True):
         copies.setdefault(sha256, []).append(PhotoFile(os.fsdecode(path), size_bytes or 0, mtime_ns or 0))
-    # The first row with a vector stands for its content, or the first one if none has a vector: the last wins.
+    # The first row with a vector stands for its content; if no row has a vector, the first row does. The last entry of
+    # ``ordered`` wins.
     ordered = sorted(range(len(contents)), key=lambda row: (codes[row] is None, -row))
     first = {contents[row]: row for row in ordered}
     reasons = {
@@ -237,7 +238,7 @@ def _rows(group: DuplicateGroup, numbers: Mapping[bytes, int]) -> Iterator[Mappi
 
 
 def count_groups(places: Sequence[Location]) -> tuple[int, int, int, int]:
-    """Return what files of groups hold: groups, photos, copies, and photos that could not be verified.
+    """Count the rows in files of groups; return groups, photos, copies, and photos that could not be verified.
 
     Raises DistributedError.
     """

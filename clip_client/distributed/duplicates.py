@@ -1,4 +1,4 @@
-"""The search for duplicates on a Ray cluster, among photos that it has embedded.
+"""The search for duplicates on a Ray cluster, among photos that a cluster has embedded.
 
 Workers hold a chunk or a block of cells at a time. The driver holds numbers and hashes of the rows, a sample of the
 vectors, and the union-find that joins the rows of all edges.
@@ -57,7 +57,7 @@ ROWS_AT_ONCE: Final = 65_536
 
 _EDGES, _CANDIDATES, _GROUPS = "edges", "candidates", "groups"
 _CELLS, _COMPONENTS = "_cells", "_components"
-"""Folders of the output; readers of Parquet skip what begins with an underscore."""
+"""Folders of the output; readers of Parquet skip names that begin with an underscore."""
 _OWN_FILE: Final = re.compile(r"[0-9a-f]{16}-.*|[0-9]{6}\.arrow|part-[0-9]{5,}\.parquet|_SUCCESS|\..*\.part")
 _NO_KEY: Final = "none"
 _SUCCESS: Final = "_SUCCESS"
@@ -66,14 +66,14 @@ _RECALL_ROWS: Final = 5000
 """Vectors whose alike vectors are found exactly, to measure the recall."""
 _HASHES_PER_TASK: Final = 1 << 20
 _PAIRED_PER_TASK: Final = 1 << 16
-"""Hashes whose turned and mirrored neighbours a task looks for, among all of them."""
+"""Hashes for which one task looks for turned and mirrored neighbours among all hashes."""
 _GROUPED_PER_TASK: Final = 8192
-"""Photos that a task divides into groups, unless one component has more."""
+"""Photos that a task divides into groups; more if one component is larger."""
 _ALIGNED_PER_TASK: Final = 512
-"""Photos that a task divides into groups and aligns, which takes minutes; more if there would be too many tasks."""
+"""Photos that a task divides into groups and aligns, in minutes; more if there would be too many tasks."""
 _FEW_TASKS: Final = 4096
 _SIMILARITIES_AT_ONCE: Final = 0.02
-"""Pairs that are worth aligning join components in steps of this, the most similar first."""
+"""Step in similarity in which pairs that are worth aligning join components, the most similar first."""
 
 
 def find_duplicates(
@@ -93,22 +93,26 @@ def find_duplicates(
     """Find duplicates among the photos that ``embed_partitions(..., output=vectors, features=True)`` has embedded.
 
     ``threshold``, ``references``, ``keep`` and ``verify`` are those of :func:`clip_client.dedup.find_duplicates`. A
-    ``store`` gives the decisions of a person. Up to ``exact_rows`` vectors are compared each with each; more are
-    divided into cells, and the summary says which share of the alike pairs was found. Pixels are compared, and photos
-    aligned, if a worker can read their files by path or URL; if it cannot, the row of a photo says so.
+    ``store`` gives the decisions of a person. Up to ``exact_rows`` vectors are compared each with each. More vectors
+    are divided into cells, and the summary says which share of the alike pairs was found. If a worker can read the
+    files by path or URL, pixels are compared and photos aligned; if not, the row of a photo says so.
 
-    ``output`` is a folder that every worker can write, or a URL. When the search is complete, its ``groups`` has a row
-    for each photo of a group (:func:`.component_groups.group_schema`), and ``_SUCCESS`` with the summary; ``edges`` has
-    the pairs that connect what is alike, and ``candidates`` further pairs that are worth aligning, by the numbers of
-    their rows in the input. Until then ``_cells`` and ``_components`` hold about five copies of the vectors. If the
-    search ends early, call this again: what was compared stays. If it is complete, and rows and settings are the same,
-    its summary is returned; to search anew, remove the output. A worker holds ``rows_at_once`` vectors, or the photos
-    that may show the same if they are more. ``address`` is as for :func:`.embed_partitions`.
-    ``on_progress(what, done, total)`` counts tasks.
+    ``output`` is a folder that every worker can write, or a URL. When the search is complete, it has these folders:
+
+    - ``groups`` has a row for each photo of a group (:func:`.component_groups.group_schema`), and ``_SUCCESS`` with the
+      summary.
+    - ``edges`` has the pairs that connect alike photos, by the numbers of their rows in the input.
+    - ``candidates`` has further pairs that are worth aligning, also by their numbers.
+
+    Until then ``_cells`` and ``_components`` hold about five copies of the vectors. If the search ends early, call this
+    again: finished comparisons stay. If the search is complete, and rows and settings are the same, this returns its
+    summary; to search anew, remove the output. A worker holds ``rows_at_once`` vectors; if more photos may show the
+    same, it holds all of these. ``address`` is as for :func:`.embed_partitions`. ``on_progress(what, done, total)``
+    counts tasks.
 
     Raises DistributedError, which names the file, for input that cannot be read, lacks columns or mixes vectors of
-    several models, and for output that cannot be written; ValueError for a threshold outside 0 to 1, an unknown rule or
-    an unknown ``verify``; StoreError; and ImportError if Ray is missing.
+    several models, and for output that cannot be written. Raises ValueError for a threshold outside 0 to 1, an unknown
+    rule or an unknown ``verify``, StoreError, and ImportError if Ray is missing.
     """
     require("ray.data", EXTRA)
     require("faiss", EXTRA)
@@ -136,7 +140,7 @@ def find_duplicates(
 
 
 def _key_of(*facts: object, arrays: Iterable[NDArray[Any]] = ()) -> str:
-    """Return a name for work that was done with these facts: what is under this name need not be done again."""
+    """Return a name for work that depends on these facts. Work with the same name need not be done again."""
     key = hashlib.blake2b(repr(facts).encode("utf-8", "surrogateescape"))
     for array in arrays:
         key.update(np.ascontiguousarray(array).tobytes())
@@ -145,7 +149,7 @@ def _key_of(*facts: object, arrays: Iterable[NDArray[Any]] = ()) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class FolderSearch:
-    """One search. Its methods are its steps; a search that is started again finds the files that they have written."""
+    """One search. Its methods are its steps. If a search is started again, it finds the files of finished steps."""
 
     rows: EmbeddedRows
     output: Location
@@ -153,13 +157,13 @@ class FolderSearch:
     exact_rows: int = EXACT_ROWS
     rows_at_once: int = ROWS_AT_ONCE
     working_folder: str | None = None
-    """What relative paths are relative to, on every worker."""
+    """Folder for relative paths, on every worker."""
     returns_groups: bool = False
-    """The report of :meth:`run` has the groups, too."""
+    """True if the report of :meth:`run` must have the groups."""
     progress: OnTasks
 
     def finished(self) -> DuplicateSummary | None:
-        """Return the summary if this search is complete."""
+        """Return the summary; None if this search is not complete."""
         try:
             answer = json.loads((self.output / _GROUPS / _SUCCESS).read()[0])
         except (OSError, ValueError):
@@ -167,7 +171,7 @@ class FolderSearch:
         return DuplicateSummary.of(answer["summary"]) if answer["key"] == self._question else None
 
     def run(self) -> tuple[DuplicateSummary, DuplicateReport]:
-        """Search on the cluster that is connected; raises as :func:`find_duplicates`."""
+        """Search on the connected cluster. Raises the errors of :func:`find_duplicates`."""
         count = self.rows.chunks[-1].row_slice.stop
         shares = [min(1.0, size / count) for size in (sample_size(count), _RECALL_ROWS)]
         facts, vectors = self._read(shares)
@@ -207,7 +211,7 @@ class FolderSearch:
         return summary, grouped
 
     def _read(self, shares: Sequence[float]) -> tuple[NDArray[Any], NDArray[np.float32]]:
-        """Read all chunks; return the facts about all rows, and the vectors of those that are drawn, (S, D)."""
+        """Read all chunks; return the facts about all rows, and the vectors (S, D) of the rows that are drawn."""
         chunks = self.rows.chunks
         facts, vectors = np.zeros(chunks[-1].row_slice.stop, FACTS), {}
         calls = ((chunk,) for chunk in chunks)
@@ -219,7 +223,7 @@ class FolderSearch:
     def _divide(
         self, is_used: NDArray[np.bool_], draws: Sequence[NDArray[np.bool_]], vectors: NDArray[np.float32]
     ) -> cell_join.Division:
-        """Decide how the used rows are compared, from the ``vectors`` of those that are in one of the ``draws``."""
+        """Return the settings for comparing the used rows, from the ``vectors`` of the rows in one of the ``draws``."""
         threshold, count = self.rules.thresholds.similar, int(is_used.sum())
         seen, sampled = (vectors[(own & is_used)[np.any(draws, axis=0)]] for own in draws)
         projection = fit_projection(seen, np.arange(len(seen)), threshold)
@@ -230,7 +234,7 @@ class FolderSearch:
             rows = np.flatnonzero(draws[1] & is_used)
             parts = in_tasks(cell_join.find_alike, calls, rows, sampled, threshold, projection)
             found = (part for _, part in self._results("measuring the recall", len(self.rows.chunks), parts))
-            # One after the other: a part may hold 16 vectors for each that was sampled.
+            # Parts are combined one after the other, because a part may hold 16 vectors for each sampled vector.
             measured = functools.reduce(lambda one, other: RecallSample.combine([one, other]), found)
             cells = fit_cells(seen, count, threshold)
             estimate, per_vector = replace(measured, vectors=sampled).choose_count(cells)
@@ -245,7 +249,7 @@ class FolderSearch:
         )
 
     def _compare(self, key: str, division: cell_join.Division, is_used: NDArray[np.bool_]) -> None:
-        """Put the vectors into cells, and compare those in each."""
+        """Put the vectors into cells, and compare the vectors of each cell."""
         chunks = self.rows.chunks
         self._prepare(_CELLS, key)
         self._prepare(_CANDIDATES, key)
@@ -257,7 +261,7 @@ class FolderSearch:
         self._fill("comparing", _EDGES, key, cell_join.join_block, named, places, self.output / _CANDIDATES, division)
 
     def _compare_hashes(self, key: str, used: Indices, facts: NDArray[Any]) -> None:
-        """Compare the perceptual hashes of the rows ``used``, (N,)."""
+        """Compare the perceptual hashes of the rows ``used`` (N,)."""
         hashes = facts["hash"][used]
         parts = enumerate(hash_parts(hashes, HASH_BITS, _HASHES_PER_TASK))
         named = ((f"hashes-{number:06}.parquet", part) for number, part in parts)
@@ -269,7 +273,7 @@ class FolderSearch:
             self._fill("pairing hashes", _CANDIDATES, key, cell_join.pair_hashes, tasks, *both, count)
 
     def _candidate_pairs(self, key: str, rows: Indices, facts: NDArray[Any]) -> Iterator[tuple[Indices, Indices]]:
-        """Yield the pairs of ``rows`` that may show the same, the most certain first."""
+        """Yield pairs of ``rows`` that may show the same, the most certain first."""
         yield component_groups.equal_pairs(rows, facts["flat_size"])
         if self.rules.verify == OFF:
             return
@@ -282,10 +286,10 @@ class FolderSearch:
             yield cell_join.read_edges(cells, similar=(low, high))
 
     def _group(self, key: str, labels: Indices, recall: RecallEstimate) -> tuple[DuplicateReport, list[Location]]:
-        """Divide components into groups; ``labels``, (R,), are equal for the rows of one, and -1 for no photo.
+        """Divide components into groups; ``labels`` (R,) are equal for the rows of a component, and -1 for no photo.
 
-        A part that was finished by a search that ended early stays, unless the groups themselves are wanted. Returns
-        what this search has grouped, and the files of all groups.
+        Parts that an earlier search has finished stay, unless the groups must be returned. Returns the groups that this
+        search has made, and the files of all groups.
         """
         is_grouped = labels >= 0
         is_grouped[is_grouped] = np.bincount(labels[is_grouped], minlength=len(labels))[labels[is_grouped]] > 1
@@ -307,7 +311,7 @@ class FolderSearch:
             self._prepare(_GROUPS)
         named = ((f"part-{bucket:05}.parquet", bucket) for bucket in range(count))
         shared = (self._prepare(_COMPONENTS, key), self.rules, self.working_folder, self.returns_groups)
-        # What grouping nothing returns names all sources of pairs, and the package that is missing.
+        # The result for no rows names all sources of pairs, and a missing package.
         no_rows = embedded_schema(self.rows.model, features=True).empty_table()
         nothing = component_groups.group_photos(no_rows, self.rules)
         parts = [nothing, *self._fill("grouping", _GROUPS, key, component_groups.group_bucket, named, *shared)]
@@ -320,7 +324,7 @@ class FolderSearch:
         return _key_of(self.rows.files, self.rules, self.exact_rows, self.rows_at_once)
 
     def _finish(self, summary: DuplicateSummary) -> None:
-        """Say that the groups are complete, and remove what only the search needs."""
+        """Write the summary, which marks the groups as complete, and remove the files that only the search needs."""
         with (self.output / _GROUPS / _SUCCESS).written() as file:
             file.write(json.dumps({"key": self._question, "summary": asdict(summary)}, indent=1).encode())
         try:
@@ -330,7 +334,7 @@ class FolderSearch:
             raise DistributedError(f"{self.output} cannot be used for the output: {first_line(error)}") from error
 
     def _prepare(self, name: str, key: str = _NO_KEY) -> list[Location]:
-        """Make a folder of the output, remove other files of a search than those of ``key``, and return the latter."""
+        """Make a folder of the output and remove the files of other searches. Return the files of ``key``."""
         folder = self.output / name
         try:
             folder.filesystem.create_dir(folder.path, recursive=True)
@@ -345,9 +349,9 @@ class FolderSearch:
     def _fill(
         self, what: str, name: str, key: str, function: Callable[..., Any], named: Iterable[Sequence[Any]], *shared: Any
     ) -> list[Any]:
-        """Let tasks write those files of a folder that are missing; return their results.
+        """Let tasks write the missing files of a folder; return the results of the tasks.
 
-        An element of ``named`` is the end of a file's name and what its task is called with, after the file itself.
+        An element of ``named`` is the end of a file's name, and the further arguments of the task that writes the file.
         """
         finished = {place.path for place in self._prepare(name, key)}
         files = ((self.output / name / f"{key}-{end}", arguments) for end, *arguments in named)
@@ -355,7 +359,7 @@ class FolderSearch:
         return [result for _, result in self._results(what, len(calls), in_tasks(function, calls, *shared))]
 
     def _results(self, what: str, total: int, results: Results) -> Results:
-        with closing(results):  # what still runs ends before the connection to the cluster
+        with closing(results):  # running tasks end before the connection to the cluster
             for done, result in enumerate(results, 1):
                 yield result
                 self.progress(what, done, total)

@@ -1,14 +1,16 @@
 """The rows of embedded images: a folder of Parquet files that a cluster fills, one for each partition of the input.
 
-The files belong to a :class:`.vector_file.VectorFolder`, so ``clip-client embed`` continues the folder, and a cluster
-continues a folder of ``clip-client embed``. A cluster's file is called ``part-NUMBER-KEY.parquet``. The key is a hash
-of the partition's id and the vector id, so a file with this key means that the partition is finished, and work that is
-repeated replaces its file. The number orders the files of different runs: of two rows of one path the later counts.
-``Dataset.write_parquet`` is not used: the file of a worker that was killed stays there incomplete, and no file says
-which part of the input it holds.
+The files belong to a :class:`.vector_file.VectorFolder`: ``clip-client embed`` can continue a folder of a cluster, and
+a cluster can continue a folder of ``clip-client embed``. A cluster's file is called ``part-NUMBER-KEY.parquet``. The
+key is a hash of the partition's id and the vector id. If a file with this key exists, the partition is finished.
+Repeated work replaces its file. The number orders the files of different runs: if a path has two rows, the later row
+counts.
 
-A search reads the rows in chunks that fit into a worker. The number of a row is its place among the rows of all files,
-which ``ray.data.read_parquet`` does not keep.
+``Dataset.write_parquet`` is not used: it leaves the incomplete file of a killed worker, and its files do not say which
+part of the input they hold.
+
+A search reads the rows in chunks that fit into a worker. The number of a row is its place among the rows of all files.
+``ray.data.read_parquet`` does not keep this order.
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 
 from clip_client._errors import VectorsError
-from clip_client._vectors.vector_file import WRITER_OPTIONS, FileModel, vector_schema, version_key
+from clip_client._storage.parquet_store import table_of
+from clip_client._storage.vector_file import WRITER_OPTIONS, FileModel, vector_schema, version_key
 from clip_client.dedup.features.image_features import ALGORITHM, feature_columns
-from clip_client.dedup.store.parquet_store import table_of
 from clip_client.distributed.cluster import DistributedError
 from clip_client.distributed.sources import Partition, id_of
 from clip_client.distributed.storage import FOOTERS_AT_ONCE, Location
@@ -44,7 +46,7 @@ PART_FILE: Final = re.compile(r"part-(\d{5,})(?:-([0-9a-f]{32}))?\.parquet")
 """A file of vectors: the number of its run, and its key if a cluster wrote it."""
 _KEY_COLUMNS: Final = ("path_bytes", "size_bytes", "mtime_ns")
 _ABANDONED_S: Final = 3600.0
-"""An unfinished file that is this old belongs to a worker that was killed."""
+"""Age of an unfinished file after which its worker counts as killed."""
 _EMBED_AGAIN: Final = "remove it and embed its photos again"
 
 FACTS: Final = np.dtype(
@@ -52,14 +54,14 @@ FACTS: Final = np.dtype(
         ("content", "S16"),  # the first 16 bytes of the SHA-256
         ("path", "S16"),  # a hash of 16 bytes
         ("hash", "u8"),  # the perceptual hash
-        ("inner_hash", "u8"),  # that of what lies within a plain border; 0 if there is none
-        ("is_image", "?"),  # False for what could not be read and for what is no image
-        ("is_picture", "?"),  # vector and hash say what it shows: it was embedded and is not of nearly one colour
-        ("moment", "u8"),  # equal for photos that one camera took at the same time; 0 if the time is not known
-        ("flat_size", "u8"),  # equal for pictures of one size and nearly one colour; 0 for all others
+        ("inner_hash", "u8"),  # the perceptual hash of the part inside a plain border; 0 without a border
+        ("is_image", "?"),  # False if the file could not be read or is not an image
+        ("is_picture", "?"),  # the row has a vector and is not of nearly one colour: it can be compared
+        ("moment", "u8"),  # equal for photos that a camera took at the same time; 0 if the time is not known
+        ("flat_size", "u8"),  # equal for pictures of equal size and nearly one colour; 0 for other pictures
     ]
 )
-"""What the driver holds of each row: which content it has, and by what it can be compared."""
+"""The facts about a row that the driver holds: its content, and the values by which it can be compared."""
 
 _COLUMNS: Final = (
     *("path_bytes", VECTOR, "error_code", "sha256", "perceptual_hash", "inner_hash", "is_flat", "code"),
@@ -70,8 +72,9 @@ _COLUMNS: Final = (
 def embedded_schema(model: FileModel, *, features: bool) -> Any:
     """Return the ``pyarrow.Schema`` of the rows: :func:`.vector_file.vector_schema` and, with ``features``, more.
 
-    These are ``sha256`` and the columns of :class:`~clip_client.dedup.features.image_features.ImageFeatures`, as in a
-    store; null for an image that could not be read.
+    The further columns are ``sha256`` and those of
+    :class:`~clip_client.dedup.features.image_features.ImageFeatures`, as in a store. They are null for an image that
+    could not be read.
     """
     import pyarrow as pa
 
@@ -91,13 +94,13 @@ class PartitionFolder:
     model: FileModel
     features: bool
     number: int = 0
-    """Of this run."""
+    """Number of this run."""
     finished: NDArray[np.bytes_] = field(default_factory=lambda: np.empty(0, "S16"))
-    """Keys of the images that files of other runs hold, sorted, (N,) of 16 bytes. An anti-join of Ray Data would
-    shuffle the keys of all images instead."""
+    """Keys of the images in files of other runs, sorted, (N,) of 16 bytes. The keys are used because an anti-join of
+    Ray Data would shuffle the keys of all images."""
 
     def begin(self, partitions: Sequence[Partition]) -> tuple[Self, list[Partition]]:
-        """Return the folder as this run sees it, and which of its ``partitions`` are not finished.
+        """Return the folder with the number of this run, and the ``partitions`` that are not finished.
 
         Raises VectorsError if the folder holds vectors of another id or without features, and DistributedError if it
         cannot be read or written.
@@ -112,7 +115,8 @@ class PartitionFolder:
         files = [match for info in infos if (match := PART_FILE.fullmatch(info.base_name))]
         held = {match[2] for match in files}
         last = max((int(match[1]) for match in files), default=0)
-        # A run that starts again keeps its number: a file that a worker of the dead driver still writes is replaced.
+        # A run that starts again keeps its number, so that it replaces files that workers of the dead driver still
+        # write.
         is_again = all(match[2] in keys for match in files if int(match[1]) == last)
         finished = self._finished_keys([match[0] for match in files if match[2] not in keys])
         started = replace(self, number=last if is_again else last + 1, finished=finished)
@@ -120,7 +124,7 @@ class PartitionFolder:
 
     @contextmanager
     def writing(self, partition: Partition) -> Iterator[Callable[[Sequence[Mapping[str, Any]]], None]]:
-        """Give what writes a row group of a partition's file, as :meth:`Location.written` does."""
+        """Yield a function that writes a row group of a partition's file; the file appears at the end of the block."""
         import pyarrow.parquet as pq
 
         place = self.location / f"part-{self.number:05}-{self._key(partition)}.parquet"
@@ -132,7 +136,7 @@ class PartitionFolder:
         return id_of(partition.id, self.model.vector_id, self.features and ALGORITHM)
 
     def _finished_keys(self, names: Sequence[str]) -> NDArray[np.bytes_]:
-        """Return the keys of the images in files that belong to none of the partitions."""
+        """Return the keys of the images in the named files."""
         import pyarrow.parquet as pq
 
         keys: list[bytes] = []
@@ -166,18 +170,18 @@ class Chunk:
 
     number: int
     first_row: int
-    """Its number among the rows of all files."""
+    """Number of the first row among the rows of all files."""
     rows: int
     pieces: tuple[tuple[Location, int], ...]
-    """Files, and the numbers of row groups in them."""
+    """Row groups: the file, and the number of the row group in it."""
 
     @property
     def row_slice(self) -> slice:
-        """Its rows among those of all files."""
+        """Place of the rows among the rows of all files."""
         return slice(self.first_row, self.first_row + self.rows)
 
     def read(self, columns: Sequence[str] | None = None) -> Any:
-        """Return the rows as a ``pyarrow.Table`` of one piece; raises DistributedError, which names the file."""
+        """Return the rows as a ``pyarrow.Table`` in one piece. Raises DistributedError, which names the file."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -199,11 +203,11 @@ class EmbeddedRows:
 
     @classmethod
     def of(cls, folder: Location, most_rows: int) -> Self:
-        """Read what the files say about themselves, and divide their rows into chunks.
+        """Read the footers of the files, and divide their rows into chunks.
 
-        A chunk has at most ``most_rows``, or one row group if that has more. Raises DistributedError, which names a
-        file that cannot be read, lacks the columns of a search, or has vectors of another model than the first, and
-        VectorsError for a file that names no model.
+        A chunk has at most ``most_rows``, or one row group if that has more. Raises DistributedError, which names the
+        file, if a file cannot be read, lacks the columns of a search, or has vectors of another model than the first
+        file. Raises VectorsError for a file that names no model.
         """
         infos = [(PART_FILE.fullmatch(info.base_name), info) for info in folder.files(recursive=False)]
         files = [info for _, _, info in sorted((int(match[1]), info.path, info) for match, info in infos if match)]
@@ -229,7 +233,7 @@ class EmbeddedRows:
 
 
 def _inspect(place: Location) -> tuple[FileModel, list[int]]:
-    """Return the model of a file, and how many rows each of its row groups has."""
+    """Return the model of a file, and the number of rows in each of its row groups."""
     import pyarrow.parquet as pq
 
     with place.opened(_EMBED_AGAIN) as file, pq.ParquetFile(file) as parquet:
@@ -248,7 +252,7 @@ def _inspect(place: Location) -> tuple[FileModel, list[int]]:
 
 
 def _chunks(groups: Iterable[tuple[Location, int, int]], most_rows: int) -> Iterator[Chunk]:
-    """Divide row groups, each a file, its number there and its rows."""
+    """Divide row groups into chunks. A row group is a file, its number in the file, and its count of rows."""
     pieces: list[tuple[Location, int]] = []
     number = first_row = rows = 0
     for place, group, size in groups:
@@ -261,7 +265,7 @@ def _chunks(groups: Iterable[tuple[Location, int, int]], most_rows: int) -> Iter
 
 
 def read_facts(chunk: Chunk, *shares: float) -> tuple[NDArray[Any], NDArray[np.float32]]:
-    """Return :data:`FACTS` about the rows of a chunk, (R,), and the vectors of those that are drawn, (S, D).
+    """Return :data:`FACTS` (R,) about the rows of a chunk, and the vectors (S, D) of the rows that are drawn.
 
     Raises DistributedError.
     """
@@ -291,18 +295,18 @@ def read_facts(chunk: Chunk, *shares: float) -> tuple[NDArray[Any], NDArray[np.f
 
 
 def drawn(facts: NDArray[Any], shares: Sequence[float]) -> list[NDArray[np.bool_]]:
-    """Return which rows, (R,), two draws take of those with a picture: such ``shares``, 0 to 1, by content.
+    """Return a mask (R,) for each draw: the ``shares``, 0 to 1, of the rows with a picture, chosen by content.
 
-    Copies are drawn together; the draws are independent.
+    Copies are drawn together. There are at most two draws, and they are independent.
     """
     numbers = np.ascontiguousarray(facts["content"]).view(np.uint64).reshape(-1, 2)
     return [facts["is_picture"] & (numbers[:, column] < share * 2.0**64) for column, share in enumerate(shares)]
 
 
 def first_with_content(facts: NDArray[Any]) -> Indices:
-    """Return (R,), the row that stands for each row's content; -1 for no image, or if a later row has its path.
+    """Return (R,) the row that stands for each row's content; -1 without an image, or if a later row has its path.
 
-    This is one with a picture, if the content has any.
+    If rows with this content have a picture, the first of these stands for it.
     """
     _, last = np.unique(facts["path"][::-1], return_index=True)
     counts = np.zeros(len(facts), dtype=bool)

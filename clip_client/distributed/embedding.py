@@ -2,92 +2,79 @@
 
 from __future__ import annotations
 
-import hashlib
-import itertools
+import asyncio
 import logging
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import numpy as np
-
-from clip_client._client import make_config
-from clip_client._errors import ImageError, VectorsError, require
-from clip_client._pipeline.images import too_large
+from clip_client._client import ClipClient, make_config
+from clip_client._errors import require
+from clip_client._storage.parquet_store import table_of
+from clip_client._storage.vector_file import FileModel
 from clip_client._sync import SyncClipClient
-from clip_client._vectors.vector_file import FileModel, vector_row
-from clip_client.dedup.features.image_features import BYTES_ONLY, ModelInput, extract_features
-from clip_client.dedup.features.preview import picture_file
-from clip_client.dedup.files.file_types import is_raw
-from clip_client.dedup.store.parquet_store import table_of
 from clip_client.distributed.cluster import ATTEMPTS, EXTRA, DistributedError, cluster, in_tasks
 from clip_client.distributed.embedded_rows import PartitionFolder, embedded_schema
+from clip_client.distributed.image_rows import embed_images
 from clip_client.distributed.sources import DamagedInput, check_column, column_values, image_in_row
 from clip_client.distributed.storage import Location
 from preprocess_ensemble.errors import ReportedError, first_line
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from ray.data import Dataset
 
     from clip_client._config import ClientConfig
-    from clip_client._vectors.vector_file import FileVersion
     from clip_client.distributed.sources import Partition, SourceImage
 
     OnImages = Callable[[int, int | None], None]
 
+T = TypeVar("T")
+
 _logger = logging.getLogger("clip_client")
 
 _WORKER_CPUS: Final = 4
-"""A worker is one process whose threads decode; its client serves about this many cores."""
+"""CPUs of a worker. A worker is a process whose threads decode; its client keeps about this many cores busy."""
 _FEW_CPUS: Final = 4
 _ROWS_AT_ONCE: Final = 256
 """Images of a dataset that a worker embeds in one call: several batches of a server."""
-_THREADS: Final = 16
-"""Threads that read images and extract features: more than cores, because most of them wait for a disk or a bucket."""
-_AHEAD: Final = 32
-"""Images of one partition that are read before the client takes them."""
 _ROWS_PER_GROUP: Final = 1024
-"""Of a Parquet file: 2 MB of vectors, which is what a worker holds of a partition of any size."""
+"""Rows in a row group of a Parquet file: 2 MB of vectors. A worker holds this much of a partition of any size."""
 _COUNTED_AT_ONCE: Final = 64
 _MOST_NAMED: Final = 10
-"""Partitions that could not be finished and are named in full."""
-_NOTHING: Final = np.empty(0, "S16")
+"""Most unfinished partitions that an error names."""
 _OF_FILES: Final = ("path", "path_bytes", "size_bytes", "mtime_ns")
-"""Columns that a row of a dataset does not get."""
+"""Columns that a dataset does not get."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingSummary:
-    """What :func:`embed_partitions` did."""
+    """The result of :func:`embed_partitions`, in numbers."""
 
     output: str
     images: int
     """Rows that this run wrote."""
     failed: int
-    """Those of them that have an error code instead of a vector."""
+    """Rows that have an error code instead of a vector, among ``images``."""
     partitions: int
     """Partitions that this run finished."""
     partitions_before: int
-    """Partitions that were finished already."""
+    """Partitions that were finished before this run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What has become of a partition so far."""
+    """The progress of a partition."""
 
     images: int = 0
     """Rows that were written."""
     failed: int = 0
     seen: int = 0
-    """Images that are done, those in files of other runs included."""
+    """Images that are done, including images in files of other runs."""
     error: str = ""
-    """Why the partition could not be finished."""
+    """Reason if the partition could not be finished."""
 
 
 _BEGUN: Final = Outcome()
@@ -102,16 +89,17 @@ def embed_dataset(
     config: ClientConfig | None = None,
     workers: int | None = None,
 ) -> Dataset:
-    """Add the vectors of images to a Ray dataset; like every operation of a dataset, this runs when it is consumed.
+    """Add the vectors of images to a Ray dataset. Like every operation of a dataset, this runs when it is consumed.
 
-    ``column`` holds the bytes of image files, or texts, which are paths or URLs that every worker can read; with a dot
-    it is a field of a struct, such as ``"image.bytes"``. Encoded images go to the servers; pixels never enter Ray's
-    object store. New columns are ``vector``, (D,) float32, NaN for an image that failed, ``error_code`` and ``error``,
-    null for the others, and with ``features`` the hash and features that a search for duplicates needs. The servers
-    limit the speed: a worker takes its next rows when they have answered, and Ray then stops its readers.
+    ``column`` holds the bytes of image files, or texts, which are paths or URLs that every worker can read. A name with
+    a dot is a field of a struct, such as ``"image.bytes"``. Encoded images go to the servers; pixels never enter Ray's
+    object store. The new columns are ``vector``, ``error_code`` and ``error``, and with ``features`` the hash and the
+    features that a search for duplicates needs. A vector is (D,) float32, NaN for an image that failed; ``error_code``
+    and ``error`` are null for other images. The servers limit the speed: a worker takes its next rows after the servers
+    have answered, and Ray stops its readers until then.
 
-    ``url`` and ``config`` are those of :class:`clip_client.ClipClient`; ``workers`` is the most processes, by default
-    one for each CPU. A job that must survive a killed driver uses :func:`embed_partitions`, or Ray's own
+    ``url`` and ``config`` are those of :class:`clip_client.ClipClient`. ``workers`` is the most processes, by default
+    one for each CPU. If a job must survive a killed driver, use :func:`embed_partitions`, or Ray's own
     ``CheckpointConfig``, which needs a column with unique ids.
 
     Raises ImportError if Ray is missing, ClipError if the servers do not answer, and DistributedError if the dataset is
@@ -124,11 +112,11 @@ def embed_dataset(
 
     config, model = served_model(url, config)
     schema = dataset.schema(fetch_if_missing=False)
-    # Behind a step that has not run, and with pandas, the workers find out.
+    # After a step that has not run, and with pandas, the schema is not known here, and the workers check the column.
     if schema is not None and isinstance(schema.base_schema, pa.Schema):
         check_column(schema.base_schema, column, "the dataset")
-    # A worker holds its CPU for as long as the dataset runs, and the tasks that read need one, too. With few CPUs, some
-    # of which other actors of the dataset may hold, workers share them with those tasks.
+    # A worker holds its CPU as long as the dataset runs, and the tasks that read also need a CPU. If there are few
+    # CPUs, workers share them with those tasks. Other actors of the dataset may hold CPUs, too.
     cpus = int(ray.cluster_resources().get("CPU", 0))
     is_shared = 0 < cpus < _FEW_CPUS
     return dataset.map_batches(
@@ -165,19 +153,20 @@ def embed_partitions(
     ``clip-client embed``, which can continue it. :func:`.embedded_rows.embedded_schema` explains the columns. An
     image that fails is a row with an error code.
 
-    A partition's file appears when it is complete. If the job ends early, for whatever reason, call this again with the
+    A partition's file appears when the file is complete. If the job ends early for any reason, call this again with the
     same images: finished partitions stay, and each image has one row in the end. Images that another run or
     ``clip-client embed`` has written are skipped. One job at a time may fill a folder.
 
     ``url`` and ``config`` are those of :class:`clip_client.ClipClient`; workers wait ``timeout_s`` for absent servers.
-    ``address`` is that of a Ray cluster, ``"auto"`` for the one that this machine belongs to; without it, the cluster
-    that the program is connected to is used, or Ray is started on this machine. ``workers`` is the most processes, by
-    default one for every four CPUs of a node. ``on_progress`` gets the images that are embedded, and their total if it
-    is known before they are read.
+    ``address`` is the address of a Ray cluster; ``"auto"`` is the cluster that this machine belongs to. Without
+    ``address``, the cluster that the program is connected to is used, or Ray is started on this machine. ``workers`` is
+    the most processes, by default one for every four CPUs of a node. ``on_progress`` gets the number of embedded
+    images, and their total if it is known before they are read.
 
-    Raises DistributedError, which names the partitions: at the end for those that cannot be read or kill their workers,
-    at once for output that cannot be written and images of which not one can be reached. Raises VectorsError if
-    ``output`` holds vectors of another id, ClipError if the servers do not answer, and ImportError if Ray is missing.
+    Raises DistributedError, which names the partitions. It is raised at the end if partitions cannot be read or kill
+    their workers, and at once if the output cannot be written or all images of a partition are unreachable. Raises
+    VectorsError if ``output`` holds vectors of another id, ClipError if the servers do not answer, and ImportError if
+    Ray is missing.
     """
     require("ray.data", EXTRA)
     config, model = served_model(url, config)
@@ -205,7 +194,7 @@ def embed_partitions(
         try:
             with closing(results):
                 for number, outcome in results:
-                    # A worker that follows a dead one counts from the beginning.
+                    # A worker that repeats the work of a dead one counts from the beginning.
                     done += outcome.seen - outcomes.get(number, _BEGUN).seen
                     outcomes[number] = outcome
                     if on_progress is not None:
@@ -235,22 +224,43 @@ def served_model(url: str | Sequence[str] | None, config: ClientConfig | None) -
 def embed_partition(partition: Partition, config: ClientConfig, folder: PartitionFolder) -> Iterator[Outcome]:
     """Write the rows of a partition into its file.
 
-    Yields the outcome so far, several times. Raises DistributedError, which names the partition, for what the other
-    partitions would meet, too; then there is no file.
+    Yields the outcome so far, several times. Between two outcomes nothing is sent or received. Raises DistributedError,
+    which names the partition, for an error that the other partitions would also meet; then there is no file.
     """
+    outcomes = _outcomes(partition, config, folder)
+
+    async def step() -> Outcome | None:
+        return await anext(outcomes, None)
+
+    async def end() -> None:
+        await outcomes.aclose()
+
+    with asyncio.Runner() as runner:
+        try:
+            while (outcome := runner.run(step())) is not None:
+                yield outcome
+        finally:
+            runner.run(end())
+
+
+async def _outcomes(
+    partition: Partition, config: ClientConfig, folder: PartitionFolder
+) -> AsyncGenerator[Outcome, None]:
     images = failed = 0
     waiting: list[Mapping[str, Any]] = []
     try:
-        with folder.writing(partition) as write, SyncClipClient(config=config) as clip:
-            rows = embed_images(partition.images(), clip, config, folder.model, folder.features, folder.finished)
-            while some := [row for _, row in itertools.islice(rows, _COUNTED_AT_ONCE)]:
-                images += len(some)
-                failed += sum(row["error_code"] is not None for row in some)
-                waiting += some
-                if len(waiting) >= _ROWS_PER_GROUP:
-                    write(waiting)
-                    waiting = []
-                yield Outcome(images=images, failed=failed, seen=images)
+        with folder.writing(partition) as write:
+            async with ClipClient(config=config) as clip:
+                rows = embed_images(partition.images(), clip, config, folder.model, folder.features, folder.finished)
+                async with aclosing(rows):
+                    while some := [row async for _, row in _first(rows, _COUNTED_AT_ONCE)]:
+                        images += len(some)
+                        failed += sum(row["error_code"] is not None for row in some)
+                        waiting += some
+                        if len(waiting) >= _ROWS_PER_GROUP:
+                            await asyncio.to_thread(write, waiting)  # answers come meanwhile
+                            waiting = []
+                        yield Outcome(images=images, failed=failed, seen=images)
             if waiting:
                 write(waiting)
         yield Outcome(images=images, failed=failed, seen=partition.count or images)
@@ -258,9 +268,18 @@ def embed_partition(partition: Partition, config: ClientConfig, folder: Partitio
         yield Outcome(error=str(error))
     except ReportedError as error:
         raise DistributedError(f"{partition.name}: {error}") from error
-    except Exception as error:  # a fault, whose traceback is in Ray's log files
+    except Exception as error:  # a bug; its traceback goes to Ray's log files
         _logger.exception("%s failed", partition.name)
         yield Outcome(error=f"{partition.name}: {type(error).__name__}: {first_line(error)}")
+
+
+async def _first(items: AsyncIterator[T], count: int) -> AsyncIterator[T]:
+    """Yield the next ``count`` of the items, or as many as are left."""
+    for _ in range(count):
+        try:
+            yield await anext(items)
+        except StopAsyncIteration:
+            return
 
 
 class RowWorker:
@@ -270,115 +289,28 @@ class RowWorker:
         import pyarrow as pa
 
         self._column = column
-        self._how = (SyncClipClient(config=config).open(), config, model, features)
+        self._how = (ClipClient(config=config), config, model, features)
         schema = embedded_schema(model, features=features)
         self._new = pa.schema(field for field in schema if field.name not in _OF_FILES)
+        # Its client belongs to one event loop, and the threads of its calls share the client.
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="clip_client dataset", daemon=True).start()
+        self._run(self._how[0].__aenter__())
 
     def __call__(self, table: Any) -> Any:
-        """Return a ``pyarrow.Table`` with the columns of :func:`embedded_schema` after its own."""
+        """Return ``table``, a ``pyarrow.Table``, with the columns of :func:`embedded_schema` added at the end."""
         check_column(table.schema, self._column, "the dataset")
         values = column_values(table, self._column)
         images = (image_in_row(one, one if isinstance(one, str) else str(row)) for row, one in enumerate(values))
-        rows = sorted(embed_images(images, *self._how), key=lambda one: one[0])
+        rows = sorted(self._run(self._embedded(images)), key=lambda one: one[0])
         new = table_of([row for _, row in rows], self._new)
         for one in self._new:
             table = table.append_column(one, new.column(one.name))
         return table
 
+    async def _embedded(self, images: Iterable[SourceImage]) -> list[tuple[int, Mapping[str, Any]]]:
+        async with aclosing(embed_images(images, *self._how)) as rows:
+            return [row async for row in rows]
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Read:
-    """What was read of one image: what the client gets, or why it failed."""
-
-    index: int
-    file: FileVersion
-    payload: bytes = b""
-    failure: ImageError | None = None
-    columns: Mapping[str, Any] = field(default_factory=dict)
-    """Hash and features, if they were asked for."""
-    is_lost: bool = False
-    """Its place could not be reached, which differs from a file that never was there."""
-
-
-def embed_images(
-    images: Iterable[SourceImage],
-    clip: SyncClipClient,
-    config: ClientConfig,
-    model: FileModel,
-    features: bool,
-    finished: NDArray[np.bytes_] = _NOTHING,
-) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield the index and the row of each image, in any order; those whose keys are in ``finished`` are skipped.
-
-    A row has the columns of :func:`.embedded_rows.embedded_schema`. Raises what ``embed_stream`` and ``images``
-    raise, VectorsError if the servers have another ``model``, and DistributedError if not one image could be reached.
-    """
-    served = clip.model()
-    if served.vector_id != model.vector_id:
-        raise VectorsError(f"the servers now serve {served.vector_id}, and the job has vectors of {model.vector_id}")
-    read = partial(_read, most_bytes=config.max_image_bytes, features=features, model=ModelInput.of(served))
-    sent: list[_Read] = []
-    failed: list[_Read] = []
-
-    def payloads() -> Iterator[bytes]:
-        for image in _read_ahead(read, images, finished):
-            if image.failure is None:
-                sent.append(replace(image, payload=b""))
-                yield image.payload
-            else:
-                failed.append(image)
-
-    for item in clip.embed_stream(payloads(), ordered=False):
-        image = sent[item.index]
-        yield image.index, {**vector_row(image.file, item.vector, item.error), **image.columns}
-    if not sent and failed and all(image.is_lost for image in failed):
-        first = str(failed[0].failure).rstrip(".")
-        raise DistributedError(f"not one of its {len(failed):,} images could be read; the first: {first}")
-    for image in failed:
-        yield image.index, {**vector_row(image.file, failure=image.failure), **image.columns}
-
-
-def _read_ahead(
-    read: Callable[[int, SourceImage], _Read], images: Iterable[SourceImage], finished: NDArray[np.bytes_]
-) -> Iterator[_Read]:
-    """Read images in threads, a few ahead. The client takes no more than it can send, so reading waits."""
-    ahead: deque[Future[_Read]] = deque()
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="clip_client reader") as pool:
-        for index, image in enumerate(images):
-            at = int(np.searchsorted(finished, np.bytes_(image.file.key)))
-            if at == len(finished) or finished[at] != np.bytes_(image.file.key):
-                ahead.append(pool.submit(read, index, image))
-            if len(ahead) == _AHEAD:
-                yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
-
-
-def _read(index: int, image: SourceImage, *, most_bytes: int, features: bool, model: ModelInput | None) -> _Read:
-    file = image.file
-    try:
-        if file.size_bytes is not None and file.size_bytes > most_bytes:
-            raise too_large(file.size_bytes, most_bytes)
-        data, mtime_ns = image.read()
-        if file.size_bytes is not None:
-            # A disk of this machine may hold another file under the path that the driver has examined.
-            file = replace(file, size_bytes=len(data), mtime_ns=mtime_ns or file.mtime_ns)
-        if not data:
-            raise ImageError("The file is empty.", code="EMPTY")
-    except ImageError as error:
-        return _Read(index=index, file=file, failure=error)
-    except Exception as error:  # object stores and their libraries raise all kinds
-        # A file that the driver has seen and a worker does not find is on a disk that only one of them has.
-        is_gone = isinstance(error, FileNotFoundError) and file.size_bytes is None
-        is_lost = not (is_gone or isinstance(error, PermissionError | IsADirectoryError))
-        reason = (isinstance(error, OSError) and error.strerror) or first_line(error)
-        failure = ImageError(f"The file cannot be read: {reason}.", code="UNREADABLE", source=file.path)
-        return _Read(index=index, file=file, failure=failure, is_lost=is_lost)
-    if not features:
-        return _Read(index=index, file=file, payload=data)
-    found, payload = extract_features(data, model, is_raw=is_raw(file.path))
-    columns = {"sha256": hashlib.sha256(data).digest(), **found.to_row()}
-    if found.code == BYTES_ONLY:
-        failure = ImageError(found.message, code=BYTES_ONLY)
-        return _Read(index=index, file=file, failure=failure, columns=columns)
-    return _Read(index=index, file=file, payload=payload or picture_file(file.path, data), columns=columns)
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()

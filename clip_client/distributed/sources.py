@@ -1,7 +1,7 @@
-"""Where images come from: folders and buckets, Parquet files, and WebDataset tars, cut into partitions.
+"""The sources of images: folders and buckets, Parquet files, and WebDataset tars, cut into partitions.
 
-A worker reads the images of a partition itself: Ray Data's readers would send every file through the object store, and
-open no name that is not UTF-8.
+A worker reads the images of a partition itself. Ray Data's readers are not used, because they would send every file
+through the object store, and cannot open names that are not UTF-8.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from clip_client._vectors.vector_file import FileVersion
+from clip_client._storage.vector_file import FileVersion
 from clip_client.dedup.files.file_types import PHOTO_SUFFIXES, suffix_of
 from clip_client.dedup.files.scanner import scan
 from clip_client.distributed.cluster import DistributedError
@@ -28,10 +28,10 @@ Address: TypeAlias = str | os.PathLike[str]
 
 _FEWEST_ROWS: Final = 100
 _MOST_ROWS: Final = 10_000
-"""Images of a partition: 20 MB of vectors, as in the files that ``clip-client embed`` writes."""
+"""Most images in a partition: 20 MB of vectors, as in the files that ``clip-client embed`` writes."""
 
 _PARQUET_ROWS_AT_ONCE: Final = 64
-"""Images that one read of a Parquet file holds in memory."""
+"""Images that are read from a Parquet file at a time."""
 
 
 class DamagedInput(DistributedError):
@@ -43,29 +43,30 @@ class SourceImage:
     """One image of a partition."""
 
     file: FileVersion
-    """Its path or URL, or that of the file it is in and its name there, with size and time if they are known."""
+    """Path or URL, with size and time if they are known. An image inside of a file has that file's path, and its own
+    name there."""
     read: Callable[[], tuple[bytes, int | None]]
-    """Returns the bytes of its file and its time of change, as :meth:`Location.read` does."""
+    """Returns the bytes of the image file and its time of change, as :meth:`Location.read` does."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Partition:
-    """Some images that are embedded together, into one file: a few kilobytes that say where they are."""
+    """Images that are embedded together, into one file. A partition takes a few kilobytes: the places of its images."""
 
     name: str
-    """For people."""
+    """Name for people."""
     id: str
-    """Differs from that of every other partition, and changes if the images change."""
+    """Id that differs from the id of every other partition, and changes if the images change."""
     count: int | None
-    """Number of its images; None if only reading it would tell."""
+    """Number of images; None if it is only known after reading them."""
     images: Callable[[], Iterator[SourceImage]]
-    """Yields the images; blocks, and raises DamagedInput."""
+    """Yields the images. Blocks, and raises DamagedInput."""
 
 
 def image_files(paths: Iterable[Address]) -> list[Partition]:
-    """Return partitions of these files, each a path that every worker can open, or a URL.
+    """Return partitions of these files. A path is one that every worker can open, or a URL.
 
-    A file that cannot be read, or does not exist, becomes a row with an error code.
+    A file that cannot be read or does not exist becomes a row with an error code.
     """
     files = [FileVersion(path=text) if is_url(text) else FileVersion.of(text) for text in map(os.fsdecode, paths)]
     return _of_files(sorted(files, key=lambda file: os.fsencode(file.path)))
@@ -74,9 +75,9 @@ def image_files(paths: Iterable[Address]) -> list[Partition]:
 def images_below(*addresses: Address) -> list[Partition]:
     """Return partitions of all photos below folders and prefixes, such as ``"s3://bucket/photos"``.
 
-    A photo is a file whose name ends as in ``clip-client embed``. Every worker must be able to read the addresses. The
-    list of files is held in memory, 0.35 KB each: for more than some ten millions of images, list them in Parquet
-    (:func:`parquet_images`). Raises DistributedError if an address cannot be listed or has no photo.
+    A photo is a file with one of the endings that ``clip-client embed`` reads. Every worker must be able to read the
+    addresses. The list of files is held in memory, 0.35 KB each: if there are more than about ten million images, list
+    them in Parquet (:func:`parquet_images`). Raises DistributedError if an address cannot be listed or has no photo.
     """
     partitions: list[Partition] = []
     for address in addresses:
@@ -90,9 +91,9 @@ def images_below(*addresses: Address) -> list[Partition]:
 def parquet_images(*addresses: Address, column: str = "bytes", path_column: str | None = None) -> list[Partition]:
     """Return partitions of the images in Parquet files, or in folders of them.
 
-    ``column`` holds the bytes of image files, or texts, which are paths or URLs; with a dot it is a field of a struct,
-    such as ``"image.bytes"``. ``path_column`` names the images; without it they are called ``FILE#ROW``, or by their
-    paths. Raises DistributedError for a file that cannot be read, lacks a column, or holds something else in it.
+    ``column`` holds the bytes of image files, or texts, which are paths or URLs. A name with a dot is a field of a
+    struct, such as ``"image.bytes"``. ``path_column`` holds the names of the images; without it, the name is the path,
+    or ``FILE#ROW``. Raises DistributedError if a file cannot be read, lacks a column, or holds another type in it.
     """
     columns = [column] if path_column is None else [column, path_column]
     with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
@@ -101,10 +102,10 @@ def parquet_images(*addresses: Address, column: str = "bytes", path_column: str 
 
 
 def webdataset_images(*addresses: Address) -> list[Partition]:
-    """Return one partition for each tar file, or each one in folders; every photo in it is an image.
+    """Return one partition for each tar file, named or in a folder. Every photo in a tar file is an image.
 
-    The name of an image is that of its tar, a slash, and its name in the tar. Raises DistributedError if an address
-    cannot be listed.
+    The name of an image is the name of the tar file, a slash, and the name in the tar file. Raises DistributedError if
+    an address cannot be listed.
     """
     return [
         Partition(
@@ -123,7 +124,7 @@ def id_of(*facts: object) -> str:
 
 
 def _files_in(addresses: Iterable[Address], endings: tuple[str, ...]) -> Iterator[tuple[Location, Any]]:
-    """Yield each file with its ``pyarrow.fs.FileInfo``; a file that was named may have any ending."""
+    """Yield each file with its ``pyarrow.fs.FileInfo``. A file that is itself an address may have any ending."""
     for address in addresses:
         place = Location.of(address)
         files = place.files(recursive=True)
@@ -134,7 +135,7 @@ def _files_in(addresses: Iterable[Address], endings: tuple[str, ...]) -> Iterato
 
 
 def _photos_below(location: Location) -> list[FileVersion]:
-    if not location.prefix:  # the walk knows hidden files, links, and names that are not UTF-8
+    if not location.prefix:  # scan() handles hidden files, links, and names that are not UTF-8
         found = scan([location.path])
         return [*map(FileVersion.of, found.photos), *(FileVersion(path=failure.path) for failure in found.failed)]
     return [
@@ -145,8 +146,8 @@ def _photos_below(location: Location) -> list[FileVersion]:
 
 
 def _of_files(files: Sequence[FileVersion], below: Location | None = None) -> list[Partition]:
-    """Cut ``files``, which are ``below`` a place whose file system may have options that their URLs lack."""
-    # A number that depends on nothing but the files, so that a second run makes the same partitions.
+    """Cut ``files`` into partitions. ``below`` is their place; its file system may have options that URLs lack."""
+    # The number depends only on the files, so that a second run makes the same partitions.
     rows = min(_MOST_ROWS, max(_FEWEST_ROWS, len(files) // 64))
     return [
         Partition(
@@ -181,7 +182,7 @@ def _images_in_tar(location: Location) -> Iterator[SourceImage]:
 
 
 def _row_groups(location: Location, info: Any, columns: Sequence[str]) -> list[Partition]:
-    """Cut one Parquet file at its row groups."""
+    """Cut one Parquet file into partitions, at its row groups."""
     import pyarrow.parquet as pq
 
     with location.opened("replace or remove it") as file, pq.ParquetFile(file) as parquet:
@@ -211,7 +212,7 @@ def _row_groups(location: Location, info: Any, columns: Sequence[str]) -> list[P
 def _images_in_rows(
     location: Location, name: str, columns: Sequence[str], groups: Sequence[int], row: int
 ) -> Iterator[SourceImage]:
-    """Yield the images in row groups of a Parquet file, the first of which is ``row`` of the file."""
+    """Yield the images in row groups of a Parquet file; ``row`` is the number of the first one in the file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -231,9 +232,9 @@ def _images_in_rows(
 
 
 def image_in_row(value: bytes | str | None, name: str | bytes) -> SourceImage:
-    """Return the image that a column holds: its bytes, or the path or URL of its file; null is an empty file."""
+    """Return the image of a column's value: bytes, or the path or URL of a file. None is an empty file."""
     if isinstance(value, str):
-        # An address that makes no sense is found out by reading, so it costs its own row only.
+        # The address is parsed when the image is read, so that a wrong address only affects its own row.
         return SourceImage(file=FileVersion(path=os.fsdecode(name)), read=lambda: Location.of(value).read())
     return _in_memory(os.fsdecode(name), value or b"")
 
@@ -243,7 +244,7 @@ def _in_memory(path: str, data: bytes) -> SourceImage:
 
 
 def column_values(batch: Any, column: str) -> list[Any]:
-    """Return a column of a ``pyarrow.RecordBatch`` or ``Table``; ``a.b`` is the field b of the struct a."""
+    """Return the values of a column of a ``pyarrow.RecordBatch`` or ``Table``; ``a.b`` is field b of struct a."""
     import pyarrow.compute as pc
 
     name, fields = _split(column, batch.schema)

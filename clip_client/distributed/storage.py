@@ -1,4 +1,4 @@
-"""Folders and files by path or URL: on a disk, in S3, GCS, Azure or HDFS (pyarrow), or wherever fsspec reaches."""
+"""Folders and files by path or URL: on a disk, in S3, GCS, Azure or HDFS (pyarrow), or in a file system of fsspec."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
+from clip_client._files import FailedFile, stored_ns
 from clip_client.dedup.files.reading import open_file, read_file
-from clip_client.dedup.types import FailedFile, PhotoFile, stored_ns
+from clip_client.dedup.types import PhotoFile
 from clip_client.distributed.cluster import DistributedError
 from preprocess_ensemble.errors import first_line
 from preprocess_ensemble.whole_file import whole_file
@@ -21,17 +22,17 @@ from preprocess_ensemble.whole_file import whole_file
 _URL: Final = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 
 _KEYS: Final = re.compile(r"(?<=://)[^?]*@")
-"""A user and a password, or keys of a bucket, in a URL; a log must not have them."""
+"""A user and a password, or keys of a bucket, in a URL; they must not get into a log."""
 
 _GCS_RETRIES_S: Final = 60
-"""pyarrow tries to reach an unreachable bucket for fifteen minutes otherwise."""
+"""Time to try an unreachable bucket. By default pyarrow tries for fifteen minutes."""
 
 FOOTERS_AT_ONCE: Final = 32
-"""Parquet files that are examined at a time: a bucket takes a while to answer."""
+"""Parquet files that are examined at a time, because a bucket takes a while to answer."""
 
 
 def is_url(text: str) -> bool:
-    """Tell whether ``text`` is a URL with a scheme, not a path."""
+    """Return True if ``text`` is a URL with a scheme, False for a path."""
     return _URL.match(text) is not None
 
 
@@ -41,7 +42,7 @@ def read_photo(address: str) -> tuple[PhotoFile, bytes] | FailedFile:
         return read_file(address)
     try:
         data, _ = Location.of(address).read()
-    except Exception as error:  # object stores and their libraries raise all kinds
+    except Exception as error:  # object stores and their libraries raise many kinds of errors
         return FailedFile(path=address, code="UNREADABLE", message=f"It cannot be read: {first_line(error)}.")
     return PhotoFile(address, len(data), 0), data
 
@@ -52,9 +53,9 @@ class Location:
 
     filesystem: Any
     path: str
-    """As the file system has it, such as ``"bucket/folder"``."""
+    """Path in the file system, such as ``"bucket/folder"``."""
     prefix: str
-    """What ``path`` lacks of the URL, such as ``"s3://"``; empty for a disk."""
+    """Start of the URL that ``path`` lacks, such as ``"s3://"``; empty for a disk."""
 
     def __str__(self) -> str:
         return self.prefix + self.path
@@ -99,7 +100,7 @@ class Location:
         return self.at(f"{self.path}/{name}")
 
     def files(self, *, recursive: bool) -> list[Any]:
-        """Return a ``pyarrow.fs.FileInfo`` for each file in this folder, in the order of their paths; or for this file.
+        """Return a ``pyarrow.fs.FileInfo`` for this file, or for each file in this folder, in the order of the paths.
 
         Raises DistributedError if the place cannot be reached or does not exist.
         """
@@ -118,7 +119,7 @@ class Location:
 
     def read(self) -> tuple[bytes, int | None]:
         """Read a whole file; return its bytes and, on a disk, its time of change in ns. Raises OSError."""
-        if not self.prefix:  # pyarrow opens only UTF-8 paths, and waits for a writer of a FIFO
+        if not self.prefix:  # pyarrow only opens UTF-8 paths, and waits at a FIFO until something writes to it
             with open_file(self.path) as plain:
                 return plain.readall(), stored_ns(os.fstat(plain.fileno()).st_mtime_ns)
         with self.filesystem.open_input_stream(self.path) as file:
@@ -126,9 +127,9 @@ class Location:
 
     @contextmanager
     def opened(self, remedy: str) -> Iterator[Any]:
-        """Give a file that can be read at any place; in the block, pyarrow may find out that it is damaged.
+        """Yield a file with random access. Raises DistributedError if the file cannot be read, or is damaged.
 
-        Raises DistributedError, which says what to do then.
+        pyarrow may find the damage inside the block. The message ends with ``remedy``.
         """
         import pyarrow as pa
 
@@ -140,10 +141,10 @@ class Location:
 
     @contextmanager
     def written(self) -> Iterator[IO[bytes]]:
-        """Write a file that appears under its name only when the block ends without an exception.
+        """Yield a new file. It appears under its name when the block ends without an exception.
 
-        Until then it is called ``.NAME.HEX.part`` in the same folder. Raises DistributedError, which names the machine:
-        each may have a disk of its own under the same name.
+        Until then it is called ``.NAME.HEX.part`` in the same folder. Raises DistributedError, which names the machine,
+        because each machine may have a disk of its own under the same name.
         """
         folder, _, name = self.path.rpartition("/")
         part = self.at(f"{folder}/.{name}.{uuid.uuid4().hex[:8]}.part")
@@ -156,7 +157,8 @@ class Location:
 
     @contextmanager
     def _moved(self, part: Location) -> Iterator[IO[bytes]]:
-        # Closing an object store's file makes it visible, even half written: hence the other name.
+        # The file is written under another name, because an object store shows a file when it is closed, complete or
+        # not.
         try:
             with self.filesystem.open_output_stream(part.path) as file:
                 yield file

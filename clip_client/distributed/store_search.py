@@ -1,7 +1,7 @@
-"""The search for duplicates of one machine, whose work a cluster does.
+"""The search for duplicates of one machine, with a cluster for the work.
 
-The cluster reads and embeds what the store lacks, and later divides the photos into groups. What lies between, and all
-that follows, is done by the program that asked, with the code of one machine.
+The cluster reads and embeds the photos that the store lacks, and later divides the photos into groups. The calling
+program does all other steps, with the code of one machine.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from clip_client._vectors.vector_file import WRITER_OPTIONS, FileVersion, vector_row
+from clip_client._files import FailedFile
+from clip_client._storage.parquet_store import table_of
+from clip_client._storage.vector_file import WRITER_OPTIONS, FileVersion, vector_row
 from clip_client.dedup.features.image_features import cached_features
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.search import group_contents
-from clip_client.dedup.store.parquet_store import table_of
 from clip_client.dedup.store.store import folder_name
-from clip_client.dedup.types import FailedFile, PhotoFile
+from clip_client.dedup.types import PhotoFile
 from clip_client.distributed.duplicates import ROWS_AT_ONCE, FolderSearch
 from clip_client.distributed.embedded_rows import EmbeddedRows, embedded_schema, vectors_in
 from clip_client.distributed.embedding import embed_partitions, served_model
@@ -30,7 +31,7 @@ from clip_client.distributed.storage import Location
 
 if TYPE_CHECKING:
     from clip_client._config import ClientConfig
-    from clip_client._vectors.vector_file import FileModel
+    from clip_client._storage.vector_file import FileModel
     from clip_client.dedup.features.collect import CollectedFeatures
     from clip_client.dedup.report import DuplicateReport
     from clip_client.dedup.search import GroupRules
@@ -39,11 +40,11 @@ if TYPE_CHECKING:
 
 _ROWS_PER_GROUP: Final = 1024
 _ROWS_PER_FILE: Final = 8192
-"""Held at once: 16 MB of vectors."""
+"""Rows in a file: 16 MB of vectors, which are held at once."""
 
 
 def cluster_folder(store: Store) -> Path:
-    """Return the folder of a store that a cluster uses; one program at a time."""
+    """Return the folder of a store that a cluster uses. One program at a time may use the folder."""
     return store.directory / "cluster"
 
 
@@ -55,12 +56,12 @@ def fill_store(
     workers: int | None = None,
     on_progress: Callable[[int, int | None], None] | None = None,
 ) -> FileModel:
-    """Put the features and vectors of ``files`` that ``store`` lacks into it; return what model the vectors are of.
+    """Add the features and vectors of ``files`` to ``store`` where they are missing; return the model of the vectors.
 
-    Every worker must see the files and the store. What a worker could not read, and RAW files without a preview, are
-    left to the search, which says why. The cluster writes into a folder of the store, from which finished partitions
-    are taken over, also those of an earlier call that was killed. Arguments and errors are those of
-    :func:`.embed_partitions`, which this calls; also raises StoreError.
+    Every worker must see the files and the store. Files that a worker could not read, and RAW files without a preview,
+    are left to the search, which reports the reason. The cluster writes into a folder of the store. Finished partitions
+    are copied from there, including partitions of an earlier call that was killed. Arguments and errors are those of
+    :func:`.embed_partitions`, which this calls. Also raises StoreError.
     """
     config, model = served_model(None, config)
     folder = cluster_folder(store) / folder_name(model.vector_id)
@@ -82,8 +83,8 @@ def fill_store(
 def _take_over(folder: Path, store: Store, model: FileModel, examined: Sequence[PhotoFile]) -> None:
     """Copy the rows of a cluster's files into the caches of the store, and remove the files.
 
-    A row does not say when its file last changed in any way: one of ``examined`` that has not changed since the rows
-    were written is as it was read. The search hashes the others.
+    A row does not have the time of the last change of any kind (ctime). If a file of ``examined`` has not changed since
+    the rows were written, the file is as it was read. The search hashes the other files.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -123,10 +124,11 @@ def group_on_cluster(
     store: Store,
     on_progress: OnProgress,
 ) -> DuplicateReport:
-    """Divide contents into groups on the cluster that is connected, as :func:`.group_contents` does here.
+    """Divide contents into groups on the connected cluster, as :func:`.group_contents` does on one machine.
 
-    This writes their vectors, of ``model``, into a folder of the store, which every worker must see. If it is killed
-    and called again with the same photos, it continues with the cells that are not compared. Raises DistributedError.
+    This writes the vectors, of ``model``, into a folder of the store, which every worker must see. If this is killed
+    and called again with the same photos, it continues with the cells that are not compared yet. Raises
+    DistributedError.
     """
     if not contents:
         return group_contents(collected, contents, rules, store, on_progress)

@@ -1,1 +1,1 @@
-"""HTTP in the dialects of other services, in front of a ClipClient: bodies, errors and limits, nothing else."""
+"""HTTP in the dialects of other services, in front of a ClipClient: bodies, errors and limits."""

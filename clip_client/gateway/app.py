@@ -1,4 +1,4 @@
-"""The gateway from top to bottom: who may ask, the body, the vectors, and the answer or its refusal."""
+"""The gateway from top to bottom: the token, the body, the vectors, and the answer or a refusal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _REQUESTS: Final = Counter("clip_gateway_requests", "Requests, by dialect and HTTP status", ("dialect", "status"))
 _SECONDS: Final = Histogram("clip_gateway_seconds", "Time of a request with its body, by dialect", ("dialect",))
 _PIECE: Final = 2**18
-"""Bytes of an answer that are sent before the rest waits for the caller to take them."""
+"""Bytes of an answer that are sent at a time; the rest waits until the caller has taken them."""
 
 
 def gateway_app(settings: Settings | None = None) -> Starlette:
@@ -87,7 +87,7 @@ def _check_token(request: Request, token: str) -> None:
 
 
 async def _unless_gone(body: Body, answer: Awaitable[Response]) -> Response:
-    """Await the answer, but cancel it if the client closes the connection, so that Triton does not work in vain."""
+    """Await the answer. If the caller closes the connection, cancel the work, so that Triton does not work in vain."""
     work, gone = asyncio.ensure_future(answer), asyncio.ensure_future(body.wait_for_disconnect())
     try:
         await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -101,7 +101,7 @@ async def _unless_gone(body: Body, answer: Awaitable[Response]) -> Response:
 
 
 async def _send_in_pieces(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
-    """Send an answer no faster than it is taken: uvicorn would copy all of it into a buffer that counts nowhere."""
+    """Send an answer in pieces, as the caller takes them. uvicorn would copy all of it into a buffer without limit."""
 
     async def send_pieces(message: Message) -> None:
         content, sent = message.get("body", b""), 0

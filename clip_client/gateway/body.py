@@ -1,4 +1,4 @@
-"""The body of a request, read within limits and parsed. What is malformed is refused here."""
+"""The body of a request, read within limits and parsed. Malformed bodies are refused here."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
     from clip_client.gateway.settings import Settings
 
-# It would write a line for each malformed form.
+# python_multipart would log a line for each malformed form.
 logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
 
 _MOST_FIELDS: Final = 16
-"""Fields of a form that are no files."""
+"""Fields of a form that are not files."""
 _STRUCTURE: Final = 2**20
-"""Bytes of JSON outside of strings, besides 64 for each item. One may take a hundred in memory: 60 MiB of ``[],`` took
-2.5 GB and half a minute to parse, in which nothing else was answered."""
+"""Bytes of JSON outside of strings, besides 64 for each item. Such a byte may take a hundred bytes in memory: 60 MiB of
+``[],`` took 2.5 GB and half a minute to parse, and the gateway answered no other request in that time."""
 _HELD_BYTES: Final = Gauge(
     "clip_gateway_held_bytes", "Bytes of requests and answers that are not done yet", multiprocess_mode="livesum"
 )
 
 
 class Bodies:
-    """What this process holds of all requests and answers."""
+    """Counts the bytes that this process holds of all requests and answers."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -47,7 +47,7 @@ class Bodies:
 
     @contextmanager
     def of(self, request: Request) -> Iterator[Body]:
-        """Give the body of a request, whose bytes count as held until the end of the block."""
+        """Yield the body of a request; its bytes count as held until the end of the block."""
         body = Body(request, self)
         try:
             yield body
@@ -60,10 +60,10 @@ class Body:
     """The body of one request."""
 
     limit_s: ClassVar[float] = 60.0
-    """Seconds in which it must arrive."""
+    """Seconds in which the body must arrive."""
 
     max_items: Final = 2048
-    """Images and texts in one request: as many as OpenAI takes."""
+    """Most images and texts in one request; OpenAI has the same limit."""
 
     def __init__(self, request: Request, bodies: Bodies) -> None:
         self.request = request
@@ -98,7 +98,7 @@ class Body:
             ]
         except MultiPartException as error:
             raise Refusal(422, f"The form cannot be read: {error.message}") from None
-        except ValueError:  # such as a charset or a boundary that no text can have
+        except ValueError:  # such as an impossible charset or boundary
             raise Refusal(422, "The form cannot be read.") from None
         finally:
             for file in form._files_to_close_on_error:
@@ -121,14 +121,14 @@ class Body:
             yield chunk
 
     async def wait_for_disconnect(self) -> None:
-        """Return when the caller has closed the connection; while the body is read, its reader learns that."""
+        """Return when the caller has closed the connection. While the body is read, its reader notices that instead."""
         if self.request.method == "POST":
             await self._is_read.wait()
         while (await self.request.receive())["type"] != "http.disconnect":
             pass
 
     def hold(self, more: int, *, is_answer: bool = False) -> None:
-        """Count bytes of the request or of its answer. Raises Refusal if they are too many."""
+        """Count bytes of the request or of its answer. Raises Refusal if there are too many bytes."""
         self.held += more
         self._bodies.held += more
         _HELD_BYTES.set(self._bodies.held)
@@ -144,10 +144,11 @@ class Body:
 
 
 class _Form(MultiPartParser):
-    """Starlette's parser, which takes a form that was cut off for a complete one, and leaves its files open.
+    """Starlette's parser, with corrections for incomplete forms and for images in fields.
 
-    It also decodes each field as a text, and some clients send an image as a field: a file without a name. Here a
-    field is a text in Latin-1, which has all of its bytes.
+    Starlette takes a form that was cut off for a complete one: ``is_complete`` tells them apart. Starlette also leaves
+    files open, and decodes each field as a text, but some clients send an image as a field: a file without a name. Here
+    a field is a text in Latin-1, which keeps all bytes.
     """
 
     is_complete = False
@@ -175,8 +176,8 @@ def _parsed(model: type[Parsed], content: bytes) -> Parsed:
         try:
             return model.model_validate_json(content)
         except ValidationError as error:
-            # JavaScript writes half of a surrogate pair for an emoji that was cut. Python's parser takes it, and the
-            # item that has it gets its own error.
+            # JavaScript writes half of a surrogate pair for an emoji that was cut. Python's parser accepts that, and
+            # then only the item with the half pair gets an error.
             if not re.search("escape|surrogate", error.errors(include_url=False)[0]["msg"]):
                 raise
             with suppress(ValueError, RecursionError):

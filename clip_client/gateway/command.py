@@ -1,4 +1,4 @@
-"""The command ``clip-gateway``: serve the gateway with uvicorn, which would wait for slow callers forever."""
+"""The command ``clip-gateway`` serves the gateway with uvicorn, and limits the time that uvicorn waits for callers."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ _CALLERS_VARIABLE: Final = "CLIP_GATEWAY_TOKEN"
 
 
 class Connection(H11Protocol):
-    """A connection that ends if it waits too long for the head of a request, or for the caller to take an answer."""
+    """A connection that ends if the head of a request comes too slowly, or if the caller takes an answer too slowly."""
 
     limit_s: ClassVar[float] = 60.0
-    """Seconds for each of the two; up to twice as many may pass."""
+    """Seconds for each of these waits; the connection ends after once to twice this time."""
     _next_look: asyncio.TimerHandle
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to look."""
+        """Start the timer."""
         super().connection_made(transport)
         self._look(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Look no more."""
+        """Stop the timer."""
         self._next_look.cancel()
         super().connection_lost(exc)
 
     def _look(self, before: object) -> None:
-        """End the connection if it waited at the last look, after the same request."""
+        """End the connection if it waits now and already waited at the last look, after the same request."""
         cycle = self.cycle
         waits = cycle is None or cycle.response_complete or self.flow.write_paused
         if waits and cycle is before:
@@ -112,7 +112,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _warn_of_open_doors(host: str) -> None:
-    """Say that ``--token-file`` is no longer what callers must send. Raises ValueError if other machines can call."""
+    """Warn that callers no longer have to send the token of ``--token-file``.
+
+    Raises ValueError if other machines can call.
+    """
     said = "--token-file is the token for Triton; name the file with the one that callers must send with "
     said += "--callers-token-file"
     if not Endpoint(host=host).is_loopback:
@@ -121,7 +124,7 @@ def _warn_of_open_doors(host: str) -> None:
 
 
 def _check_files(options: argparse.Namespace) -> None:
-    """Raise ValueError or ReportedError if a file does not fit: uvicorn would start workers again and again."""
+    """Raise ValueError or ReportedError if a file cannot be used. Otherwise uvicorn would restart workers forever."""
     if bool(options.ssl_certfile) != bool(options.ssl_keyfile):
         raise ValueError("--ssl-certfile and --ssl-keyfile belong together")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -135,7 +138,7 @@ def _check_files(options: argparse.Namespace) -> None:
 
 @contextmanager
 def _shared(settings: Settings) -> Iterator[None]:
-    """Let worker processes find the settings, with their tokens, and their common counts in a folder of this user."""
+    """Put the settings, with their tokens, and the common counts of the worker processes into a folder of this user."""
     with tempfile.TemporaryDirectory(prefix="clip-gateway-") as folder:
         file = Path(folder, "settings.json")
         file.touch(mode=0o600)
@@ -152,7 +155,7 @@ def _shared(settings: Settings) -> Iterator[None]:
 def _parser() -> Parser:
     parser = Parser(
         prog="clip-gateway",
-        description="Serve a Triton of clip-serve over HTTP as OpenAI and infinity do.",
+        description="Serve the vectors of a Triton server over HTTP, with the addresses of OpenAI and infinity.",
     )
     add = parser.add_argument
     defaults = {"url": f"{URL_VARIABLE}, else {DEFAULT_URL}", "model": "clip"}

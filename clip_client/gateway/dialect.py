@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 _HEADERS: Final = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "5"}}
-"""A restart of Triton takes 9 to 14 seconds, and requests wait for it meanwhile."""
+"""Headers of a status. A restart of Triton takes 9 to 14 seconds, and requests wait for it in that time."""
 _PASSING: Final = (errors.DeadlineExceeded, errors.ModelNotReady, errors.Overloaded, errors.Unavailable)
 _MAY_PASS: Final = (*_PASSING, errors.ProtocolMismatch)
-"""Failures after which the same request may succeed; ProtocolMismatch is a model that has just changed."""
+"""Failures after which the same request may succeed. ProtocolMismatch means that the model has just changed."""
 
 
 @dataclass(eq=False)
@@ -30,36 +30,38 @@ class Refusal(Exception):
     message: str
     code: str = "invalid_request"
     index: int | None = None
-    """The position of the item that is at fault, if it is one."""
+    """Position of the item that caused the refusal; None if no item did."""
 
     @classmethod
     def of(cls, error: errors.ClipError, index: int | None = None) -> Refusal:
-        """Return what callers are told about a failure behind the gateway, or of the item at ``index``."""
+        """Return the refusal for a failure behind the gateway, or for a failure of the item at ``index``."""
         if isinstance(error, errors.ItemError):
             status = {"TIMEOUT": 503, "INTERNAL": 500}.get(error.code, 400)
             return cls(status, f"Item {index}: {error.message}", error.code, index)
         status = 503 if isinstance(error, _MAY_PASS) else 502 if isinstance(error, errors.Unauthorized) else 500
-        return cls(status, error.message, type(error).__name__)
+        # Why the client refuses more work is not the caller's concern.
+        kind = errors.Overloaded if isinstance(error, errors.Overloaded) else type(error)
+        return cls(status, error.message, kind.__name__)
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """One way to speak HTTP."""
+    """The form of the answers of one service."""
 
     name: str
-    """For the metrics."""
+    """Name in the metrics."""
     body_of: Callable[[Refusal], dict[str, Any]]
     schema_status: int = 422
-    """The status for a body of the wrong form."""
+    """Status for a body of the wrong form."""
 
     def refuse(self, refusal: Refusal) -> Response:
-        """Answer a request that is refused."""
+        """Return the answer to a request that is refused."""
         status = self.schema_status if refusal.status == 422 else refusal.status
         return json_response(self.body_of(refusal), status)
 
 
 def json_response(content: Any, status: int = 200) -> Response:
-    """Return JSON; vectors take a tenth of the time of Python's own encoder."""
+    """Return an answer in JSON. For vectors this takes a tenth of the time of Python's own encoder."""
     return Response(to_json(content), status, _HEADERS.get(status), "application/json")
 
 
@@ -96,9 +98,9 @@ class Endpoint:
     answer: Callable[..., Awaitable[Response]]
     summary: str
     body: type[BaseModel] | dict[str, Any] | None = None
-    """Of JSON, or the JSON schema of each field of a form, whose first one is required."""
+    """Class of a JSON body, or the JSON schema of each field of a form; the first field is required."""
     is_open: bool = False
-    """Whether it needs no token, as probes have none."""
+    """True if callers need no token, for probes that have none."""
 
     @property
     def shown_path(self) -> str:
@@ -106,7 +108,7 @@ class Endpoint:
         return self.path.replace(":path}", "}")
 
     def operation(self) -> dict[str, Any]:
-        """Describe it for OpenAPI."""
+        """Return the description of this address for OpenAPI."""
         answers = {"200": {"description": "the answer"}, "default": {"description": "an error of the dialect"}}
         operation: dict[str, Any] = {"summary": self.summary, "responses": answers}
         if "{id" in self.path:

@@ -1,7 +1,7 @@
 """The dialects that answer with lists of vectors: OpenAI's, infinity's, and the plain forms of the replaced service.
 
 infinity has OpenAI's bodies, and answers with a few more fields. The plain forms have a result for each image, with the
-number of an ``ImageStatus``: a bad one fails neither the request nor its neighbours.
+number of an ``ImageStatus``: if one image fails, the others still get their vectors.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Embeddings(BaseModel):
-    """The body of a request for embeddings. Fields that change no vector, such as ``user``, are ignored."""
+    """The body of a request for embeddings. Fields that do not affect vectors, such as ``user``, are ignored."""
 
     input: Any = Field(description=f"One of these, or a list of them: {ITEM_FORMS}")
     model: str = ""
@@ -44,7 +44,7 @@ class Base64Images(BaseModel):
 
 
 async def _embeddings(service: Service, body: Body, *, modality: Modality | None = None) -> Response:
-    """Answer with a vector for each item; an item that fails fails the request. ``modality`` is the default."""
+    """Answer with a vector for each item. If an item fails, the request fails. ``modality`` is the default."""
     asked = await body.json(Embeddings)
     items = items_of(asked.input, modality=asked.modality or modality, most=body.max_items)
     model, batch = await service.embed(asked.model, items, dimension=asked.dimensions)
@@ -96,11 +96,11 @@ async def _embed(service: Service, body: Body, images: list[bytes]) -> Response:
 
 
 async def _list_models(service: Service, _: Body, *, owner: str) -> Response:
-    """Answer with the models that are ready. infinity's client accepts no owner but infinity."""
+    """Answer with the models that are ready. infinity's client only accepts the owner infinity."""
     known: dict[str, ModelInfo] = {}
     try:
         async for ready in service.infos():
-            known.update([ready])  # those before an error count
+            known.update([ready])  # an error comes after all models that are ready
     except ClipError:
         if not known:
             raise
@@ -120,7 +120,7 @@ def _about(service: Service, name: str, model: ModelInfo, owner: str) -> dict[st
         **{"id": name, "object": "model", "created": model.exported_at, "owned_by": owner},
         **{"dimension": model.dimension, "model": model.id},
         **{"vector_id": model.vector_id, "text_vector_id": model.text_vector_id},
-        # What infinity's clients read.
+        # infinity's clients read these fields.
         "backend": "triton",
         "capabilities": ["image_embed", *(["embed"] if model.text else [])],
         "stats": {"queue_absolute": waiting, "results_pending": waiting, "batch_size": model.max_batch_size},

@@ -1,4 +1,4 @@
-"""The items of a request: which are texts, and which are images. An item that may be either is refused."""
+"""Sorts the items of a request into texts and images. An item that may be either is refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DOWNLOAD: Final = """\
     client.embeddings.create(model="clip", input=["data:image/jpeg;base64," + image])"""
 
 _BLANK: Final = " \t\r\n\v\f\0\u00a0\u200b\ufeff"
-"""What a file or another program may put around an item; the last is the byte order mark."""
+"""Characters that a file or another program may put around an item; the last is the byte order mark."""
 _DATA_URI: Final = re.compile(r"data:(image/|[^,]*;base64,|[\w.+-]+/[\w.+-]+[;,])", re.IGNORECASE)
 _URL: Final = re.compile(r"https?://\S+", re.IGNORECASE)
 _ENCODED: Final = re.compile(r"[\w+/=-]{48,}", re.ASCII)
@@ -31,10 +31,10 @@ _ENCODED: Final = re.compile(r"[\w+/=-]{48,}", re.ASCII)
 
 
 def items_of(value: Any, *, modality: Modality | None, most: int) -> list[Item]:
-    """Return the items of ``input``, one or a list of them. Raises Refusal with the position of the one at fault.
+    """Return the items of ``input``, which is one item or a list. Raises Refusal with the position of a wrong item.
 
-    Without a ``modality``, a data URI counts as an image, as in NVIDIA's NIM, and a text that looks like an image in
-    another form is refused: its vector would be that of the letters.
+    Without a ``modality``, a data URI counts as an image, as in NVIDIA's NIM. A text that looks like an image in
+    another form is refused, because its vector would be the vector of the letters.
     """
     values = value if isinstance(value, list) else [value]
     if not values:
@@ -62,7 +62,7 @@ def _item(index: int, value: Any, modality: Modality | None) -> Item:
 
 
 def _guessed(index: int, value: str) -> Item:
-    """Return the image of a data URI, or a text that cannot be meant as an image."""
+    """Return the image of a data URI, or a text that does not look like an image."""
     stripped = value.strip(_BLANK)
     if _DATA_URI.match(stripped):
         return _image(index, stripped)
@@ -78,7 +78,7 @@ def _guessed(index: int, value: str) -> Item:
 
 
 def _is_mixed(letters: str) -> bool:
-    """Whether they have digits and letters of both cases, as base64 has, and hardly a word or a part of a path."""
+    """Return whether ``letters`` hold digits and letters of both cases: base64 does, words and paths rarely do."""
     return all(re.search(kind, letters) for kind in ("[a-z]", "[A-Z]", "[0-9]"))
 
 
@@ -98,5 +98,5 @@ def decoded(index: int, text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):  # ValueError: not ASCII
-        message = f"Item {index} is no base64: it has letters outside of A-Z, a-z, 0-9, + and /, or lacks its padding."
+        message = f"Item {index} is not base64: it has letters outside of A-Z, a-z, 0-9, + and /, or lacks its padding."
         raise Refusal(422, message, index=index) from None

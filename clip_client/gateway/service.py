@@ -1,4 +1,4 @@
-"""What answers are made with: a client for each named model."""
+"""The clients of the gateway, one for each named model."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _logger = logging.getLogger("clip_client.gateway")
 
 _ITEMS: Final = Counter("clip_gateway_items", "Images and texts, by outcome: ok, or the code of an error", ("outcome",))
 _UNNAMED: Final = ("", "default/not-specified")
-"""What a request names if it names no model; the second is infinity's default."""
+"""Names in requests that name no model; the second is infinity's default."""
 _DOWN: Final = (DeadlineExceeded, ModelNotReady, Unavailable)
 _HEALTH_S: Final = 5.0
-"""Seconds for which the result of a health check holds, so that probes cost at most one canary in that time."""
+"""Seconds for which the result of a health check is used. Probes cost at most one canary in that time."""
 
 
 class Service:
-    """Use it as ``async with``, in the event loop of the server."""
+    """Embeds items and checks health. Use it as ``async with``, in the event loop of the server."""
 
     def __init__(self, settings: Settings) -> None:
         config = settings.client_config()
@@ -41,7 +41,7 @@ class Service:
         self._timeout_s = settings.timeout_s
         self._stack = AsyncExitStack()
         self._down: set[str] = set()
-        """Models that do not answer, of which the log has a line."""
+        """Models that do not answer; the log has a line for each."""
         self._health: asyncio.Task[str] | None = None
         self._checked_at = 0.0
 
@@ -55,9 +55,9 @@ class Service:
         await self._stack.aclose()
 
     async def infos(self) -> AsyncGenerator[tuple[str, ModelInfo]]:
-        """Yield the name of each model and what is known of it, those that are ready first.
+        """Yield the name and the description of each model, as soon as it is ready.
 
-        At the end it raises ClipError if a model is not ready, so that no caller of another one waits for it.
+        Raises ClipError at the end if a model is not ready, so that callers of the other models do not wait for it.
         """
 
         async def asked(name: str) -> tuple[str, ModelInfo]:
@@ -74,18 +74,20 @@ class Service:
         finally:
             for one in tasks:
                 one.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)  # an error that nobody takes would be logged
+            await asyncio.gather(*tasks, return_exceptions=True)  # asyncio would log an error that is never read
         if failed is not None:
             raise failed
 
     async def embed(
         self, name: str, items: Sequence[Item], *, dimension: int | None = None
     ) -> tuple[ModelInfo, EmbeddingBatch]:
-        """Embed texts and images with the model of this name or id. Raises ClipError and Refusal, also if the vectors
-        have not ``dimension`` numbers."""
+        """Embed texts and images with the model of this name or id.
+
+        Raises ClipError. Raises Refusal for a request that this model cannot answer, such as another ``dimension``.
+        """
         try:
             return await self._embed_named(name, items, dimension)
-        except ProtocolMismatch:  # the servers may have changed their model, and then the name may mean another
+        except ProtocolMismatch:  # the servers may have changed their model, and the name may mean another model now
             return await self._embed_named(name, items, dimension)
 
     async def _embed_named(
@@ -130,7 +132,7 @@ class Service:
         )
 
     def _note(self, name: str, problem: str) -> None:
-        """Log one line when a model stops to answer, and one when it answers again, which no ``problem`` means."""
+        """Log one line when a model stops answering, and one when it answers again (``problem`` is empty)."""
         if bool(problem) == (name in self._down):
             return
         if problem:
@@ -140,7 +142,7 @@ class Service:
         _logger.warning("model %s: %s", name, problem or "Triton answers again.")
 
     async def model(self, name: str) -> ModelInfo:
-        """Return what is known of a model. Raises ClipError."""
+        """Return the description of a model. Raises ClipError."""
         return await self.clients[name].model(timeout_s=self._timeout_s)
 
     async def named(self, name: str) -> str:
@@ -159,7 +161,7 @@ class Service:
         raise Refusal(404, f"There is no model {name[:100]!r} here; there is: {listed}.", code="model_not_found")
 
     async def require_health(self) -> None:
-        """Raise Refusal with the step that fails if a canary does not get its vector. A check outlives its callers."""
+        """Raise Refusal with the failed step if a canary does not get its vector. A check goes on if callers leave."""
         now = time.monotonic()
         if self._health is None or (self._health.done() and now - self._checked_at > _HEALTH_S):
             self._checked_at, self._health = now, asyncio.create_task(self._check())
@@ -175,7 +177,7 @@ class Service:
 
 
 async def _all_of(calls: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
-    """Await all; if one fails, cancel the others and raise its error."""
+    """Await all calls. If a call fails, cancel the others and raise its error."""
     tasks = [asyncio.ensure_future(call) for call in calls]
     try:
         return await asyncio.gather(*tasks)

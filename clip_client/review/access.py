@@ -1,4 +1,4 @@
-"""Who may use the pages: browsers that were given their secret address, and no other page, host or program."""
+"""Access to the pages, only for browsers that were given the secret address, not for other pages, hosts or programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _HOST: Final = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?")
-"""Names of this computer. With any other the browser was led here by a foreign name server (DNS rebinding)."""
+"""Names of this computer. Any other name comes from a foreign name server (DNS rebinding)."""
 
 _HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -33,24 +33,24 @@ _PAGE: Final = (
 )
 _INCOMPLETE: Final = _PAGE.format(
     "This address is not complete",
-    "Open the whole address that <code>clip-client review</code> shows in the terminal. It is another one each time "
-    "the command starts, so a bookmark of an earlier one leads here, too.",
+    "Open the whole address that <code>clip-client review</code> shows in the terminal. The address changes each time "
+    "the command starts, so a bookmark of an earlier address leads here, too.",
 )
 _USED: Final = _PAGE.format(
     "This address has been used",
-    "It works once. Open the address that <code>clip-client review</code> shows in the terminal, which works until the "
-    "command ends. If your browser has not shown the review, another program on this computer may have used this "
-    "address: end the command with Ctrl-C, and start it with <code>--no-browser</code>.",
+    "It works only once. Open the address that <code>clip-client review</code> shows in the terminal; that address "
+    "works until the command ends. If your browser has not shown the review, another program on this computer may have "
+    "used this address: end the command with Ctrl-C, and start it with <code>--no-browser</code>.",
 )
 
 
 class Access:
-    """ASGI middleware that answers requests of strangers itself.
+    """ASGI middleware that answers requests without the secret itself.
 
-    The addresses of all pages begin with a secret. A cookie would not do: browsers send the cookies of a computer to
-    each of its ports, so a server of another user would receive them.
+    The addresses of all pages begin with a secret. A cookie would be unsafe: browsers send a computer's cookies to all
+    of its ports, so a server of another user would receive them.
 
-    A ticket leads to the pages once. It is for the command line of a browser, which other users can read.
+    A ticket leads to the pages only once. It goes into the command line of a browser, which other users can read.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -58,7 +58,7 @@ class Access:
         self._secret = secrets.token_urlsafe(32)
         self._ticket = secrets.token_urlsafe(32)
         self.path = f"/{self._secret}/"
-        """Path of the first page, below which all others are."""
+        """Path of the first page; the paths of all other pages begin with it."""
         self.path_for_once = f"/?ticket={self._ticket}"
         """Path and query that lead to the first page once."""
 
@@ -80,7 +80,7 @@ class Access:
         await (answer or self._app)(inner, receive, send_with_headers)
 
     def _answer(self, scope: Scope) -> Response | None:
-        """Return the answer to a stranger, and to a browser that brings the ticket; None for a request to pass on."""
+        """Return the answer to a request with a ticket, or without the secret; None for a request to pass on."""
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if not _HOST.fullmatch(host):
@@ -92,7 +92,7 @@ class Access:
         secret, slash, _ = scope["path"].removeprefix("/").partition("/")
         if not hmac.compare_digest(secret.encode(errors="replace"), self._secret.encode()):
             return HTMLResponse(_INCOMPLETE, 403)
-        # A link to the secret address may be on a page of another server, such as one that shows a terminal.
+        # Let links in: the secret address may stand on a page of another server, such as one that shows a terminal.
         is_link = (
             is_read and headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
         )

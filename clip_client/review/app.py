@@ -1,10 +1,11 @@
-"""The review from top to bottom: what was found, the page of a group, a decision, the plan, and carrying it out.
+"""The addresses of the review: the list of groups, the page of a group, decisions, the plan, and carrying it out.
 
-The pages name each other by relative addresses, because all of them are below the secret of the server (``access.py``).
-A list is chosen by its query: ``tier``, ``holds`` (a tier of copies that move on request), ``state`` (``open``,
-``keep``, ``keep-all``, ``different``, ``skip``, ``applied``, or ``staged``: all that can be applied) and ``text``.
+Pages link to each other by relative addresses, because all of them are below the secret of the server (``access.py``).
+The query of a list selects groups by ``tier``, ``holds`` (a tier of copies that move on request), ``state`` and
+``text``. A state is ``open``, ``keep``, ``keep-all``, ``different``, ``skip``, ``applied``, or ``staged`` (all groups
+that can be applied).
 
-A request that changes something is a POST with a JSON body. The answer is that of ``/state``, or ``{"error": "one
+A request that changes something is a POST with a JSON body. It is answered like ``/state``, or by ``{"error": "one
 sentence"}`` with status 400 or 409.
 """
 
@@ -56,21 +57,21 @@ if TYPE_CHECKING:
 
 _ASSETS: Final = ("clip_client.review", "clip_client.dedup.reporting")
 _GROUPS: Final = 50
-"""On one page of the list."""
+"""Groups on one page of the list."""
 _PHOTOS: Final = 60
-"""Of one group that a page shows unless it is asked for more."""
+"""Photos of one group that its page shows by default."""
 _LINES: Final = 200
 """Photos of a plan on one page."""
 _OF_A_JOB: Final = ("what", "number", "done", "total", "run", "is_running", "error", "merge_metadata")
 _MOST_DECODED: Final = 3
-"""Photos at once. They have threads of their own, so that pages never wait for them."""
+"""Photos that are decoded at once. They have their own threads, so that pages never wait for them."""
 _CONTENT: Final = re.compile("[0-9a-f]{64}")
 
 
 def review_app(session: Session, worker: Worker, photos: PhotoSearch | None = None) -> Starlette:
-    """Make the application around one review; who may use it is decided by :class:`~.access.Access`.
+    """Make the application around one review. :class:`~.access.Access` controls who may use it.
 
-    Without ``photos`` its pages cannot search by words.
+    Without ``photos`` the pages cannot search by words.
     """
     to = _Handlers(session, worker, photos)
     return Starlette(
@@ -100,7 +101,7 @@ def review_app(session: Session, worker: Worker, photos: PhotoSearch | None = No
 
 
 class _Handlers:
-    """What answers each address, in the order in which a person meets them."""
+    """The functions that answer the addresses, in the order in which a person meets them."""
 
     def __init__(self, session: Session, worker: Worker, photos: PhotoSearch | None) -> None:
         self._session = session
@@ -110,10 +111,10 @@ class _Handlers:
         self._previews = PreviewCache(session.store.directory / "previews")
         self._decoding = CapacityLimiter(_MOST_DECODED)
 
-    # What was found.
+    # Groups and photos.
 
     def groups(self, request: Request) -> Response:
-        """The list of groups from ``start`` (0) on; while the search runs, how far it is; if it failed, why."""
+        """The list of groups from ``start`` (0) on; the progress while the search runs; the reason if it failed."""
         state = self._state()
         if state["phase"] != READY:
             return self._page("scanning.html.j2" if state["phase"] == SCANNING else "failed.html.j2", state)
@@ -131,7 +132,7 @@ class _Handlers:
         )
 
     def group(self, request: Request) -> Response:
-        """One group, with its first ``most`` photos. The query of the list that led here decides which one is next."""
+        """One group, with its first ``most`` photos. The query of the list that led here decides the next group."""
         state = self._state()
         found, wanted = self._found(request), read_filter(request)
         most = read_number(request, "most", default=_PHOTOS, most=10**6)
@@ -157,7 +158,7 @@ class _Handlers:
         )
 
     def refusals(self, request: Request) -> Response:
-        """Why photos that a person chose to move would stay, as JSON: position -> sentence.
+        """Reasons why photos that a person chose to move would stay, as JSON: position -> sentence.
 
         The query ``keep=0&move=1&move=2`` describes a choice that is not recorded yet.
         """
@@ -178,20 +179,20 @@ class _Handlers:
         jpeg = await to_thread.run_sync(partial(self._jpeg, sha256, size), limiter=self._decoding)
         if jpeg is None:
             raise HTTPException(404, "the photo cannot be shown: it is gone, has changed, or cannot be decoded")
-        # The address names the content, so it never shows anything else.
+        # The browser may keep the picture, because the address names its content.
         return Response(jpeg, media_type="image/jpeg", headers={"cache-control": "private, max-age=3600, immutable"})
 
     def _jpeg(self, sha256: str, size: str) -> bytes | None:
         return self._previews.jpeg(sha256, self._session.paths_of(sha256), size)
 
     def state(self, _request: Request) -> Response:
-        """What changes, as JSON: ``version`` grows with every change, also those of other tabs and processes."""
+        """The state, as JSON: ``version`` grows with every change, including those of other tabs and processes."""
         return JSONResponse(self._state())
 
     # Search by words.
 
     async def search(self, request: Request) -> Response:
-        """The photos nearest to the words ``q``, the uploaded ``photo`` or the photo ``like`` that fit the filters."""
+        """The photos nearest to the words ``q``, the uploaded ``photo`` or the photo ``like``, after the filters."""
         self._need_groups()
         state = self._state()
         wanted = read_wanted(request)
@@ -206,7 +207,7 @@ class _Handlers:
         )
 
     async def upload(self, request: Request) -> Response:
-        """Take the bytes of a photo to search for; the answer is ``{"photo": name}``, for the query of ``/search``."""
+        """Take the bytes of a photo to search for; answer ``{"photo": name}``, for the query of ``/search``."""
         if self._photos is None:
             raise HTTPException(409, "this review has no model to search with")
         size = request.headers.get("content-length", "")
@@ -220,14 +221,14 @@ class _Handlers:
         """Record a choice: ``{"what": "keep", "keep": 0, "move": [1, 2]}`` with positions of photos.
 
         ``what`` may also be ``keep-all``, ``different``, ``skip``, or ``open``, which withdraws a choice. ``most`` is
-        that of the page: a photo that was not on the page does not move.
+        the number of photos on the page: a photo that the page did not show does not move.
         """
         found = self._found(request)
         what, keep, move, most = await read_body(request, what="", keep=0, move=int, most=_PHOTOS)
         return await self._write(lambda: self._session.choose(found.id, what, keep=keep, move=move, most=most))
 
     async def take_back(self, _request: Request) -> Response:
-        """Take the last step back that has not been applied."""
+        """Take back the last step that has not been applied."""
 
         def take_back() -> None:
             if not self._session.take_back():
@@ -236,7 +237,7 @@ class _Handlers:
         return await self._write(take_back)
 
     def rules(self, request: Request) -> Response:
-        """The keep rules, and those that are saved under a name."""
+        """The keep rules, and the rules that are saved under names."""
         self._need_groups()
         state, wanted = self._state(), read_filter(request)
         with self._session.lock:
@@ -246,10 +247,10 @@ class _Handlers:
         )
 
     def count(self, request: Request) -> Response:
-        """How much ``rule=original&rule=folder=/photos`` (in this order) would choose: a part of a page.
+        """Part of a page: how much ``rule=original&rule=folder=/photos`` (in this order) would choose.
 
-        Without a state, open groups are meant; without a rule, the rules of the search hold. If not all groups have
-        been counted, an element has ``data-goes-on``: ask again, and add that to the query.
+        The default state is ``open``; the default rules are those of the search. If some groups are not counted yet, an
+        element has ``data-goes-on``: ask again, and add its value to the query.
         """
         self._need_groups()
         bulk = Bulk(self._session, read_filter(request), used_rules(request.query_params.getlist("rule")))
@@ -275,11 +276,11 @@ class _Handlers:
     # The plan, and carrying it out.
 
     def plan(self, request: Request) -> Response:
-        """What the last plan would move and leave, and what came of it; ``start`` chooses the page."""
+        """The moves of the last plan, the photos that stay, and the results; ``start`` chooses the page."""
         self._need_groups()
         job, state = self._worker.job, self._state()
         lines: dict[str, list[Move | Skip]] = {"failed": [], "stays": [], "moves": [], "moved": []}
-        # As the state has it: a job that has just ended would show its end, and none of its lines.
+        # Ask the state whether the job runs: a job that has just ended would show its end, but no lines.
         if job is not None and not state["job"]["is_running"]:
             for path, planned in job.planned.items():
                 outcome = job.outcomes.get(path)
@@ -296,17 +297,17 @@ class _Handlers:
         )
 
     async def make_plan(self, request: Request) -> Response:
-        """Begin to plan all staged choices: ``{"merge_metadata": true}``; ``/state`` has the ``job``."""
+        """Begin to plan all staged choices: ``{"merge_metadata": true}``; ``/state`` shows the ``job``."""
         (merge_metadata,) = await read_body(request, merge_metadata=False)
         return await self._write(lambda: self._worker.plan(merge_metadata=merge_metadata))
 
     async def apply(self, request: Request) -> Response:
-        """Begin to carry out the plan with this ``number`` of the job: ``{"plan": 1}``."""
+        """Begin to carry out a plan: ``{"plan": 1}``, with the ``number`` of its job."""
         (number,) = await read_body(request, plan=0)
         return await self._write(lambda: self._worker.apply(number))
 
     def history(self, _request: Request) -> Response:
-        """The runs that can be taken back, also those of earlier days and of the command line."""
+        """The runs that can be taken back, including those of earlier days and of the command line."""
         state, job = self._state(), self._worker.job
         failed = [] if job is None else [one for one in list(job.outcomes.values()) if not one.done]
         return self._page("history.html.j2", state, failed=failed, items=self._session.history())
@@ -318,21 +319,21 @@ class _Handlers:
             raise HTTPException(404, "there is no such run")
         return await self._write(lambda: self._worker.restore(run))
 
-    # What they share.
+    # Shared by several addresses.
 
     def _html(self, template: str, **values: Any) -> Response:
         return HTMLResponse(self._templates.get_template(template).render(values))
 
     def _page(self, template: str, state: dict[str, Any], **values: Any) -> Response:
-        """Render a whole page, which shows the state, too.
+        """Render a whole page, which also shows the state.
 
-        The state must be read before anything else that the page shows: what changes meanwhile has a newer version, and
-        the browser loads the page again.
+        Read the state before anything else that the page shows: a change meanwhile then has a newer version, and the
+        browser loads the page again.
         """
         return self._html(template, session=self._session, state=state, **values)
 
     async def _write(self, act: Callable[[], object]) -> Response:
-        """Do what changes something in a thread; answer with the new state, or with the reason why it was refused."""
+        """Run ``act``, which changes something, in a thread; answer with the new state, or the reason of a refusal."""
         self._need_groups()
         try:
             await run_in_threadpool(act)
@@ -369,14 +370,14 @@ class _Handlers:
 
 
 def _size(planned: Move | Skip) -> int:
-    """Return what a line of the plan is about; what goes into an album stays on the disk."""
+    """Return the size in bytes of a line of the plan; 0 for a photo for the album, which stays on the disk."""
     if isinstance(planned, Skip):
         return planned.photo.size_bytes
     return planned.duplicate.size_bytes if planned.folder else 0
 
 
 def _refuse(request: Request, error: Exception) -> Response:
-    """Answer a script in JSON, and a person who opened an address with a page."""
+    """Answer a script with JSON, and a person who opened an address with a page."""
     assert isinstance(error, HTTPException)
     if request.headers.get("sec-fetch-mode") != "navigate":
         return JSONResponse({"error": error.detail}, error.status_code)

@@ -1,6 +1,6 @@
-"""What the pages are asked for, and what their templates show; a malformed request is refused here.
+"""Read the requests of the pages, refuse malformed requests, and prepare the values for the templates.
 
-They share the design of the report and parts of its templates.
+The pages share the design of the report and parts of its templates.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from urllib.parse import urlencode
 import jinja2
 from starlette.exceptions import HTTPException
 
+from clip_client._files import printable
 from clip_client.dedup.files.file_types import suffix_of
 from clip_client.dedup.reporting.html import page_environment
 from clip_client.dedup.reporting.previews import fit
 from clip_client.dedup.reporting.words import TIER_NAMES
 from clip_client.dedup.store.choices import KEEP, OPEN, SKIP
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
-from clip_client.dedup.text import folder_above, printable
+from clip_client.dedup.text import folder_above
 from clip_client.dedup.types import SAFE_TIERS
 from clip_client.review.state.found_groups import APPLIED, STAGED, STAGED_STATES, Filter
 from clip_client.review.state.photo_search import Wanted
@@ -41,12 +42,12 @@ STATE_NAMES: Final = {
     APPLIED: "applied",
 }
 SIDES: Final = {"small": 112, "large": 480}
-"""Longest side of a 4:3 picture on the pages, in CSS pixels, by the size that its address names."""
+"""Name of a size in the address of a picture -> longest side of a 4:3 picture on the pages, in CSS pixels."""
 _UNUSED: Final = ("", "folder=", "path=", "not-path=", "format=")
-"""Rules of which a form has only the name."""
+"""Rules without their argument, as a form sends them."""
 
 
-# What requests ask for: filters, numbers, and JSON bodies.
+# Values of requests: filters, numbers, and JSON bodies.
 
 
 def read_filter(request: Request) -> Filter:
@@ -55,7 +56,7 @@ def read_filter(request: Request) -> Filter:
 
 
 def checked_filter(**given: str) -> Filter:
-    """Return a filter, unless its state is unknown."""
+    """Return a filter. Raises HTTPException (400) for an unknown state."""
     wanted = Filter(**given)
     if wanted.state not in ("", STAGED, *STATE_NAMES):
         raise HTTPException(400, f"a state is one of {', '.join((*STATE_NAMES, STAGED))}")
@@ -63,20 +64,20 @@ def checked_filter(**given: str) -> Filter:
 
 
 def read_wanted(request: Request) -> Wanted:
-    """Read what to search for, and the filters; a text has at most 2,000 characters."""
+    """Read the query of a search and its filters; texts are cut after 2,000 characters."""
     given = {name: text[:2000] for name, text in request.query_params.items()}
     demands = {name: text for name in FILTERS if (text := given.get(name, "").strip())}
     return Wanted(filter=demands, **{name: given.get(name, "") for name in ("q", "photo", "like")})
 
 
 def query_of(wanted: Filter | None, **more: object) -> str:
-    """Return the filter and ``more`` as the query of an address, with its question mark; empty for the first groups."""
+    """Return the filter and ``more`` as the query of an address, with its question mark; empty without any value."""
     used = {name: value for name, value in {**vars(wanted or Filter()), **more}.items() if value}
     return f"?{urlencode(used)}" if used else ""
 
 
 def used_rules(rules: list[str]) -> list[str]:
-    """Leave out what a form sends for rules without an argument, such as ``folder=``."""
+    """Return the rules of a form, without those that lack their argument, such as ``folder=``."""
     if len(rules) > 100 or any(len(rule) > 5000 for rule in rules):
         raise HTTPException(400, "at most 100 rules of at most 5000 characters")
     return [rule for rule in rules if rule not in _UNUSED]
@@ -96,16 +97,17 @@ def read_numbers(request: Request, name: str, *, most: int = 10**9) -> list[int]
 
 
 async def read_body(request: Request, **expected: Any) -> list[Any]:
-    """Read values of the JSON object in the body, in the order in which they are ``expected``.
+    """Read values of the JSON object in the body, in the order of ``expected``.
 
-    An expected value is the default, whose type the value has. If it is a type, the value is a list of that type.
+    An ``expected`` value is the default, and sets the type of the value. If it is a type, the value is a list of that
+    type. Raises HTTPException (400) for other values.
     """
     try:
         values = json.loads(await request.body() or b"{}")
     except ValueError:
-        raise HTTPException(400, "the body is no JSON") from None
+        raise HTTPException(400, "the body is not JSON") from None
     if not isinstance(values, dict):
-        raise HTTPException(400, "the body is no JSON object")
+        raise HTTPException(400, "the body is not a JSON object")
     found = []
     for name, default in expected.items():
         value = values.get(name, [] if isinstance(default, type) else default)
@@ -116,20 +118,20 @@ async def read_body(request: Request, **expected: Any) -> list[Any]:
     return found
 
 
-# What the templates show.
+# Values for the templates.
 
 
 class Option(NamedTuple):
     """One choice of a filter."""
 
     key: str
-    """Empty for all."""
+    """Value of the filter; empty for all groups."""
     name: str
     groups: int
 
 
 def environment(roots: Sequence[str]) -> jinja2.Environment:
-    """Return the environment of all templates; they escape what they show. ``roots`` is what was searched."""
+    """Return the environment of all templates, which escape all values. ``roots`` is what was searched."""
     shared = jinja2.PrefixLoader({"report": jinja2.PackageLoader("clip_client.dedup.reporting")})
     loader = jinja2.ChoiceLoader([jinja2.PackageLoader("clip_client.review"), shared])
     made = page_environment(loader, folder_above(roots))
@@ -144,24 +146,24 @@ def _ending(path: str) -> str:
 
 
 def _fitted(size: tuple[int, int], name: str) -> tuple[int, int]:
-    """Return width and height of a photo of this size on the page; never more than it has."""
+    """Return width and height of a photo of this size on the page, at most its own pixels."""
     return fit(*size, SIDES[name])
 
 
 def _preferred(photo: Photo) -> str:
-    """Return its folder as a keep rule names it; empty if a form cannot hold that name, as with a line break in it."""
+    """Return the photo's folder as a keep rule names it; empty if a form cannot hold the name, as with a line break."""
     folder = photo.in_library.library if photo.in_library is not None else os.path.dirname(photo.path)
     folder = os.path.join(folder, "")
     return folder if printable(folder) == folder else ""
 
 
 def _run_time(run: str, between: str) -> str:
-    """Return when a run was, by the clock of its computer: ``"20261122-181502-1a2b3c4d"`` is ``"2026-11-22 18:15"``."""
+    """Return the local time of a run: ``"20261122-181502-1a2b3c4d"`` becomes ``"2026-11-22 18:15"``."""
     return f"{run[:4]}-{run[4:6]}-{run[6:8]}{between}{run[9:11]}:{run[11:13]}"
 
 
 def _overview(totals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Sum up the groups of one search: the numbers above the list, and on the button that applies."""
+    """Sum up the groups of one search: the numbers above the list, and on the button that applies choices."""
 
     def count(chosen: Sequence[Mapping[str, Any]]) -> int:
         return sum(total["groups"] for total in chosen)
@@ -183,7 +185,7 @@ def _overview(totals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def better_ones(photos: Sequence[Photo]) -> dict[str, set[int]]:
-    """Return field -> the positions of the photos with its best value, if there is a worse one."""
+    """Return field -> positions of the photos with the best value of the field, if other photos have a worse value."""
     values: dict[str, list[float]] = {
         "pixels": [photo.width * photo.height for photo in photos],
         "taken": [bool(photo.metadata.taken) for photo in photos],

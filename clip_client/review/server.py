@@ -1,4 +1,4 @@
-"""The web server around a review: on this computer only, until it is interrupted."""
+"""The web server of a review: for this computer only, until it is interrupted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 HOST: Final = "127.0.0.1"
 _PATIENCE_S: Final = 2
-"""How long open connections may keep the server from ending."""
+"""Longest time that open connections may keep the server from ending."""
 
 
 class CannotListen(ReportedError):
@@ -39,10 +39,10 @@ async def serve(
     opens_browser: bool = False,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Serve the pages, and run ``search`` for them. Returns when the process is told to end by SIGINT or SIGTERM.
+    """Serve the pages, and run ``search`` for them. Returns after SIGINT or SIGTERM.
 
-    ``clip`` embeds what the pages search for; without it they cannot. ``port`` 0 takes a free one. ``say`` gets the
-    address, whose path is a secret. Raises CannotListen.
+    ``clip`` embeds the queries of the pages; without it the pages cannot search by words. ``port`` 0 takes a free port.
+    ``say`` gets the address, whose path is a secret. Raises CannotListen.
     """
     worker = Worker(session)
     with _listening(port) as listener:
@@ -65,14 +65,14 @@ async def serve(
         search_scope = CancelScope()
         searching = asyncio.create_task(_search(session, search, search_scope))
         if opens_browser:
-            # It may start a browser and wait for it.
+            # Open it in a thread: the call may start a browser and wait for it.
             asyncio.get_running_loop().run_in_executor(None, webbrowser.open, address + access.path_for_once)
         server = uvicorn.Server(config)
         try:
             await server.serve(sockets=[listener])
         finally:
             with CancelScope(shield=True):
-                # uvicorn ends all of it only after a signal.
+                # uvicorn cleans up only after a signal, so end everything here.
                 for listening in server.servers if server.started else ():
                     listening.close()
                 session.stop()
@@ -82,19 +82,19 @@ async def serve(
                     task.cancel()
                 await asyncio.wait([searching, *requests])
                 await to_thread.run_sync(worker.join)
-                # Only now are those open that asyncio was accepting.
+                # By now connections that asyncio was still accepting are open, too.
                 for connection in list(server.server_state.connections):
                     connection.transport.abort()
 
 
 async def _search(session: Session, search: Search, scope: CancelScope) -> None:
-    """Unlike the cancelling of a task, that of a scope waits for a thread, which may use a store of the caller."""
+    """Run the search in a scope: cancelling a scope waits for its thread, which may use a store of the caller."""
     with scope:
         await session.search(search)
 
 
 def _listening(port: int) -> socket.socket:
-    # asyncio turns Nagle's algorithm off, which costs 40 ms for each answer, only if the protocol is named.
+    # Name the protocol, so that asyncio turns Nagle's algorithm off, which costs 40 ms for each answer.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

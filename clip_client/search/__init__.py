@@ -1,7 +1,7 @@
-"""Finds photos by words, by another photo, or by a vector: exactly, among what a store or ``clip-client embed`` holds.
+"""Exact search for photos by words, by another photo, or by a vector, in a store or in the output of ``embed``.
 
-The rooms of ``dedup`` never import it. :class:`PhotoIndex` holds vectors and finds the nearest; ``query`` reads what a
-person asks for; ``filters`` and ``pictures`` turn what is near into rows that a person wants to see.
+:class:`PhotoIndex` holds vectors and finds the nearest; ``query`` reads the query of a person; ``filters`` selects
+photos; ``pictures`` lists each found picture once, with its files. The rooms of ``dedup`` never import this package.
 """
 
 from clip_client.search.photo_index import Hit, PhotoIndex

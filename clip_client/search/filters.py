@@ -1,4 +1,4 @@
-"""Which photos count in a search: by date, place, camera, format, size and folder."""
+"""Filters that select the photos of a search: by date, place, camera, format, size and folder."""
 
 from __future__ import annotations
 
@@ -24,31 +24,32 @@ if TYPE_CHECKING:
     from clip_client.search.photo_index import PhotoIndex
 
 FACTS: Final = ("width", "height", "format", "taken_ms", "camera", "latitude", "longitude")
-"""Columns of an index of a store."""
+"""Columns in the index of a store."""
 FILTERS: Final = ("since", "until", "in_folder", "camera", "format", "min_pixels", "near")
 """Arguments of :meth:`Filter.of`, which are the names of the options and of the form fields."""
 
 _EARTH_KM: Final = 6371.0
 _DATE: Final = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?")
 _NAMES: Final = {"jpg": "jpeg", "tif": "tiff", "jxl": "jpeg xl", "heif": "heic", "raw": "raw file"}
-"""What people call a format -> its name, without upper case."""
+"""Common name of a format -> its name in :data:`FORMATS`, case-folded."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """What all results have; None and empty texts demand nothing. What does not say what is asked is left out."""
+    """Conditions that all results meet; None and empty texts set none. A photo does not fit if its value is unknown."""
 
     first_ms: int | None = None
-    """Milliseconds since 1970 by the camera's clock, as ``end_ms``, which is the first that no longer fits."""
+    """Earliest time of capture, in milliseconds since 1970 by the camera's clock."""
     end_ms: int | None = None
+    """Time of capture, in the same unit, from which photos no longer fit."""
     folders: tuple[str, ...] = ()
-    """Absolute paths of the folder: as it was named, and without links."""
+    """Absolute paths of one folder: the named path, and the path without links."""
     camera: str = ""
-    """Part of its make and model, without upper case."""
+    """Part of make and model, case-folded."""
     format: str = ""
-    """As the store names it."""
+    """Name of the format in the store."""
     pixels: float | None = None
-    """The least width times height."""
+    """Least product of width and height."""
     near: tuple[float, float, float] | None = None
     """Latitude and longitude in degrees, north and east positive, and kilometres around this place."""
 
@@ -64,10 +65,10 @@ class Filter:
         min_pixels: str = "",
         near: str = "",
     ) -> Filter:
-        """Read what a person wrote.
+        """Read the texts of a person.
 
-        ``since`` and ``until`` are years, months or days, such as ``"2019"`` or ``"2019-05-03"``, ``min_pixels`` a
-        number, or millions such as ``"2M"``, and ``near`` is ``"LATITUDE,LONGITUDE,KM"``. Raises QueryError for what
+        ``since`` and ``until`` are years, months or days, such as ``"2019"`` or ``"2019-05-03"``. ``min_pixels`` is a
+        number, or millions such as ``"2M"``. ``near`` is ``"LATITUDE,LONGITUDE,KM"``. Raises QueryError for a text that
         cannot be read.
         """
         folder = os.path.abspath(os.path.expanduser(in_folder))
@@ -82,9 +83,9 @@ class Filter:
         )
 
     def rows(self, index: PhotoIndex, store: Store | None = None) -> NDArray[np.bool_] | None:
-        """Tell for each row of the index whether it fits; None if all do.
+        """Tell for each row of the index whether it fits; None if all rows fit.
 
-        Without a ``store`` the keys of the index are paths. Raises QueryError if the index does not know what is asked.
+        Without a ``store`` the keys of the index are paths. Raises QueryError if the index lacks a needed column.
         """
         if self == Filter() or not len(index):
             return None
@@ -94,7 +95,7 @@ class Filter:
                 "folder of the photos instead"
             )
         fits = np.ones(len(index), dtype=bool)
-        with np.errstate(invalid="ignore"):  # NaN, for what is unknown, is less than nothing
+        with np.errstate(invalid="ignore"):  # unknown values are NaN, with which every comparison is false
             if self.first_ms is not None:
                 fits &= _numbers(index, "taken_ms") >= self.first_ms
             if self.end_ms is not None:
@@ -120,7 +121,7 @@ class Filter:
 
 
 def is_below(path: str, folders: Collection[str]) -> bool:
-    """Tell whether a file is in one of ``folders``, at any depth, or is named among them; those are absolute paths."""
+    """Tell whether a file is in one of ``folders`` (absolute paths), at any depth, or is itself in the list."""
     path = os.path.abspath(path)
     while path not in folders and (above := os.path.dirname(path)) != path:
         path = above
@@ -128,11 +129,11 @@ def is_below(path: str, folders: Collection[str]) -> bool:
 
 
 def facts_table(features: pa.Table) -> pa.Table:
-    """Return the columns :data:`FACTS` of stored features, which may have more; unknown is null."""
+    """Return the columns :data:`FACTS` of stored features, which may have further columns; unknown values are null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    # Most photos say the time in EXIF, which alone says milliseconds; others in XMP or IPTC.
+    # Most photos have their time in EXIF, the only block with milliseconds. Other photos have it in XMP or IPTC.
     texts = features.column("taken").to_pylist()
     told = pa.array([None if (moment := _start(text)) is None else _to_ms(moment) for text in texts], pa.int64())
     columns = {name: features.column(name) for name in FACTS}
@@ -150,7 +151,7 @@ def taken_text(taken_ms: int | None) -> str:
 
 
 def _numbers(index: PhotoIndex, name: str) -> NDArray[np.float64]:
-    """Return a column with NaN for what is unknown."""
+    """Return a column, with NaN for unknown values."""
     import pyarrow as pa
 
     numbers: NDArray[np.float64] = index.column(name).cast(pa.float64(), safe=False).to_numpy()
@@ -158,7 +159,7 @@ def _numbers(index: PhotoIndex, name: str) -> NDArray[np.float64]:
 
 
 def _named(index: PhotoIndex, name: str, fits: Callable[[str], bool]) -> NDArray[np.bool_]:
-    """Tell for each row whether its name in a column fits; each different name is looked at once."""
+    """Tell for each row whether its name in a column fits; ``fits`` is called once for each different name."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -182,7 +183,7 @@ def _format_name(text: str) -> str:
 def _km_from(
     place: tuple[float, ...], latitudes: NDArray[np.float64], longitudes: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return how far places are away, by the haversine formula."""
+    """Return the distances of places from ``place`` in kilometres, by the haversine formula."""
     north, east = np.radians(latitudes), np.radians(longitudes)
     latitude, longitude = np.radians(place[0]), np.radians(place[1])
     across = np.cos(latitude) * np.cos(north) * np.sin((east - longitude) / 2) ** 2
@@ -212,7 +213,7 @@ def _pixels(text: str) -> float:
 
 
 def _milliseconds(text: str, name: str) -> tuple[int, int]:
-    """Return when a year, month or day begins, and when the next one does."""
+    """Return the beginnings of a year, month or day and of the next one, in milliseconds since 1970."""
     found = _DATE.fullmatch(text)
     try:
         if found is None:

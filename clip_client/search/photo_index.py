@@ -1,4 +1,4 @@
-"""An index of photos by their vectors, which is searched exactly."""
+"""An index of photos by their vectors, with exact search."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 import numpy as np
 
 from clip_client._errors import VectorsError, require
-from clip_client._vectors.files import stored_batches
+from clip_client._storage.vectors import stored_batches
 from clip_client.search.segment import KEY, ROUNDING, Segment
 from preprocess_ensemble.whole_file import whole_file
 
@@ -24,31 +24,31 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MOST_IN_SEGMENT: Final = 131_072
-"""Vectors: 268 MB with 512 numbers each. Larger segments are not merged, so to add one photo never costs more."""
+"""Most vectors in a segment: 268 MB with 512 numbers each. This limits the cost of adding a photo."""
 _FEWEST_RANKED: Final = 256
-"""Vectors that are ranked again in 32 bits, for a short list of results."""
+"""Least number of vectors that are ranked again in 32 bits."""
 _ABOUT: Final = "index.json"
 _FORMAT: Final = 1
 
 
 class Hit(NamedTuple):
-    """One photo that was found."""
+    """One photo that a search found."""
 
     key: str
-    """Its path; in the index of a store, the SHA-256 of its content in hexadecimal."""
+    """Path of the photo; in the index of a store, the SHA-256 of its content in hexadecimal."""
     score: float
     """Cosine similarity to the query."""
     row: int
-    """Its place in the index."""
+    """Row in the index."""
     facts: Mapping[str, Any]
-    """What else the index knows of it: column by name."""
+    """Name of a further column -> its value for the photo."""
 
 
 class PhotoIndex:
     """Vectors of one id, each with a key, in memory or memory-mapped.
 
-    A search compares the query with every vector in 16 bits, and ranks the best again in 32 bits. It takes as many of
-    them as it needs to be sure that no other vector belongs among the results, so these are those of a full sort.
+    A search compares the query with every vector in 16 bits, and ranks the best again in 32 bits. It ranks so many that
+    no other vector can belong among the results. The results are therefore those of a full sort.
     """
 
     def __init__(self, dimension: int, *, vector_id: str = "") -> None:
@@ -61,9 +61,9 @@ class PhotoIndex:
         self.dimension = dimension
         self.vector_id = vector_id
         self.about: dict[str, Any] = {}
-        """More that :meth:`save` writes down: what JSON can hold."""
+        """Further data that :meth:`save` writes, as JSON."""
         self.folder: Path | None = None
-        """Where it was opened or saved last."""
+        """Folder in which the index was last opened or saved."""
         self._segments: list[Segment] = []
 
     @classmethod
@@ -78,10 +78,10 @@ class PhotoIndex:
 
     @classmethod
     def from_vectors(cls, path: str | os.PathLike[str]) -> Self:
-        """Make an index of what ``clip-client embed`` wrote: a Parquet file, an ``.npz`` file or a folder.
+        """Make an index of the output of ``clip-client embed``: a Parquet file, an ``.npz`` file or a folder.
 
-        Photos without a vector, or without a path, are left out. Raises VectorsError, and OSError if it cannot be
-        opened.
+        Photos without a vector, or without a path, are left out. Raises VectorsError, and OSError if the output cannot
+        be opened.
         """
         index: Self | None = None
         keys: list[str] = []
@@ -102,7 +102,7 @@ class PhotoIndex:
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Self:
-        """Map an index that was saved. Raises FileNotFoundError, and VectorsError if it is damaged."""
+        """Open a saved index, memory-mapped. Raises FileNotFoundError, and VectorsError if the index is damaged."""
         folder = Path(folder)
         while True:
             text = (folder / _ABOUT).read_text("utf-8")
@@ -117,7 +117,7 @@ class PhotoIndex:
             try:
                 index._segments = [Segment.open(folder / name) for name in names]
             except FileNotFoundError:
-                # Another process has just merged this segment into another one.
+                # Another process may have just merged this segment.
                 if (folder / _ABOUT).read_text("utf-8") == text:
                     raise VectorsError(f"the index in {folder} is damaged: a part is missing; remove it") from None
                 continue
@@ -125,9 +125,9 @@ class PhotoIndex:
             return index
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the index into ``folder``, which is made; what has not changed since it was opened is not written.
+        """Write the index into ``folder``, which is made. Segments that are in the folder already are not written.
 
-        A reader sees the old or the new index. One process at a time may save into a folder. Raises OSError.
+        A reader sees the old or the new index. Only one process at a time may save into a folder. Raises OSError.
         """
         self.folder = folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -153,15 +153,15 @@ class PhotoIndex:
         return sum(map(len, self._segments))
 
     def keys(self) -> Iterator[str]:
-        """Yield the key of each vector, in the order of their rows."""
+        """Yield the keys of all vectors, in the order of their rows."""
         for segment in self._segments:
             yield from map(os.fsdecode, segment.photos.column(KEY).to_pylist())
 
     def add(self, keys: Sequence[str], vectors: NDArray[Any], facts: pa.Table | None = None) -> None:
-        """Add vectors (N, D) of any length, each with its key; a key that is there already gets the new vector.
+        """Add vectors (N, D) of any length, each with its key; a new vector replaces an earlier one with its key.
 
-        Rows of NaN or zeros are left out. ``facts`` are more columns about the photos. Raises VectorsError for another
-        dimension, and ValueError for another number of keys.
+        Rows of NaN or zeros are left out. ``facts`` has further columns about the photos. Raises VectorsError for
+        another dimension, and ValueError for another number of keys.
         """
         import pyarrow as pa
 
@@ -171,7 +171,7 @@ class PhotoIndex:
         if vectors.shape[1] != self.dimension:
             raise VectorsError(f"the index has vectors of {self.dimension} numbers, and these have {vectors.shape[1]}")
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-        last = {key: row for row, key in enumerate(keys)}  # of two rows of a key the later one counts
+        last = {key: row for row, key in enumerate(keys)}  # if a key has two rows, the later row counts
         rows = np.array([row for row in last.values() if norms[row] > 0], dtype=np.intp)
         self.remove(keys)
         for start in range(0, len(rows), MOST_IN_SEGMENT):
@@ -185,7 +185,7 @@ class PhotoIndex:
         self._merge()
 
     def remove(self, keys: Iterable[str]) -> int:
-        """Remove the vectors of ``keys``; return how many there were. The rows of others change."""
+        """Remove the vectors of ``keys``; return their number. The row numbers of other vectors change."""
         before, wanted = len(self), _encoded(keys)
         for number, segment in enumerate(self._segments):
             stays = ~segment.holding(wanted)
@@ -195,7 +195,7 @@ class PhotoIndex:
         return before - len(self)
 
     def _merge(self) -> None:
-        """Merge small segments at the end, so that there are few."""
+        """Merge the last segments while they are small, so that there are few segments."""
         import pyarrow as pa
 
         while len(self._segments) > 1:
@@ -206,7 +206,7 @@ class PhotoIndex:
             self._segments[-2:] = [Segment.of(np.concatenate([segment.exact for segment in last]), photos)]
 
     def column(self, name: str) -> Any:
-        """Return a column of what is known of the photos, in the order of their rows, as a ``pyarrow.ChunkedArray``."""
+        """Return a column about the photos, in the order of their rows, as a ``pyarrow.ChunkedArray``."""
         import pyarrow as pa
 
         parts = [chunk for segment in self._segments for chunk in segment.photos.column(name).chunks]
@@ -214,7 +214,7 @@ class PhotoIndex:
 
     @property
     def column_names(self) -> list[str]:
-        """What is known of the photos, besides their keys."""
+        """Names of the columns about the photos, without the keys."""
         return self._segments[0].photos.column_names[1:] if self._segments else []
 
     def holding(self, keys: Iterable[str]) -> NDArray[np.bool_]:
@@ -223,16 +223,16 @@ class PhotoIndex:
         return np.concatenate([np.zeros(0, np.bool_), *(segment.holding(wanted) for segment in self._segments)])
 
     def vector(self, key: str) -> NDArray[np.float32] | None:
-        """Return the unit vector (D,) of a key; None if the index does not have it."""
+        """Return the unit vector (D,) of a key; None for an unknown key."""
         rows = np.flatnonzero(self.holding([key]))
         return self._exact(rows)[0] if len(rows) else None
 
     def nearest(self, query: NDArray[Any], k: int = 10, *, among: NDArray[np.bool_] | None = None) -> list[Hit]:
         """Return the ``k`` photos with the greatest cosine similarity to ``query``, (D,), the best first.
 
-        ``among`` tells for each row whether it counts (:meth:`holding`, or a comparison of a :meth:`column`). Equal
-        ones are in the order of their rows. Raises ValueError for a query without direction, VectorsError for one of
-        another dimension.
+        ``among`` tells for each row whether it counts (:meth:`holding`, or a comparison of a :meth:`column`). Photos
+        with equal similarity are in the order of their rows. Raises ValueError for a query without direction, and
+        VectorsError for a query of another dimension.
         """
         direction = self._direction(query)
         total = len(self) if among is None else int(np.count_nonzero(among))
@@ -241,7 +241,8 @@ class PhotoIndex:
             rows, least = self._candidates(direction, count, among)
             exact = self._exact(rows) @ direction
             order = np.lexsort((rows, -exact))[:k]
-            # What was not ranked again is worse than the last result by more than 16 bits can be wrong.
+            # Stop if all vectors that were not ranked again are worse than the last result, even with the largest
+            # possible error of 16 bits.
             if count >= total or exact[order[-1]] >= least + ROUNDING:
                 break
             count = min(total, 8 * count)
@@ -254,12 +255,14 @@ class PhotoIndex:
             raise VectorsError(f"the index has vectors of {self.dimension} numbers, and the query is {query.shape}")
         norm = np.linalg.norm(query)
         if not 0 < norm < np.inf:
-            raise ValueError("the query is NaN or zero: its image failed, its terms cancel out, or it is no embedding")
+            raise ValueError(
+                "the query is NaN or zero: its image failed, its terms cancel out, or it is not an embedding"
+            )
         direction: NDArray[np.float32] = query / norm
         return direction
 
     def _counted(self, among: NDArray[np.bool_] | None) -> Iterator[tuple[Segment, int, NDArray[np.bool_] | None]]:
-        """Yield each segment that has a row that counts, its first row, and which of its rows count; None for all."""
+        """Yield (segment, its first row, mask of its rows that count or None for all), if any row counts."""
         start = 0
         for segment in self._segments:
             counts = None if among is None else among[start : start + len(segment)]
@@ -296,7 +299,7 @@ class PhotoIndex:
         return [os.fsdecode(photo.pop(KEY)) for photo in photos], photos
 
     def _located(self, rows: NDArray[np.intp]) -> Iterator[tuple[Segment, NDArray[np.intp], NDArray[np.intp]]]:
-        """Yield each segment that has some of ``rows``: where these are in ``rows``, and in the segment."""
+        """Yield (segment, positions in ``rows``, rows in the segment) for each segment with some of ``rows``."""
         start = 0
         for segment in self._segments:
             places = np.flatnonzero((rows >= start) & (rows < start + len(segment)))

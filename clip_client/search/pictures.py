@@ -1,4 +1,4 @@
-"""What a search shows: the pictures nearest to a query, each once, with its files, and a page of them."""
+"""Results of a search: the pictures nearest to a query, each listed once, with its files, and a page of them."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from clip_client._files import FailedFile
     from clip_client.dedup.store.store import Store
-    from clip_client.dedup.types import FailedFile
     from clip_client.search.photo_index import Hit, PhotoIndex
 
 NOTHING: Final = DirectorySet(())
 _SIDE: Final = 320
-"""Longest side of a 4:3 picture of the page, in pixels: about 15 kB of JPEG."""
+"""Longest side of a 4:3 picture on the page, in pixels: about 15 kB of JPEG."""
 _UNKNOWN: Final = (4, 3)
 """Shape of a photo of unknown size."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoundPicture:
-    """One picture, and where its files are."""
+    """One picture, and its files."""
 
     path: str
-    """The nearest of its files that fit, or the best of its copies if that fits, too."""
+    """The best copy of the picture if that fits the filter; else the nearest of its files that fit."""
     score: float
     """Cosine similarity to the query."""
     copies: tuple[str, ...] = ()
-    """The other files that a search for duplicates proved to show the same, and that have not changed since."""
+    """Other unchanged files that a search for duplicates proved to show the same."""
     content: str = ""
-    """SHA-256 in hexadecimal; empty if it is not known."""
+    """SHA-256 in hexadecimal; empty if unknown."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """The columns :data:`~clip_client.search.filters.FACTS`, as far as they are known."""
+    """The known columns of :data:`~clip_client.search.filters.FACTS`."""
 
     @property
     def taken(self) -> str:
-        """When it was taken, ``"2019-05-03 10:11:12"``; empty if it is unknown."""
+        """Time of capture, ``"2019-05-03 10:11:12"``; empty if unknown."""
         return taken_text(self.facts.get("taken_ms"))
 
     def to_mapping(self) -> dict[str, Any]:
@@ -71,45 +71,45 @@ class FoundPictures:
     """The result of one search."""
 
     pictures: tuple[FoundPicture, ...]
-    """The best first."""
+    """Found pictures, the best first."""
     compared: int
-    """Number of rows of the index that fit the filters; ``compared_in_words`` says what they are."""
+    """Number of rows in the index that fit the filters; see :attr:`compared_in_words`."""
     by_content: bool = False
-    """Files with the same bytes have one row."""
+    """True if files with the same bytes have one row."""
     gone: int = 0
-    """Pictures that are nearer than the last one shown, but whose files are no longer there, or have changed."""
+    """Number of pictures nearer than the last shown picture whose files are missing or have changed."""
 
     @property
     def compared_in_words(self) -> str:
-        """``"148 different photos"``: other than in ``dedup``, files with the same bytes count once."""
+        """Text such as ``"148 different photos"``: files with the same bytes count once, unlike in ``dedup``."""
         return counted(self.compared, "different photo" if self.by_content else "photo")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where to search: an index, and what is known of its files."""
+    """A place to search: an index, and the data about its files."""
 
     index: PhotoIndex
     store: Store | None = None
-    """The store that the keys of the index are contents of; without one they are paths."""
+    """Store whose contents are the keys of the index; None if the keys are paths."""
     paths: Mapping[str, Sequence[str]] | None = None
-    """Content -> its files, if no others are shown."""
+    """Content -> its files, if only these files are shown."""
     inside: NDArray[np.bool_] | None = None
-    """Which rows of the index are searched; None for all."""
+    """Mask of the rows of the index that are searched; None for all."""
     roots: Collection[str] = ()
-    """Absolute paths of folders and files; what is not below one of them is not listed. Empty for no limit."""
+    """Absolute paths of folders and files that limit the listed files; empty for no limit."""
     without: DirectorySet = NOTHING
-    """Files that are not listed, such as the photo that is searched for."""
+    """Files that are left out, such as the photo that is searched for."""
     failed: Sequence[FailedFile] = ()
-    """Files that cannot be searched, because they could not be embedded."""
+    """Files that could not be embedded."""
     skipped: Mapping[str, int] = field(default_factory=dict)
-    """Kind -> number of files that are not called like photos."""
+    """Kind -> number of files whose names are not those of photos."""
 
     def find(self, query: NDArray[np.float32], wanted: Filter | None = None, *, top: int = 20) -> FoundPictures:
         """Return the ``top`` pictures nearest to ``query``, (D,), among those that fit the filter.
 
         Proven copies are one picture, shown by a file in the folder of the filter. Raises QueryError, StoreError, and
-        as :meth:`PhotoIndex.nearest`.
+        the errors of :meth:`PhotoIndex.nearest`.
         """
         wanted = wanted or Filter()
         rows = wanted.rows(self.index, self.store)
@@ -129,7 +129,7 @@ class Place:
         return FoundPictures(pictures=tuple(shown), compared=compared, by_content=by_content, gone=gone)
 
     def _pictures(self, hits: Sequence[Hit], wanted: Filter) -> Iterator[FoundPicture | None]:
-        """Yield the pictures of ``hits``, the nearest first; None for one whose files are gone or have changed."""
+        """Yield the pictures of ``hits``, nearest first; None for a picture whose files are gone or have changed."""
         if self.store is None:
             for hit in hits:
                 if not self.without.contains(hit.key):
@@ -146,7 +146,7 @@ class Place:
         listed = {path for path in self.store.files.unchanged(of_all) if not self.without.contains(path)}
         for picture, some in groups.items():
             files = all_files[picture]
-            # The best copy is shown, if it fits: it may have more pixels than the nearest.
+            # Prefer the best copy if it fits, because it may have more pixels than the nearest.
             fitting = (
                 (hit, path)
                 for hit in sorted(some, key=lambda hit: hit.key != picture)
@@ -170,7 +170,7 @@ class Place:
         return self.store.copies.pictures_of(contents, self.store.decisions.all())
 
     def files_of(self, pictures: Iterable[str]) -> dict[str, dict[str, list[str]]]:
-        """Return picture -> its contents, the one that names it first -> where their files were last seen."""
+        """Return picture -> its contents, the naming content first -> the paths at which their files were last seen."""
         assert self.store is not None, "vectors alone have no copies"
         copies = self.store.copies.copies_of(list(pictures), self.store.decisions.all())
         found = {picture: [picture, *copies.get(picture, ())] for picture in pictures}
@@ -182,7 +182,7 @@ class Place:
 
 
 def _shortest_first(paths: Iterable[str]) -> list[str]:
-    """Sort files of the same bytes: what marks a copy, such as "Copy of", makes its name longer."""
+    """Sort files with the same bytes by length: the mark of a copy, such as "Copy of", makes its name longer."""
     return sorted(paths, key=lambda path: len(os.path.basename(path)))
 
 
@@ -193,9 +193,9 @@ def write_page(
     *,
     thumbnail: Callable[[str, int], bytes | None],
 ) -> None:
-    """Write a page for what was found to ``file``, in UTF-8; ``about`` is what ``search --json`` prints.
+    """Write a page with the found pictures to ``file``, in UTF-8. ``about`` is the value of ``search --json``.
 
-    ``thumbnail`` is as for :func:`~clip_client.dedup.reporting.html.write_page`.
+    ``thumbnail`` is that of :func:`~clip_client.dedup.reporting.html.write_page`.
     """
     from clip_client.dedup.reporting.html import report_environment
 

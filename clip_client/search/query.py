@@ -1,4 +1,4 @@
-"""What a person asks for: words and photos that are added and subtracted, as in rclip.
+"""Queries of words and photos that are added and subtracted, as in rclip.
 
 ::
 
@@ -6,8 +6,8 @@
     horse + stripes - 2:grass     three texts, the last with twice the weight
     ./cat.jpg + at night          a photo and a text
 
-A text or photo has the weight 1 unless a number and a colon stand before it. The query is the sum of the unit vectors
-of all terms, each times its weight.
+A number and a colon before a text or photo set its weight, which is otherwise 1. The query is the sum of the unit
+vectors of all terms, each times its weight.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 
 from clip_client._errors import VectorsError
+from clip_client._files import printable
 from clip_client._model import ModelInfo, may_be_compared
-from clip_client.dedup.text import printable
 from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _WEIGHTED: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+):\s*(.*)", re.DOTALL)
 _MOST_WEIGHT: Final = 1000.0
 _NAMED_CHARACTERS: Final = 60
-"""How much of a text a message repeats."""
+"""Number of characters of a text that a message repeats."""
 _SIGNS: Final = re.compile(r"(?:^|(?<=\s))([+-])(?=\s|$)")
 
 
@@ -61,14 +61,14 @@ class Term:
     """One part of a query: either a text or a photo."""
 
     weight: float = 1.0
-    """Below 0 if it is subtracted."""
+    """Negative for a subtracted term."""
     text: str = ""
     photo: str | bytes = ""
-    """A path, or the bytes of an image file."""
+    """Path, or the bytes of an image file."""
 
     @property
     def name(self) -> str:
-        """The text, without the rest of a long one, or the path, for messages."""
+        """The text, shortened if it is long, or the path, for messages."""
         if not self.text:
             return printable(self.photo) if isinstance(self.photo, str) else "the photo"
         return self.text if len(self.text) <= _NAMED_CHARACTERS else f"{self.text[:_NAMED_CHARACTERS]}..."
@@ -76,17 +76,17 @@ class Term:
 
 @dataclass(frozen=True, kw_only=True)
 class QueryVector:
-    """A query as an index takes it."""
+    """The vector of a query, for an index."""
 
     vector: NDArray[np.float32]
     """(D,)"""
     vector_ids: tuple[str, ...]
-    """Of its terms."""
+    """Vector ids of the terms."""
     truncated: tuple[str, ...] = ()
-    """Names of the texts that are too long for the model, which has read only their beginning."""
+    """Names of texts that are too long for the model, which read only their beginning."""
 
     def check(self, vector_id: str) -> None:
-        """Raise VectorsError if it must not be compared with photos of this id; an empty id is unknown."""
+        """Raise VectorsError if the query must not be compared with photos of this id; an empty id is unknown."""
         for own in self.vector_ids:
             if vector_id and not may_be_compared(own, vector_id):
                 raise VectorsError(
@@ -96,17 +96,17 @@ class QueryVector:
 
 
 def terms_of(parts: Sequence[str], *, photos: bool = True) -> list[Term]:
-    """Read the parts of a query: texts, ``+``, ``-``, and, with ``photos``, the paths of existing files.
+    """Read the parts of a query: texts, ``+``, ``-``, and the paths of existing files if ``photos`` is True.
 
-    Texts that follow each other are one. Raises QueryError if it has no term, a sign or a weight without one, or too
-    large a weight.
+    Texts that follow each other are one text. Raises QueryError for an empty query, for a sign or weight that lacks its
+    term, and for too large a weight.
     """
 
     def kind(part: str) -> str:
         return "sign" if part in ("+", "-") else "photo" if photos and is_photo(_weighed(part)[1]) else "text"
 
     terms: list[Term] = []
-    sign = ""  # it waits for its term
+    sign = ""  # the sign of the next term
     for of, some in groupby(filter(None, map(str.strip, parts)), kind):
         if of == "sign":
             sign, *others = some
@@ -127,20 +127,20 @@ def terms_of(parts: Sequence[str], *, photos: bool = True) -> list[Term]:
 def _term(part: str, sign: str, *, is_photo: bool) -> Term:
     weight, name = _weighed(part)
     if not name or weight > _MOST_WEIGHT:
-        raise QueryError(f"{part[:20]} is no term: write a weight up to {_MOST_WEIGHT:g}, a colon, and words behind it")
+        raise QueryError(f"{part[:20]} is not a term: write a weight up to {_MOST_WEIGHT:g}, a colon, and words")
     signed = -weight if sign == "-" else weight
     return Term(weight=signed, photo=os.path.expanduser(name)) if is_photo else Term(weight=signed, text=name)
 
 
 def terms_in(text: str) -> list[Term]:
-    """Read a query in one line, as a person types it into a field; paths are texts there. Raises QueryError."""
+    """Read a query that a person typed into one field, where paths are texts. Raises QueryError."""
     return terms_of([part for part in _SIGNS.split(text) if part.strip()], photos=False)
 
 
 def is_photo(name: str) -> bool:
-    """Tell whether a part of a query is the path of a file, which is then a photo.
+    """Tell whether a part of a query is the path of an existing file, which then counts as a photo.
 
-    A word without a separator or a dot is never one: somewhere there may be a file that is called like a word.
+    A word without a separator or a dot never counts as a path, because a file may have the name of a word.
     """
     path = os.path.expanduser(name)
     return ("." in path or os.sep in path) and os.path.isfile(path)
@@ -154,8 +154,8 @@ def _weighed(part: str) -> tuple[float, str]:
 async def query_vector(clip: QueryEmbedder, terms: Sequence[Term]) -> QueryVector:
     """Embed the terms of a query.
 
-    Raises QueryError for a photo or text that cannot be embedded and for terms that cancel out, and what the client
-    raises: ModelNotReady, for instance, for texts and a model without a text tower.
+    Raises QueryError for a photo or text that cannot be embedded, and for terms that cancel out. Raises the errors of
+    the client, such as ModelNotReady for texts if the model has no text tower.
     """
     texts = [term for term in terms if not term.photo]
     photos = [term for term in terms if term.photo]
@@ -181,8 +181,8 @@ async def query_vector(clip: QueryEmbedder, terms: Sequence[Term]) -> QueryVecto
 async def search(clip: QueryEmbedder, index: PhotoIndex, *parts: str | os.PathLike[str], k: int = 10) -> list[Hit]:
     """Return the ``k`` photos of an index that are nearest to a query, the best first.
 
-    ``parts`` are texts, paths of photos, and the signs ``"+"`` and ``"-"``, as :func:`terms_of` reads them. Raises as
-    :func:`query_vector` and :meth:`QueryVector.check`.
+    ``parts`` are texts, paths of photos, and the signs ``"+"`` and ``"-"``, as :func:`terms_of` reads them. Raises the
+    errors of :func:`query_vector` and :meth:`QueryVector.check`.
     """
     query = await query_vector(clip, terms_of([os.fspath(part) for part in parts]))
     query.check(index.vector_id)

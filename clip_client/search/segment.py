@@ -1,12 +1,12 @@
-"""A part of an index: vectors of photos that are written together, and never changed.
+"""A part of an index: vectors of photos that are written together and never changed.
 
 ::
 
-    scan.faiss    the vectors in 16 bits, which every search reads in full
-    exact.npy     the same in 32 bits, of which a search reads the best
-    photos.arrow  the key of each vector, and what is known of its photo
+    scan.faiss    the vectors in 16 bits; every search reads all of them
+    exact.npy     the vectors in 32 bits; a search reads only the best
+    photos.arrow  the key of each vector, and the columns about its photo
 
-All three are memory-mapped, so that searches share them, and none loads more than it needs.
+All three files are memory-mapped, so that searches share them and load only the parts that they need.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KEY: Final = "key"
 """Column of the keys: paths, or contents in hexadecimal, as bytes."""
 
 ROUNDING: Final = 5e-4
-"""The most by which a cosine of 16-bit numbers differs: each number of a unit vector is off by 2**-11 of itself."""
+"""Largest error of a cosine of 16-bit numbers: each number of a unit vector is off by at most 2**-11 of itself."""
 
 _SCAN, _EXACT, _PHOTOS = "scan.faiss", "exact.npy", "photos.arrow"
 
@@ -40,12 +40,12 @@ class Segment:
         self.exact = exact
         self.photos = photos
         self.name = name
-        """Of the folder that holds it; empty if it is in memory."""
+        """Name of the segment's folder; empty for a segment in memory."""
         self._scan = scan
 
     @classmethod
     def of(cls, vectors: NDArray[np.float32], photos: pa.Table) -> Segment:
-        """Make one in memory of unit vectors, (n, D)."""
+        """Make a segment in memory of unit vectors, (n, D)."""
         import faiss
 
         kind = faiss.ScalarQuantizer.QT_fp16
@@ -56,7 +56,7 @@ class Segment:
 
     @classmethod
     def open(cls, folder: Path) -> Segment:
-        """Map what :meth:`write` wrote. Raises FileNotFoundError, and VectorsError for damaged files."""
+        """Open a segment that :meth:`write` wrote. Raises FileNotFoundError, and VectorsError for damaged files."""
         import faiss
         import pyarrow as pa
         from pyarrow import feather
@@ -68,14 +68,14 @@ class Segment:
         except FileNotFoundError:
             raise
         except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
-            (folder / _SCAN).stat()  # of a missing file, faiss does not say so by a type of its own
+            (folder / _SCAN).stat()  # raises FileNotFoundError; faiss has no such type for a missing file
             raise VectorsError(f"the index in {folder} is damaged ({error}); remove it, and make it again") from error
         if not len(exact) == len(photos) == scan.ntotal:
             raise VectorsError(f"the index in {folder} is damaged: its files differ in length; remove it")
         return cls(exact, photos, scan, folder.name)
 
     def write(self, folder: Path) -> Segment:
-        """Write the files into ``folder``, which must not exist, and map them. Raises OSError."""
+        """Write the files into ``folder``, which must not exist, and open them. Raises OSError."""
         import faiss
         from pyarrow import feather
 
@@ -100,24 +100,24 @@ class Segment:
     def best(
         self, query: NDArray[np.float32], count: int, among: NDArray[np.bool_] | None = None
     ) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
-        """Return the at most ``count`` best cosines with ``query``, (D,), within :data:`ROUNDING`, and their rows.
+        """Return at most ``count`` best cosines with ``query``, (D,), exact to :data:`ROUNDING`, and their rows.
 
         ``among`` tells for each row whether it counts.
         """
         import faiss
 
-        faiss_untyped: Any = faiss  # its stubs do not know what its Python part adds
+        faiss_untyped: Any = faiss  # the stubs lack the names that faiss's Python part adds
         parameters = None
         if among is not None:
             chosen = faiss_untyped.IDSelectorBitmap(np.packbits(among, bitorder="little"))
             parameters = faiss_untyped.SearchParameters(sel=chosen)
-        # faiss divides its threads among queries. One query would wait for threads that have nothing to do, which
-        # costs more than the query itself while other programs run.
+        # Use one thread: faiss divides threads among queries, so a single query would only wait for idle threads. While
+        # other programs run, this costs more than the query itself.
         threads = faiss_untyped.omp_get_max_threads()
         faiss_untyped.omp_set_num_threads(1)
         try:
             (cosines,), (rows,) = self._scan.search(query[None], count, params=parameters)
         finally:
             faiss_untyped.omp_set_num_threads(threads)
-        # If fewer rows count, the others are -1.
+        # faiss fills the result with -1 if fewer rows count.
         return cosines[rows >= 0], rows[rows >= 0]

@@ -1,4 +1,4 @@
-"""The index of the vectors that a store holds: beside them in the store, and made again from them if it is lost."""
+"""The index of a store's vectors. It stands beside them in the store, and is made again from them if it is lost."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 from anyio import to_thread
 
 from clip_client._errors import VectorsError
+from clip_client._storage.lock import AlreadyLocked, exclusive_lock
+from clip_client._storage.sqlite import StoreError
 from clip_client.dedup.features.collect import collect_features
 from clip_client.dedup.features.image_features import ALGORITHM, cached_features
-from clip_client.dedup.store.lock import AlreadyLocked, exclusive_lock
-from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.store.store import Store, folder_name
 from clip_client.search.filters import FACTS, facts_table
 from clip_client.search.photo_index import MOST_IN_SEGMENT, PhotoIndex
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from clip_client._results import Embedder
-    from clip_client.dedup.store.parquet_store import ParquetStore
+    from clip_client._storage.parquet_store import ParquetStore
     from clip_client.dedup.types import OnProgress, PhotoFile
 
 _PATIENCE_S: Final = 120.0
-"""How long to wait for another process that brings the index up to date: a million vectors take it half a minute."""
+"""Longest wait, in seconds, for another process that updates the index; a million vectors take half a minute."""
 
 
 def stored_ids(store: Store) -> dict[str, int]:
-    """Return the id and the dimension of each kind of vectors that a store holds."""
+    """Return id -> dimension of each kind of vectors in a store."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -47,15 +47,15 @@ def stored_ids(store: Store) -> dict[str, int]:
                     schema = pq.read_schema(file)
                 found[schema.metadata[b"vector_id"].decode()] = schema.field("vector").type.list_size
             except (OSError, KeyError, TypeError, AttributeError, pa.ArrowException):
-                continue  # damaged: a search for duplicates computes it again
+                continue  # damaged; a search for duplicates computes its vectors again
     return found
 
 
 def store_index(store: Store, vector_id: str, on_progress: OnProgress | None = None) -> PhotoIndex:
-    """Open the index of the vectors of one id, brought up to date with the store. Its keys are contents.
+    """Update the index of the vectors of one id from the store, and open it. Its keys are contents.
 
-    It has the columns :data:`~clip_client.search.filters.FACTS`. Raises VectorsError if the store has no vectors of
-    this id, and StoreError if it cannot be read or written.
+    The index has the columns :data:`~clip_client.search.filters.FACTS`. Raises VectorsError if the store has no vectors
+    of this id, and StoreError if the store cannot be read or written.
     """
     known = stored_ids(store)
     if vector_id not in known:
@@ -67,7 +67,7 @@ def store_index(store: Store, vector_id: str, on_progress: OnProgress | None = N
     folder = store.directory / "index" / folder_name(vector_id)
     vectors, features = store.vectors(vector_id, known[vector_id]), cached_features(store)
     stamp = _stamp(vectors, features)
-    for path in folder.glob("neutral-*.npz"):  # what a search compared with, before it left that to the reader
+    for path in folder.glob("neutral-*.npz"):  # left by earlier versions, which compared results with these vectors
         with suppress(OSError):
             path.unlink()
     index = _opened(folder)
@@ -90,9 +90,9 @@ def store_index(store: Store, vector_id: str, on_progress: OnProgress | None = N
 
 
 async def embed_files(embedder: Embedder, files: Sequence[PhotoFile], store: Store, on_progress: OnProgress) -> Place:
-    """Embed those of ``files`` that the store does not know yet, and return where to search among them.
+    """Embed new files among ``files``, and return the place to search for them.
 
-    Raises StoreError, and what the embedder raises.
+    Raises StoreError, and the errors of the embedder.
     """
     model = await embedder.model()
 
@@ -115,13 +115,13 @@ async def embed_files(embedder: Embedder, files: Sequence[PhotoFile], store: Sto
 
 
 def _stamp(*tables: ParquetStore) -> str:
-    """Return what changes with every file that is added: the files themselves never change."""
+    """Return a digest of the tables' file names. It changes with every new file; the files themselves never change."""
     names = (name for table in tables for name in sorted(os.listdir(table.folder)) if name.endswith(".parquet"))
     return hashlib.sha256("\n".join(names).encode()).hexdigest()
 
 
 def _opened(folder: Path) -> PhotoIndex | None:
-    """Open an index; None for one that is made again: it is damaged, or has facts of another version."""
+    """Open an index; None if it has to be made again, because it is damaged or has facts of another version."""
     try:
         index = PhotoIndex.open(folder)
     except (FileNotFoundError, VectorsError):
@@ -132,7 +132,7 @@ def _opened(folder: Path) -> PhotoIndex | None:
 def _update(
     index: PhotoIndex, folder: Path, vectors: ParquetStore, features: ParquetStore, on_progress: OnProgress
 ) -> None:
-    """Add what the store has and the index does not. A content without features is added when it has them."""
+    """Add the contents of the store that the index lacks. A content without features is added once it has them."""
     import pyarrow as pa
 
     held = {bytes.fromhex(key) for key in index.keys()}
@@ -157,5 +157,5 @@ def _update(
         about = facts_table(pa.concat_tables(facts).take(order))
         index.add([key.hex() for key in contents], np.concatenate(found), about)
         if len(new) > MOST_IN_SEGMENT:
-            index.save(folder)  # what is written is mapped, and takes no memory
+            index.save(folder)  # frees memory, because saved segments are memory-mapped
     on_progress("indexing", len(new), len(new))

@@ -24,6 +24,6 @@ find "$packages/numpy" -type d -name tests -prune -exec rm -r {} +
 
 # Otherwise the first start would write the backend directory, which the image's user may not.
 "$python" -c '
-from preprocess_ensemble.serving.launcher import backend_directory
-from preprocess_ensemble.tritonserver import find_triton
+from preprocess_ensemble.tritonserver.launcher import backend_directory
+from preprocess_ensemble.tritonserver.installation import find_triton
 print(backend_directory(find_triton()))'

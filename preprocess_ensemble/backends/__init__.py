@@ -1,1 +1,1 @@
-"""The parts of the Triton models. They run inside a server; nothing here may import the client."""
+"""The parts of the Triton models, which run inside a server."""

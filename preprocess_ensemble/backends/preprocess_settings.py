@@ -13,7 +13,7 @@ from preprocess_ensemble.imaging.limits import DecodeLimits
 
 @dataclass(frozen=True, kw_only=True)
 class PreprocessSettings:
-    """What config.pbtxt sets in its ``parameters``."""
+    """The settings in the ``parameters`` of config.pbtxt."""
 
     passport: str
     """Path of model.json, relative to the model's folder."""
@@ -26,7 +26,7 @@ class PreprocessSettings:
     def from_parameters(cls, parameters: Mapping[str, str], instances: int) -> PreprocessSettings:
         """Read the parameters of a model with this number of ``instances``, which share the cores.
 
-        Raises ``ValueError`` that names the parameter, its value and what it may be.
+        Raises ``ValueError`` that names a wrong parameter and its value.
         """
         # Names in capitals are Triton's own, such as EXECUTION_ENV_PATH.
         unknown = sorted(name for name in parameters if name not in _PARAMETERS and not name.isupper())
@@ -79,4 +79,4 @@ _PARAMETERS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "max_metadata_bytes": ("max_metadata_bytes", int),
     "allow_truncated": ("allow_truncated", _read_switch),
 }
-"""Name in config.pbtxt -> field of the settings or of DecodeLimits, and how to read its text."""
+"""Name in config.pbtxt -> (field of the settings or of DecodeLimits, function that reads its text)."""

@@ -1,4 +1,4 @@
-"""What the models that Python runs have in common: a file or text per row, their answers, metrics and passport."""
+"""The common parts of the models that Python runs: a file or text per row, their answers, metrics and passport."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ Outputs = Mapping[str, npt.NDArray[Any]]
 """Name of a tensor -> its rows."""
 
 Increments = Counter[tuple[str, tuple[tuple[str, str], ...]]]
-"""What a batch adds to each counter: its name, and the names and values of its labels."""
+"""(name of a counter, names and values of its labels) -> number that a batch adds to it."""
 
 
 class RowsRequest(NamedTuple):
-    """What one request asks for; a malformed one asks for nothing."""
+    """The content of one request; a malformed request has no rows."""
 
     id: str
-    """The client's own, which its error messages repeat."""
+    """Id that the client gave the request, for log lines."""
     requested: frozenset[str] = frozenset()
     rows: Sequence[bytes] = ()
     problem: str = ""
-    """What is wrong with a malformed request, in one sentence for the client."""
+    """One sentence for the client about a malformed request; empty for a good one."""
 
 
 class RowsModel(ABC):
@@ -47,7 +47,7 @@ class RowsModel(ABC):
     input: ClassVar[str]
     """Name of the input, (N, 1) BYTES."""
     row: ClassVar[str]
-    """What a row is, such as "text"."""
+    """Kind of a row, such as "text"."""
     requests_metric: ClassVar[str]
     rows_metric: ClassVar[str]
     metrics: ClassVar[Mapping[str, str]]
@@ -68,11 +68,11 @@ class RowsModel(ABC):
 
     @abstractmethod
     def load(self, config: Mapping[str, Any], parameters: Mapping[str, str], folder: Path, version: Path) -> None:
-        """Load what the ``config`` of the model in ``folder`` says. Raises ReportedError and ValueError."""
+        """Load the parts that the ``config`` of the model in ``folder`` names. Raises ReportedError and ValueError."""
 
     @abstractmethod
     def answer(self, requests: Sequence[RowsRequest], increments: Increments) -> Iterator[Outputs]:
-        """Yield the outputs for each request, in order, and count in ``increments`` what was done."""
+        """Yield the outputs for each request, in order; add the counts of the work to ``increments``."""
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Return a response for each request, in order."""
@@ -90,7 +90,7 @@ class RowsModel(ABC):
     def described(
         self, request: RowsRequest, outcomes: Sequence[Preprocessed | TokenizedText], increments: Increments
     ) -> Outputs:
-        """Return status and error of the rows of one request, which are counted, and logged if they are defects."""
+        """Return the outputs status and error for the rows of one request; count the rows, and log internal errors."""
         increments[self.requests_metric, (("rows", size_class(len(outcomes))),)] += 1
         for number, outcome in enumerate(outcomes):
             increments[self.rows_metric, (("status", outcome.status.name),)] += 1
@@ -104,7 +104,7 @@ class RowsModel(ABC):
 
 
 def parse(request: Any, name: str, what: str) -> RowsRequest:
-    """Read the input ``name`` of Triton's ``request``; ``what`` a row is, such as "text"."""
+    """Read the input ``name`` of Triton's ``request``; ``what`` is the kind of a row, such as "text"."""
     tensor = pb_utils.get_input_tensor_by_name(request, name)
     if tensor is None:
         problem = f"The request lacks the input {name}: a BYTES tensor of shape [N, 1], one {what} per row."
@@ -120,7 +120,7 @@ def parse(request: Any, name: str, what: str) -> RowsRequest:
 
 
 def respond(request: RowsRequest, outputs: Outputs) -> Any:
-    """Return Triton's response: those of ``outputs`` that are requested, or the problem of a malformed request."""
+    """Return Triton's response: the requested ``outputs``, or the problem of a malformed request."""
     if request.problem:
         return pb_utils.InferenceResponse(error=pb_utils.TritonError(request.problem, pb_utils.TritonError.INVALID_ARG))
     return pb_utils.InferenceResponse(
@@ -161,7 +161,8 @@ def check_dims(config: Mapping[str, Any], name: str, expected: Sequence[int]) ->
 class Counters:
     """The metrics of one model instance, in Prometheus' text on the server's metrics port beside Triton's.
 
-    ``descriptions`` has a text for each name. If Triton refuses them, the model ``name`` runs without and logs that.
+    ``descriptions`` has a text for each name. If Triton refuses the metrics, the model ``name`` runs without them and
+    logs that.
     """
 
     def __init__(self, name: str, descriptions: Mapping[str, str]) -> None:
@@ -177,7 +178,7 @@ class Counters:
             pb_utils.Logger.log_warn(f"{name}: running without its own metrics, because Triton refused them: {error}")
 
     def add(self, increments: Increments) -> None:
-        """Add to the counters: each is a message to the server's process, so count a whole batch first."""
+        """Add to the counters. Each counter needs a message to the server's process, so count a whole batch first."""
         for key, count in increments.items() if self._families else ():
             metric = self._metrics.get(key)
             if metric is None:
@@ -192,7 +193,7 @@ class Counters:
 
 
 def size_class(rows: int) -> str:
-    """Return the range that a number of rows is counted in: 1, 2-4, 5-8, 9-16, ..."""
+    """Return the label of the range that contains ``rows``: 1, 2-4, 5-8, 9-16, ..."""
     if rows <= 1:
         return str(rows)
     most = max(4, 1 << (rows - 1).bit_length())
@@ -201,7 +202,7 @@ def size_class(rows: int) -> str:
 
 
 def restrict_own_regions() -> None:
-    """Let only this process's user open the regions in ``/dev/shm`` that the process has mapped.
+    """Make the regions in ``/dev/shm`` that this process has mapped readable only for its user.
 
     Triton's Python backend makes its regions readable for every user of the machine, and they hold the images of
     clients. A model calls this in ``initialize``, which runs in the process that serves the model, before its first

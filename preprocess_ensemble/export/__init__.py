@@ -1,1 +1,1 @@
-"""From an open_clip model to a checked ``model.onnx``: through PyTorch, or from a skeleton without it."""
+"""Export an open_clip model to a checked ``model.onnx``: through PyTorch, or from a skeleton without PyTorch."""

@@ -1,4 +1,4 @@
-"""Replaces installed files as a whole: an interrupted or rejected export leaves the installed model in place."""
+"""Replace installed files as a whole: an interrupted or rejected export leaves the installed model in place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from preprocess_ensemble.whole_file import whole_file
 
 _PREFIX: Final = ".staging-"
 _LOCK: Final = ".export-lock"
-"""The file that a running export locks; it stays."""
+"""File that a running export locks. The file stays."""
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -31,14 +31,14 @@ def require_space(directory: Path, needed_bytes: int) -> None:
 
 @contextmanager
 def staging_directory(directory: Path, needed_bytes: int) -> Iterator[Path]:
-    """Yield a new, empty directory inside ``directory``, so on the same file system; remove it at the end.
+    """Yield a new, empty directory inside ``directory``, on the same file system; remove it at the end.
 
     Only one export at a time may use ``directory``. The directories of killed exports are removed first. Raises
-    ReportedError if another export is running, or if the disk runs full; ``needed_bytes`` is for that message.
+    ReportedError if another export is running, or if the disk runs full; its message names ``needed_bytes``.
     """
     try:
-        # The kernel releases the lock when its process ends, so each directory found here is abandoned. A soft lock, a
-        # file that outlives a killed process, would not do.
+        # The kernel releases the lock when its process ends, so each directory found here is abandoned. Refuse soft
+        # locks: such a lock is a file that outlives a killed process.
         with FileLock(directory / _LOCK, timeout=0, fallback_to_soft=False):
             for abandoned in directory.glob(f"{_PREFIX}*"):
                 shutil.rmtree(abandoned)
@@ -65,11 +65,11 @@ def install(
 ) -> None:
     """Install a model: delete the folders ``obsolete``, write ``texts``, move ``files`` and then the ``marker``.
 
-    ``files`` maps where each finished file is to where it belongs; ``marker`` is such a pair. Each replaces its
-    predecessor atomically. The old marker is removed before anything changes and the new one moved last, so what
-    belongs to a marker belongs together. If the model only ``adds`` files to what the old marker describes, that one
-    stays until then. The bytes of all ``files`` are on the disk before anything changes; the rest is a few renames and
-    small files.
+    ``files`` maps the path of each finished file to its target; ``marker`` is such a pair. Each file replaces its
+    predecessor atomically. The old marker is removed before anything changes, and the new marker is moved last, so a
+    marker always describes the files beside it. If the model only ``adds`` files to those of the old marker, the old
+    marker stays until the new one replaces it. The bytes of all ``files`` are on the disk before anything changes; the
+    rest is a few renames and small files.
     """
     finished, installed = marker
     for file in (*files, finished):

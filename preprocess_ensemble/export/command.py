@@ -27,14 +27,14 @@ _MODEL: Final = "ViT-B-32"
 _PRETRAINED: Final = "laion2b_s34b_b79k"
 _BOTH: Final = "image,text"
 _MODELS: Final = Path(__file__).with_name("models.md")
-"""Models that are worth a look, in tables as in docs/models.md. The speed is what ``python -m benchmarks towers``
-measures: milliseconds of one thread in fp32, in batches of 8. The recall is the mean of that at 1, 5 and 10."""
+"""Tables of recommended models, as in docs/models.md. ``python -m benchmarks towers`` measures the speed: milliseconds
+of one thread in fp32, in batches of 8. The recall is the mean of the recalls at 1, 5 and 10."""
 _EPILOG: Final = """\
 examples:
   clip-export                                    ViT-B-32 with the LAION-2B weights
   clip-export --model ViT-L-14 --pretrained datacomp_xl_s13b_b90k
   clip-export --pretrained /data/epoch_32.pt     your own checkpoint
-  clip-export --towers image                     without search by words
+  clip-export --towers image                     the image tower alone, without search by words
   clip-export --name big --model ViT-L-14 --pretrained laion2b_s32b_b82k
                                                  beside the default model, for ClipClient(url, model="big")
   clip-export --precision fp16 --tensorrt --repository /srv/models
@@ -43,7 +43,7 @@ examples:
 
 PyTorch is needed for fp16, for weights that are not in a .safetensors file, and for models other than
 {models}.
-The model is compared with PyTorch, or with vectors that PyTorch computed, before it is installed; if it fails, the
+Before it is installed, the model is compared with PyTorch, or with vectors that PyTorch computed. If it fails, the
 repository stays unchanged. Exit status: 0 installed, 1 failed, 2 misused.
 """
 
@@ -65,19 +65,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.list:
         sys.stdout.write(listing())
         return 0
-    # open_clip logs through the root logger, which would repeat each of our errors in other words.
+    # Silence the root logger, through which open_clip would repeat each error in other words.
     logging.basicConfig(level=logging.CRITICAL)
     if options.model is not None:
-        weights = None  # those of another model
+        weights = None  # the environment's weights belong to another model
     model = options.model or model or _MODEL
     pretrained = options.pretrained or weights or ("random" if options.skeleton else _PRETRAINED)
     if not (pretrained.partition(":")[0] == "random" or names_file(pretrained) or Path(pretrained).exists()):
         hub.do_not_wait(_say)
     try:
-        # The extras server and export have no ONNX Runtime, which would be missed only after the download.
+        # Check for ONNX Runtime before the download: the extras server and export do not install it.
         import onnxruntime  # noqa: F401
 
-        # PyTorch takes seconds to load; --help and a wrong option do not need it.
+        # Import it here: PyTorch takes seconds to load, and --help and a wrong option do not need it.
         from preprocess_ensemble.export.exporter import export_model
     except ModuleNotFoundError as error:
         return _missing(error, "local")
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         export_model(
             model=model,
             pretrained=pretrained,
-            precision=options.precision,
+            weights_dtype=options.precision,
             repository=options.repository,
             name=options.name,
             text=options.towers == _BOTH,
@@ -130,8 +130,8 @@ def _parser() -> Parser:
         "--precision",
         default="fp32",
         choices=["fp32", "fp16", "int8"],
-        help="fp16 is for GPUs; int8 (dynamic) is fast on CPUs with AVX512-VNNI or AMX but less accurate; the export "
-        "measures and prints by how much (default: %(default)s)",
+        help="fp16 is for GPUs; int8 (dynamic) is fast on CPUs with AVX512-VNNI or AMX, but less accurate; the export "
+        "measures and prints the accuracy (default: %(default)s)",
     )
     parser.add_argument(
         "--towers",
@@ -143,8 +143,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--name",
         default=DEFAULT_NAME,
-        help="the name under which clients ask for this model; several models can share a repository (default: "
-        "%(default)s)",
+        help="name by which clients select this model; several models can share a repository (default: %(default)s)",
     )
     parser.add_argument(
         "--repository",
@@ -157,8 +156,8 @@ def _parser() -> Parser:
         "--skeleton",
         type=user_path,
         metavar="FILE",
-        help="install nothing, but record the model's graph without its weights, for exports without PyTorch: "
-        "--model FILE.skeleton; with --pretrained, also vectors that such an export is compared with",
+        help="only record the model's graph, without its weights, for later exports without PyTorch (--model "
+        "FILE.skeleton); with --pretrained, also record vectors that such an export is compared with",
     )
     parser.add_argument(
         "--tensorrt",
@@ -173,7 +172,7 @@ def _parser() -> Parser:
         "--tensorrt-cache",
         type=user_path,
         metavar="DIR",
-        help="where the server keeps TensorRT's engines and timings (default: tensorrt in your cache folder)",
+        help="folder for TensorRT's engines and timings on the server (default: tensorrt in your cache folder)",
     )
     parser.add_argument("--list", action="store_true", help="list models: size, speed, languages, licence; no export")
     parser.add_argument("--force", action="store_true", help="export even if the same model is installed already")
@@ -204,12 +203,12 @@ def _say(line: str) -> None:
 
 
 def tables() -> list[list[list[str]]]:
-    """Return the cells of both tables, the headings first: what is known of each model, and the recall by language."""
+    """Return the cells of both tables, headings first: the models with their properties, and the recall by language."""
     return [_cells(block) for block in _blocks() if block.startswith("|")]
 
 
 def listing() -> str:
-    """Return all that ``clip-export --list`` prints."""
+    """Return the output of ``clip-export --list``."""
     aligned = (_aligned(_cells(block)) if block.startswith("|") else block.strip() for block in _blocks())
     return "\n\n".join(aligned) + "\n"
 

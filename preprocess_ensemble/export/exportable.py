@@ -1,4 +1,4 @@
-"""A model that is ready to be exported, and what the two ways to write its graphs have in common."""
+"""A model that is ready to be exported: the base class of both ways to write its graphs."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphOptions:
-    """How to write a graph."""
+    """Options for writing a graph."""
 
     fingerprint: tuple[int, int]
-    precision: str
+    weights_dtype: str
     has_data_file: bool
-    """Whether its weights are in a file of their own."""
+    """Whether its weights are in a separate file."""
     report: Callable[[str], None]
     """Receives one line before each step that takes time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltGraph:
-    """A graph that has been written, and what its vectors are compared with."""
+    """A graph that has been written, and the vectors to compare it with."""
 
     files: list[Path]
-    """The weights' own file if they have one, then the model."""
+    """The separate file of the weights, if any, then the model."""
     expected: npt.NDArray[np.float32] | None
-    """Unit vectors (M, D) for the first M rows, None if there are none; PyTorch's own of these weights if
-    ``other_weights`` is None."""
+    """Unit vectors (M, D) for the first M rows, or None. If ``other_weights`` is None, PyTorch computed them with these
+    weights."""
     other_weights: float | None = None
-    """The least cosine to PyTorch that the same graph reached with other weights."""
+    """Least cosine to PyTorch that the same graph reached with other weights; None if these weights were compared."""
 
 
 class ExportableModel(ABC):
     """A model with weights, ready to be written as graphs: through PyTorch, or from a skeleton.
 
-    ``text_config`` is the section ``text_cfg`` of open_clip's configuration of the model. The sizes of the two towers
-    are those in fp32.
+    ``text_config`` is the section ``text_cfg`` of open_clip's configuration of the model. ``image_bytes`` and
+    ``text_bytes`` are the sizes of the towers in fp32.
     """
 
     def __init__(
@@ -69,27 +69,27 @@ class ExportableModel(ABC):
         self.image_bytes = image_bytes
         self.text_bytes = text_bytes
         self.weights_sha256 = weights_sha256(state)
-        # Both are a single number, or a vector of one. See TextTower of the passport.
+        # Each is a single number, or a vector with one number; see TextTower of the passport.
         self.logit_scale = math.exp(state["logit_scale"].item())
         self.logit_bias: float | None = state["logit_bias"].item() if "logit_bias" in state else None
 
     @property
     @abstractmethod
     def token_kinds(self) -> tuple[int, int, int]:
-        """Length of the context, size of the vocabulary, id of the padding: what ``sample_tokens`` needs."""
+        """Arguments of ``sample_tokens``: length of the context, size of the vocabulary, id of the padding."""
 
     @abstractmethod
     def build(self, rows: Rows, stage: Path, options: GraphOptions) -> BuiltGraph:
-        """Write the graph of a tower into the directory ``stage``: of the one that takes ``rows``, images or texts.
+        """Write the graph of the tower that takes ``rows`` (pixels or token ids) into the directory ``stage``.
 
-        ``rows`` are what it will be checked with: samples and, last, the canary. Build the image tower first. Raises
+        ``rows`` are the inputs for its check: samples and, last, the canary. Build the image tower first. Raises
         ExportError.
         """
 
     def check_tokenizer(self, tokenizer: Tokenizer, report: Callable[[str], None]) -> None:
         """Raise ExportError if open_clip has other token ids than ``tokenizer``.
 
-        Nothing is compared where open_clip may be missing.
+        Without open_clip there is nothing to compare.
         """
         return
 

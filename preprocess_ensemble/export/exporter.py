@@ -1,7 +1,7 @@
-"""Exports the towers of an open_clip model to ONNX files that take raw pixels and token ids, checks and installs them.
+"""Export the towers of an open_clip model to ONNX files that take raw pixels and token ids; check and install them.
 
-The graphs are written through PyTorch if PyTorch and open_clip are installed, and otherwise from a skeleton; the files
-are the same.
+The graphs are written through PyTorch if PyTorch and open_clip are installed, else from a skeleton. Both ways write the
+same files.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
 
     from preprocess_ensemble.model_repository.tensorrt import Tensorrt
 
-PRECISIONS: Final = tuple(parity.REQUIRED_COSINE)
+WEIGHTS_DTYPES: Final = tuple(parity.REQUIRED_COSINE)
 _MAX_FILE_BYTES: Final = 2_000_000_000
 """A protobuf message is limited to 2 GiB; larger weights go to a separate file."""
 _GRAPH_BYTES: Final = 8_000_000
-"""Room for the nodes of a graph, the passport and the configuration: everything but the weights."""
+"""Room for everything besides the weights: the nodes of a graph, the passport and the configuration."""
 _TOKENIZER_BYTES: Final = 40_000_000
 """Room for the files of a tokenizer; the largest, that of SigLIP 2, has 34 MB."""
 
@@ -60,7 +60,7 @@ def export_model(
     *,
     model: str = "ViT-B-32",
     pretrained: str = "laion2b_s34b_b79k",
-    precision: str = "fp32",
+    weights_dtype: str = "fp32",
     repository: Path = Path("triton_models"),
     name: str = DEFAULT_NAME,
     text: bool = True,
@@ -70,17 +70,17 @@ def export_model(
 ) -> Passport:
     """Export ``model`` into the Triton model ``repository`` and return its passport.
 
-    ``model`` is one of open_clip's model names, the path of a JSON file in its format, or that of a skeleton;
+    ``model`` is one of open_clip's model names, the path of a JSON file in its format, or the path of a skeleton.
     ``pretrained`` is a tag, the path of a checkpoint, or ``random[:SEED]``. Several models can be in one repository,
-    each with its ``name``. If the repository does not exist, it is created completely. ``text`` is whether to export
-    the text tower as well; one that is installed stays if it belongs to the same image tower, else it is removed. What
-    is installed already is not exported again unless ``force``, or unless this package writes a later revision of the
-    graph. ``tensorrt`` runs the encoders on TensorRT; see :func:`pending_files`. ``report`` receives one line before
-    each step that takes time.
+    each with its ``name``. If the repository does not exist, it is created completely. ``text`` also exports the text
+    tower. Without it, an installed text tower stays if it belongs to the same image tower; otherwise it is removed.
+    Towers that are already installed are exported again only with ``force``, or if this package writes a later revision
+    of the graph. ``tensorrt`` runs the encoders on TensorRT; see :func:`pending_files`. ``report`` receives one line
+    before each step that takes time.
 
-    Raises ReportedError. After an error or an interruption the model that was installed before stays.
+    Raises ReportedError. After an error or an interruption the previously installed model stays.
     """
-    _check_choice(precision, tensorrt, repository)
+    _check_choice(weights_dtype, tensorrt, repository)
     try:
         names = ModelNames(name)
     except ValueError as error:
@@ -92,7 +92,7 @@ def export_model(
     directory = version_directory(repository, names.encoder)
     directory.mkdir(parents=True, exist_ok=True)
     installed = installed_passport(repository, names)
-    fingerprint = _fingerprint(exportable, precision)
+    fingerprint = _fingerprint(exportable, weights_dtype)
     kept_text = None
     if installed is not None and installed.fingerprint == fingerprint and _has_text_tower(repository, names, installed):
         kept_text = installed.text
@@ -113,14 +113,14 @@ def export_model(
         files: dict[Path, Path] = {}
         passport = kept
         if passport is None:
-            passport, written, sentence = _write_image_tower(exportable, stage, precision, report)
+            passport, written, sentence = _write_image_tower(exportable, stage, weights_dtype, report)
             passport = replace(passport, text=kept_text)
             measured.append(sentence)
             files |= {file: directory / file.name for file in written}
         if with_text:
             stage_of_text = stage / "text"
             stage_of_text.mkdir()
-            tower, written, sentence = _write_text_tower(exportable, stage_of_text, precision, report)
+            tower, written, sentence = _write_text_tower(exportable, stage_of_text, weights_dtype, report)
             passport = replace(passport, text=tower)
             measured.append(f"text tower: {sentence}")
             tokenizer = version_directory(repository, names.tokenize)
@@ -128,7 +128,7 @@ def export_model(
             files |= {stage_of_text / name: tokenizer / name for name in tower.tokenizer_sha256}
         passport_file = stage / PASSPORT_FILE
         passport_file.write_text(passport.to_json(), encoding="ascii")
-        # Any problem of the repository shows here, before anything in it changes.
+        # Find problems of the repository before anything in it changes.
         pending = pending_files(repository, passport, names, tensorrt)
         adds = kept is not None and installed is not None and installed.text is None
         install(files, pending, obsolete, (passport_file, directory / PASSPORT_FILE), adds=adds)
@@ -140,20 +140,21 @@ def export_model(
     report(
         f"installed {passport.id}: {'; '.join(measured)}" if measured else f"removed the text tower of {passport.id}"
     )
-    if precision == "int8":
+    if weights_dtype == "int8":
         report(
-            "serve and compare int8 vectors with one version of ONNX Runtime: others give slightly different vectors"
+            "serve and compare int8 vectors with one version of ONNX Runtime: other versions give slightly different "
+            "vectors"
         )
     return passport
 
 
-def _check_choice(precision: str, tensorrt: Tensorrt | None, repository: Path) -> None:
+def _check_choice(weights_dtype: str, tensorrt: Tensorrt | None, repository: Path) -> None:
     """Raise WrongChoice for an unknown precision, and for TensorRT where it cannot run or git tracks its settings."""
-    if precision not in PRECISIONS:
-        raise WrongChoice(f"Unknown precision {precision!r}; choose {' or '.join(PRECISIONS)}.")
+    if weights_dtype not in WEIGHTS_DTYPES:
+        raise WrongChoice(f"Unknown precision {weights_dtype!r}; choose {' or '.join(WEIGHTS_DTYPES)}.")
     if tensorrt is None:
         return
-    if precision == "int8":
+    if weights_dtype == "int8":
         raise WrongChoice("TensorRT does not take an int8 export: use --precision fp16 or fp32 with --tensorrt.")
     if (repository.resolve().parent / ".git").exists() and repository.name == HERE.name:
         raise WrongChoice(
@@ -163,7 +164,7 @@ def _check_choice(precision: str, tensorrt: Tensorrt | None, repository: Path) -
 
 
 def load_exportable(model: str, pretrained: str) -> ExportableModel:
-    """Return the model with its weights: through PyTorch if it is installed, otherwise from its skeleton.
+    """Return the model with its weights: through PyTorch if that is installed, otherwise from its skeleton.
 
     Raises ExportError.
     """
@@ -183,34 +184,35 @@ def load_exportable(model: str, pretrained: str) -> ExportableModel:
 def load_model(model: str, pretrained: str) -> nn.Module:
     """Return the open_clip network that :func:`export_model` exports, in fp32, on the CPU, in evaluation mode.
 
-    It needs PyTorch. Raises ExportError.
+    Needs PyTorch. Raises ExportError.
     """
     from preprocess_ensemble.export.pytorch.open_clip_model import find_source, load_open_clip_model
 
     return load_open_clip_model(find_source(model, pretrained))
 
 
-def _fingerprint(exportable: ExportableModel, precision: str) -> tuple[int, int]:
+def _fingerprint(exportable: ExportableModel, weights_dtype: str) -> tuple[int, int]:
     """Return the fingerprint of the image tower."""
     return compute_fingerprint(
         model=exportable.source.model,
         weights_sha256=exportable.weights_sha256,
         preprocess=exportable.config.to_mapping(),
-        precision=precision,
+        weights_dtype=weights_dtype,
     )
 
 
 def _write_image_tower(
-    exportable: ExportableModel, stage: Path, precision: str, report: Callable[[str], None]
+    exportable: ExportableModel, stage: Path, weights_dtype: str, report: Callable[[str], None]
 ) -> tuple[Passport, list[Path], str]:
     """Write the image tower into the folder ``stage``, and check it.
 
-    Returns its passport, without a text tower, its files, the model last, and what was measured. Raises ExportError.
+    Returns (its passport without a text tower, its files with the model last, the measurement in words). Raises
+    ExportError.
     """
     rows = parity.check_pixels(exportable.config)
     options = GraphOptions(
-        fingerprint=_fingerprint(exportable, precision),
-        precision=precision,
+        fingerprint=_fingerprint(exportable, weights_dtype),
+        weights_dtype=weights_dtype,
         has_data_file=_has_data_file(exportable.image_bytes),
         report=report,
     )
@@ -223,7 +225,7 @@ def _write_image_tower(
         preprocess=exportable.config.to_mapping(),
         preprocess_id=exportable.config.id,
         dimension=len(canary),
-        precision=precision,
+        weights_dtype=weights_dtype,
         fingerprint=options.fingerprint,
         parity=measured,
         canary=Canary.of(parity.canary_image(), canary),
@@ -235,11 +237,11 @@ def _write_image_tower(
 
 
 def _write_text_tower(
-    exportable: ExportableModel, stage: Path, precision: str, report: Callable[[str], None]
+    exportable: ExportableModel, stage: Path, weights_dtype: str, report: Callable[[str], None]
 ) -> tuple[TextTower, list[Path], str]:
     """Write the text tower and its tokenizer into the folder ``stage``, and check it.
 
-    Returns its part of the passport, its files, the model last, and what was measured. Raises ExportError.
+    Returns (its part of the passport, its files with the model last, the measurement in words). Raises ExportError.
     """
     config, sha256 = write_tokenizer(stage, exportable.text_config)
     tokenizer = Tokenizer.load(stage, config, sha256)
@@ -252,9 +254,9 @@ def _write_text_tower(
             weights_sha256=exportable.weights_sha256,
             tokenizer=asdict(config),
             tokenizer_sha256=sha256,
-            precision=precision,
+            weights_dtype=weights_dtype,
         ),
-        precision=precision,
+        weights_dtype=weights_dtype,
         has_data_file=_has_data_file(exportable.text_bytes),
         report=report,
     )
@@ -274,9 +276,9 @@ def _write_text_tower(
 
 
 def _needed_bytes(exportable: ExportableModel, *, image: bool, text: bool) -> int:
-    """Return how much room these towers need on the disk."""
+    """Return the bytes that these towers need on the disk."""
     weights = [exportable.image_bytes] * image + [exportable.text_bytes] * text
-    # Twice the weights if they are moved to a separate file.
+    # Weights that are moved to a separate file take twice their size meanwhile.
     return sum(size * (2 if _has_data_file(size) else 1) + _GRAPH_BYTES for size in weights) + _TOKENIZER_BYTES * text
 
 
@@ -289,7 +291,7 @@ def _is_current(tower: Passport | TextTower) -> bool:
 
 
 def _has_text_tower(repository: Path, names: ModelNames, passport: Passport) -> bool:
-    """Return whether the passport describes a text tower whose files are there."""
+    """Return whether the passport describes a text tower, and all its files exist."""
     model = version_directory(repository, names.text_encoder) / MODEL_FILE
     tokenizer = version_directory(repository, names.tokenize)
     files = [] if passport.text is None else [model, *(tokenizer / name for name in passport.text.tokenizer_sha256)]
@@ -297,9 +299,10 @@ def _has_text_tower(repository: Path, names: ModelNames, passport: Passport) -> 
 
 
 def _text_folders(repository: Path, names: ModelNames) -> list[Path]:
-    """Return the folders of an exported text tower; none if the tokenizing step, which is last, is not of this package.
+    """Return the folders of an exported text tower, that of the tokenizing step last.
 
-    That step is written first and removed last, so it is there whatever an export that was killed has left.
+    Returns none if that step does not belong to this package. The step is written first and removed last, so it exists
+    even after an export that was killed.
     """
     model_py = version_directory(repository, names.tokenize) / "model.py"
     if not model_py.exists() or "preprocess_ensemble" not in model_py.read_text(encoding="utf-8"):

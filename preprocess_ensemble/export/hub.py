@@ -1,4 +1,4 @@
-"""The Hugging Face hub: weights and tokenizers come from it, into the cache that open_clip uses as well."""
+"""Downloads of weights and tokenizers from the Hugging Face hub, into the cache that open_clip also uses."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
 def do_not_wait(report: Callable[[str], None]) -> None:
-    """Tell huggingface_hub to use only its cache if the hub cannot be reached.
+    """If the hub cannot be reached, make huggingface_hub use only its cache.
 
-    Otherwise it tries each file six times with growing pauses, most of a minute in all, before it fails. It reads the
-    variable when it is imported, so this must run before open_clip is imported.
+    Otherwise huggingface_hub tries each file six times with growing pauses, most of a minute in all, before it fails.
+    It reads the environment variable at its import, so call this before open_clip is imported.
     """
     endpoint = os.environ.get("HF_ENDPOINT", _HUB)
     try:
@@ -42,8 +42,7 @@ def do_not_wait(report: Callable[[str], None]) -> None:
 def download_weights(model: str, tag: str, repository: str, file: str) -> Path:
     """Return the path of ``file`` of the hub's ``repository``, from the cache or downloaded with a progress bar.
 
-    A download that broke off or was killed is continued. Raises ExportError if that fails, or if the file is
-    damaged.
+    An interrupted download is continued. Raises ExportError if the download fails, or if the file is damaged.
     """
     try:
         import huggingface_hub
@@ -56,7 +55,7 @@ def download_weights(model: str, tag: str, repository: str, file: str) -> Path:
         if not isinstance(huggingface_hub.try_to_load_from_cache(repository, file), str):
             _fetch(repository, file)
         path = Path(huggingface_hub.hf_hub_download(repository, file))
-    except Exception as error:  # its own errors, those of its HTTP library, or of the file system
+    except Exception as error:  # errors of huggingface_hub, of its HTTP library or of the file system
         raise weights_unavailable(model, tag, tried=repository, error=error) from error
     _verify(path)
     return path
@@ -65,8 +64,9 @@ def download_weights(model: str, tag: str, repository: str, file: str) -> Path:
 def _fetch(repository: str, file: str) -> None:
     """Download a file into its place in the hub's cache, where ``hf_hub_download`` finds it.
 
-    Since huggingface_hub 1.18, ``hf_hub_download`` itself starts again after a kill. Its place is named after its
-    SHA-256, so what is there was part of the same file. Raises what huggingface_hub raises.
+    Since huggingface_hub 1.18, ``hf_hub_download`` itself starts from the beginning after a kill. The partial file is
+    named after the SHA-256 of the whole file, so it always belongs to the same file. Raises the errors of
+    huggingface_hub.
     """
     from filelock import FileLock
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
@@ -103,7 +103,7 @@ def _fetch(repository: str, file: str) -> None:
 
 
 def _verify(path: Path) -> None:
-    """Compare the file with its SHA-256, which is the name of the cached file that ``path`` links to."""
+    """Check the SHA-256 of a file, which is the name of the cached file that ``path`` links to. Raises ExportError."""
     cached = path.resolve()
     if not _SHA256.fullmatch(cached.name):
         return
@@ -118,14 +118,14 @@ def _verify(path: Path) -> None:
 
 
 def download_folder(repository: str, needed: str, optional: str) -> Path:
-    """Return the folder of two files of the hub's ``repository``, of which it may lack the second one.
+    """Return the folder with the file ``needed`` of the hub's ``repository``, and with ``optional`` if it exists.
 
-    Raises what huggingface_hub raises.
+    Raises the errors of huggingface_hub.
     """
     import huggingface_hub
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
-    # First the one that must be there: without the hub, each takes half a minute to fail.
+    # Get the needed file first: without the hub, each file takes half a minute to fail.
     folder = Path(huggingface_hub.hf_hub_download(repository, needed)).parent
     try:
         huggingface_hub.hf_hub_download(repository, optional)
@@ -137,7 +137,7 @@ def download_folder(repository: str, needed: str, optional: str) -> Path:
 
 
 def weights_unavailable(model: str, tag: str, *, tried: str, error: BaseException) -> ExportError:
-    """Return the error for pretrained weights that cannot be downloaded, with what can be done instead."""
+    """Return the error for pretrained weights that cannot be downloaded, with alternatives."""
     return ExportError(
         f"The weights {tag!r} of {model} are not in the cache and cannot be downloaded.\n"
         f"  tried: {tried}\n"
@@ -151,13 +151,13 @@ def weights_unavailable(model: str, tag: str, *, tried: str, error: BaseExceptio
 
 
 def failure(error: BaseException) -> str:
-    """Return why a download failed, in one line."""
+    """Return the reason why a download failed, in one line."""
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     root = error
     while deeper := root.__cause__ or root.__context__:
         root = deeper
     if isinstance(root, OfflineModeIsEnabled):
-        # Its own text tells the user to unset a variable that clip-export may have set itself.
+        # Replace its text, which asks the user to unset a variable that clip-export may have set itself.
         return "only the cache was searched, because the hub does not answer or HF_HUB_OFFLINE is set"
     return first_line(root)

@@ -1,4 +1,4 @@
-"""What to export: a model's name and the origin of its weights."""
+"""The source of an export: a model's name and the origin of its weights."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Final
 from preprocess_ensemble.errors import ReportedError
 
 _FIRST_SEED: Final = 2700
-"""Generator seed of ``random:0``. Skeletons use smaller ones; with this one the random weights tell the copies among
-the sample photos from different photos at a cosine of 0.998, in ViT-B-32 and in the small test model."""
+"""Generator seed of ``random:0``. Skeletons use smaller seeds. The random weights of this seed separate copies from
+different photos among the sample photos at a cosine of 0.998, in ViT-B-32 and in the small test model."""
 _RANDOM: Final = re.compile(r"random(?::(\d+))?")
 
 SKELETON_SUFFIX: Final = ".skeleton"
 SHIPPED: Final = Path(__file__).with_name("skeletons")
-"""Where the skeletons of this package are."""
+"""Folder with the skeletons of this package."""
 
 
 class ExportError(ReportedError):
@@ -31,11 +31,11 @@ class WrongChoice(ExportError):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSource:
-    """What to load; the names have been checked."""
+    """The model and weights to load, with checked names."""
 
     model: str
     pretrained: str
-    """As in the passport: a tag, ``file:NAME`` or ``random:SEED``."""
+    """Origin of the weights, in the form of the passport: a tag, ``file:NAME`` or ``random:SEED``."""
     seed: int | None = None
     """Generator seed of random weights."""
     checkpoint: Path | None = None
@@ -61,20 +61,20 @@ def choose_weights(model: str, pretrained: str, tags: Iterable[str]) -> ModelSou
 
 
 def names_file(pretrained: str) -> bool:
-    """Return whether weights are named as a file: with an ending or a folder, which no tag has."""
+    """Return whether ``pretrained`` names a file: it has an ending or a folder, which tags do not have."""
     path = Path(pretrained)
     return bool(path.suffix) or len(path.parts) > 1
 
 
 def check_activation(model: str, tag: str, *, trained_quick: bool, model_quick: bool) -> None:
-    """Reject weights with an activation that they were not trained with: open_clip only warns. Raises WrongChoice."""
+    """Raise WrongChoice for weights that were trained with another activation; open_clip itself only warns."""
     if trained_quick != model_quick:
         other = f"{model}-quickgelu" if trained_quick else model.removesuffix("-quickgelu")
         raise WrongChoice(f"The weights {tag!r} were trained with another activation; use --model {other}.")
 
 
 def shipped_models() -> list[str]:
-    """Names of the models whose skeletons are part of this package."""
+    """Return the names of the models whose skeletons are part of this package."""
     return sorted(path.name.removesuffix(SKELETON_SUFFIX) for path in SHIPPED.glob(f"*{SKELETON_SUFFIX}"))
 
 

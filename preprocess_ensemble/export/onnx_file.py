@@ -1,4 +1,4 @@
-"""The form in which a graph is written: versions that the oldest server reads, few shapes, int8, weights beside it."""
+"""Write a graph: with versions that the oldest server reads, few shapes, int8, and weights beside it."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ IR_VERSION: Final = 8
 
 _IN_FP32: Final = ("ArgMax", "LayerNormalization", "Softmax")
 _ROWS: Final = (2, 3)
-"""Batch sizes whose shapes are compared: a value that is the same for both does not depend on the batch."""
+"""Batch sizes whose shapes are compared: a value that is equal for both does not depend on the batch."""
 _LARGEST: Final = 64
 """Maximum number of elements of a shape value; expanded weights are larger."""
 
 
 def save(model: onnx.ModelProto, file: Path, *, weights: str | None = None) -> list[Path]:
-    """Write ``model``, with its weights in a file of the name ``weights`` if there is one; return the files.
+    """Write ``model`` to ``file``, and its weights to a separate file ``weights`` if that is given; return the files.
 
-    Raises ExportError if it has another opset or IR version.
+    Raises ExportError if the model has another opset or IR version.
     """
     found = (model.ir_version, {opset.domain: opset.version for opset in model.opset_import})
     if found != (IR_VERSION, {"": OPSET}):
@@ -45,7 +45,7 @@ def save(model: onnx.ModelProto, file: Path, *, weights: str | None = None) -> l
         return [file]
     beside = file.with_name(weights)
     onnx.save_model(model, str(file), save_as_external_data=True, location=weights)
-    # onnx makes that file readable for its owner only; the server may run as another user.
+    # onnx makes the file of the weights readable for its owner only, but the server may run as another user.
     shutil.copymode(file, beside)
     return [beside, file]
 
@@ -54,7 +54,8 @@ def quantize(file: Path) -> None:
     """Convert the weights of the matrix products in ``file`` to int8, with one scale per column.
 
     Activations are quantised when the model runs, with a scale that depends on the batch: a neighbour may change a
-    vector as much as the rounding does. The convolution of the patches stays fp32: ONNX Runtime has no fast int8 one.
+    vector as much as the rounding does. The convolution of the patches stays fp32, because ONNX Runtime has no fast
+    convolution in int8.
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -63,8 +64,8 @@ def quantize(file: Path) -> None:
         str(file),
         op_types_to_quantize=["MatMul", "Gemm"],
         per_channel=True,
-        # Weights from -64 to 64. With larger ones, processors without VNNI overflow and give vectors that differ by
-        # 0.008 for the small test model.
+        # Limit weights to -64 to 64. With larger weights, processors without VNNI overflow: vectors of the small test
+        # model differ by 0.008.
         reduce_range=True,
         weight_type=QuantType.QInt8,
     )
@@ -77,9 +78,9 @@ def quantize(file: Path) -> None:
 
 
 def compute_in_fp32(model: onnx.ModelProto) -> None:
-    """Cast to fp32, and back, around those nodes of an fp16 ``model`` that fp16 would spoil or CUDA lacks.
+    """Cast to fp32 and back around the nodes of an fp16 ``model`` that need fp32.
 
-    The sums of layer norms and softmaxes overflow in fp16 for some inputs; the L2 norm is written in fp32 already. ONNX
+    The sums of layer norms and softmaxes overflow in fp16 for some inputs; the L2 norm is already in fp32. ONNX
     Runtime's CUDA provider has no ArgMax of integers.
     """
     graph, full, half = model.graph, onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
@@ -103,11 +104,11 @@ def compute_in_fp32(model: onnx.ModelProto) -> None:
 def fold_shapes(model: onnx.ModelProto) -> None:
     """Replace the shapes in ``model`` that do not depend on the batch with constants.
 
-    PyTorch's exporter reads the shape of a tensor again each time it reshapes it, in a thousand nodes for ViT-B-32. On
-    a GPU these nodes run on the CPU between the kernels. Those that end in a float (the scale of attention) need a copy
-    to the device, and ONNX Runtime does not support CUDA graphs with such a copy.
+    PyTorch's exporter reads the shape of a tensor for each reshape, in a thousand nodes for ViT-B-32. On a GPU these
+    nodes run on the CPU between the kernels. Nodes that end in a float (the scale of attention) need a copy to the
+    device, and ONNX Runtime does not support CUDA graphs with such a copy.
 
-    A ``Reshape`` target that depends on the batch in one position gets -1 there. Other shape inputs that vary stay
+    If a ``Reshape`` target depends on the batch in one position, it gets -1 there. Other shape inputs that vary stay
     unchanged. The batch must be the only dynamic dimension of every input.
     """
     graph = model.graph
@@ -116,18 +117,18 @@ def fold_shapes(model: onnx.ModelProto) -> None:
     constants = {name: value for name, value in first.items() if _same(value, second[name])}
     for node in graph.node:
         if node.op_type == "Reshape" and (target := _with_one_unknown(node, first, second)) is not None:
-            # A new name: other nodes may need the value itself.
+            # Use a new name, because other nodes may need the value itself.
             name = f"{node.input[1]}/fixed"
             constants[name] = target
             node.input[1] = name
-    # Drop the nodes whose outputs are all constants now.
+    # Drop nodes whose outputs are now all constants.
     kept = [node for node in graph.node if not all(output in constants for output in node.output)]
     used = _keep_used(graph, kept)
     graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items() if name in used)
 
 
 def _shape_values(graph: onnx.GraphProto) -> list[str]:
-    """Names of all values that are computed from shapes and constants only, in order."""
+    """Return the names of all values that are computed from shapes and constants only, in order."""
     known = {tensor.name for tensor in graph.initializer}
     found: list[str] = []
     for node in graph.node:
@@ -140,12 +141,12 @@ def _shape_values(graph: onnx.GraphProto) -> list[str]:
 
 
 def _evaluated(model: onnx.ModelProto, names: Sequence[str]) -> list[dict[str, Array]]:
-    """The values of these names for each batch size in ``_ROWS``, without those that are too large to be shapes."""
+    """Return name -> value for each batch size in ``_ROWS``, without values that are too large to be shapes."""
     from onnxruntime import GraphOptimizationLevel
 
     graph = model.graph
     outputs = len(graph.output)
-    # Not on a copy of the model, which would hold its weights twice.
+    # Change the model itself for a moment: a copy would hold its weights twice.
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     file = model.SerializeToString()
     del graph.output[outputs:]
@@ -170,7 +171,7 @@ def _same(first: Array, second: Array | None) -> bool:
 
 
 def _with_one_unknown(node: onnx.NodeProto, first: dict[str, Array], second: dict[str, Array]) -> Array | None:
-    """The target of a ``Reshape`` with -1 where it depends on the batch; None if -1 cannot express it."""
+    """Return the target of a ``Reshape``, with -1 where it depends on the batch; None if -1 cannot express it."""
     target, other = first.get(node.input[1]), second.get(node.input[1])
     if target is None or other is None or target.shape != other.shape or _same(target, other):
         return None

@@ -1,4 +1,4 @@
-"""What an exported model must compute before it is installed: PyTorch's vectors, also beside rows that failed."""
+"""The check of an exported model before it is installed: it must compute PyTorch's vectors, even beside failed rows."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 
 REQUIRED_COSINE: Final[Mapping[str, float]] = {"fp32": 0.9999, "fp16": 0.9999, "int8": 0.999}
 """Precision -> the lowest allowed cosine similarity to PyTorch fp32. Duplicates are decided within a cosine distance of
-0.01 to 0.03, so int8 may use a tenth of the smallest such distance. Trained weights may need more than that."""
+0.01 to 0.03, so int8 may use a tenth of the smallest such distance. With trained weights int8 may differ by more."""
 
 _ROUNDING: Final = 1e-6
-"""Largest difference of a number of a unit vector in fp32; 1.5e-7 was measured."""
+"""Largest allowed difference between numbers of unit vectors in fp32; 1.5e-7 was measured."""
 
 CANARY_TEXT: Final = "A red disc above blue stripes, on a field that fades from green."
-"""Describes the canary image. It has capital letters and punctuation, so a skipped cleaning shows in its vector."""
+"""Text about the canary image. Its capital letters and punctuation make a skipped cleaning visible in its vector."""
 
 
 def canary_image() -> bytes:
     """Return a PNG file of 160x120 RGB pixels, a few KB.
 
-    It is PNG because every decoder gives the same pixels for it. It is no square, and it changes under a mirror, a
-    rotation or swapped channels, so each of these mistakes shows in its vector.
+    Every decoder gives the same pixels for a PNG. The picture is not square, and it changes under a mirror, a rotation
+    or swapped channels, so each of these mistakes shows in its vector.
     """
     rows, columns = np.mgrid[0:120, 0:160]
     disc = (rows - 40) ** 2 + (columns - 50) ** 2 < 900
@@ -55,32 +55,32 @@ def canary_image() -> bytes:
 
 
 def check_pixels(config: PreprocessConfig) -> npt.NDArray[np.uint8]:
-    """Return the sample pictures and, last, the canary (9, H, W, 3) uint8."""
+    """Return the sample pictures and, last, the canary: (9, H, W, 3) uint8."""
     canary = preprocess(decode(canary_image()), config)
     return np.concatenate([sample_pixels(*config.size), canary[None]])
 
 
 def measure(built: BuiltGraph, rows: Rows, options: GraphOptions) -> tuple[Parity, npt.NDArray[np.float32], str]:
-    """Quantise a graph that is to be int8, and check it.
+    """Check a graph; quantise it first if its precision is int8.
 
-    Returns what was measured, the vector (D,) of the canary, which is the last row, and a sentence for people. Raises
-    ExportError if it is not what PyTorch computes.
+    Returns (the measurement, the vector (D,) of the canary, which is the last row, a sentence for people). Raises
+    ExportError if the vectors differ from those of PyTorch.
     """
-    file, precision = built.files[-1], options.precision
-    if precision == "int8":
+    file, weights_dtype = built.files[-1], options.weights_dtype
+    if weights_dtype == "int8":
         quantize(file)
     options.report("comparing it with PyTorch" if built.other_weights is None else "checking the model")
-    session = open_session(file, session_options(weights=precision))
-    lowest, vectors = check(session, rows, built.expected, options.fingerprint, precision)
-    required = REQUIRED_COSINE[precision]
+    session = open_session(file, session_options(weights_dtype=weights_dtype))
+    lowest, vectors = check(session, rows, built.expected, options.fingerprint, weights_dtype)
+    required = REQUIRED_COSINE[weights_dtype]
     if built.other_weights is None:
         compared = 0 if built.expected is None else len(built.expected)
         sentence = f"cosine to PyTorch {lowest:.7f}, {required} is required"
     else:
         compared = 0
         sentence = f"cosine to PyTorch {built.other_weights:.7f}, measured with other weights in the same graph"
-        if precision != "fp32":
-            sentence += f"; cosine of {precision} to fp32 {lowest:.7f}"
+        if weights_dtype != "fp32":
+            sentence += f"; cosine of {weights_dtype} to fp32 {lowest:.7f}"
         lowest = min(lowest, built.other_weights)
     return Parity(images=compared, min_cosine=lowest, required=required), vectors[-1], sentence
 
@@ -90,16 +90,16 @@ def check(
     rows: Rows,
     expected: npt.NDArray[np.float32] | None,
     fingerprint: tuple[int, int],
-    precision: str,
+    weights_dtype: str,
 ) -> tuple[float, npt.NDArray[np.float32]]:
     """Compare ``session`` with the unit vectors ``expected`` (M, D) for the first M of ``rows``, N > 1.
 
-    ``rows`` are pixels (N, H, W, 3) or token ids (N, L). None compares the session with itself: each row alone, and all
-    in one batch. Returns the least cosine, and the vectors (N, D) of each row alone. Raises ExportError if a vector is
-    too far from what is expected, if a failed row is not NaN or changes its neighbours, or if the model returns another
-    ``fingerprint``.
+    ``rows`` are pixels (N, H, W, 3) or token ids (N, L). If ``expected`` is None, the session is compared with itself:
+    each row alone, and all in one batch. Returns the least cosine, and the vectors (N, D) of each row alone. Raises
+    ExportError if a vector is too far from ``expected``, if a failed row is not NaN or changes its neighbours, or if
+    the model returns another ``fingerprint``.
     """
-    least = REQUIRED_COSINE[precision]
+    least = REQUIRED_COSINE[weights_dtype]
     failed = np.arange(len(rows)) % 3 == 1
     try:
         together = checked_vectors(session, rows, fingerprint)
@@ -112,10 +112,10 @@ def check(
         blanked = rows.copy()
         blanked[failed] = 0
         neighbours = checked_vectors(session, blanked, fingerprint, failed)
-        if precision != "fp32":
+        if weights_dtype != "fp32":
             require_cosine(neighbours, together[~failed], least)
-        # Only fp32 adds the same numbers in the same order whatever else is in the batch, and only for images: texts
-        # share one matrix product, whose kernel depends on the number of its rows.
+        # For images in fp32, neighbours must not change at all: the same numbers are added in the same order. Texts
+        # share one matrix product, whose kernel depends on the number of rows.
         elif np.abs(neighbours - together[~failed]).max() > (0 if is_pixels(rows) else _ROUNDING):
             raise Disagreement("it lets a failed row change its neighbours' vectors")
     except Disagreement as error:

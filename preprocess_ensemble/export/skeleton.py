@@ -1,9 +1,9 @@
 """A skeleton: exported graphs without their weights, and the recipe that fills them from a state dict, without PyTorch.
 
 The exporter gives each tensor of the state dict a place in a graph: as it is, transposed, or one third of it (the
-query, key or value part of an attention's input projection). A skeleton records these places, what else an export needs
-to know about the model, and vectors that PyTorch computed with generated weights, so that a machine without PyTorch can
-check what it has filled. A skeleton file is a zip archive.
+query, key or value part of an attention's input projection). A skeleton records these places, and all other data about
+the model that an export needs. It also has vectors that PyTorch computed with generated weights, so that a machine
+without PyTorch can check a filled graph. A skeleton file is a zip archive.
 """
 
 from __future__ import annotations
@@ -47,32 +47,32 @@ VERSION: Final = 2
 MEAN: Final = "preprocess.mean"
 STD: Final = "preprocess.std"
 FINGERPRINT: Final = "fingerprint"
-"""Places of values that are not part of the state dict."""
+"""Names of the places of values that are not part of the state dict."""
 
 GENERATED: Final = "generated"
 """Key of the vectors for the weights of CHECK_SEED in ``Skeleton.expected``."""
 CHECK_SEED: Final = 1
 """Seed of the generated weights whose vectors a skeleton carries."""
 CHECK_NOISE: Final = 0.5
-"""Their norms and biases differ so much that two that are swapped in the graph change the vectors."""
+"""Noise of these weights: norms and biases differ so much that two swapped tensors change the vectors."""
 
 Vectors = npt.NDArray[np.float32]
 
 _DATE: Final = (1980, 1, 1, 0, 0, 0)
-"""A fixed date for each member of the archive, so equal skeletons are equal files."""
+"""Fixed date of each member of the archive, so that equal skeletons are equal files."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the values of one initializer come from."""
+    """The source of the values of one initializer."""
 
     name: str
     third: int | None = None
-    """Which third of the first axis; None: the whole tensor."""
+    """Number of the third of the first axis, from 0; None for the whole tensor."""
     transposed: bool = False
 
     def take(self, values: Array) -> Array:
-        """Return the part of ``values``, the whole tensor, that belongs here, with its axes in order."""
+        """Return the part of the whole tensor ``values`` that belongs to this place, with its axes in order."""
         if self.third is not None:
             rows = len(values) // 3
             values = values[self.third * rows : (self.third + 1) * rows]
@@ -96,11 +96,11 @@ class Tower:
     graph: bytes
     """A serialized ``ModelProto``; the initializers that are named in ``places`` have no values."""
     places: Mapping[str, Place]
-    """Name of an initializer -> where its values come from."""
+    """Name of an initializer -> source of its values."""
     expected: dict[str, Vectors]
-    """PyTorch's vectors: those of generated weights under GENERATED, those of trained weights under their
-    :func:`key_of`. Of the image tower they are (9, D), for :func:`~preprocess_ensemble.export.parity.check_pixels`; of
-    the text tower (4, D), for :func:`~preprocess_ensemble.runtimes.agreement.sample_tokens`."""
+    """GENERATED, or :func:`key_of` trained weights -> PyTorch's vectors with these weights. The image tower has (9, D),
+    for :func:`~preprocess_ensemble.export.parity.check_pixels`; the text tower has (4, D), for
+    :func:`~preprocess_ensemble.runtimes.agreement.sample_tokens`."""
 
     @property
     def weights_bytes(self) -> int:
@@ -117,9 +117,9 @@ class Skeleton:
     image: Tower
     text: Tower
     tensors: Mapping[str, TensorKind]
-    """The complete state dict of both towers: the passport's hash covers it."""
+    """The complete state dict of both towers, which the passport's hash covers."""
     preprocess: PreprocessConfig
-    """For weights from a file and untrained ones."""
+    """Preprocessing for weights from a file and for untrained weights."""
     text_config: Mapping[str, Any]
     """The section ``text_cfg`` of open_clip's configuration."""
     token_kinds: tuple[int, int, int]
@@ -213,8 +213,8 @@ def fill(
 ) -> onnx.ModelProto:
     """Return the graph of ``tower`` with its values.
 
-    They come from ``state``, which must have the names and shapes of the skeleton's ``tensors``, from ``fingerprint``,
-    and for the image tower from the mean and std of ``config``.
+    The values come from ``state``, which must have the names and shapes of the skeleton's ``tensors``, from
+    ``fingerprint``, and for the image tower from the mean and std of ``config``.
     """
     others: dict[str, Array] = {FINGERPRINT: np.array(fingerprint, np.int32)}
     if config is not None:
@@ -230,13 +230,13 @@ def fill(
 def key_of(model: str, weights_sha256: str, config: PreprocessConfig) -> str:
     """Return the key of the vectors of these weights in ``Skeleton.expected``."""
     identity = compute_fingerprint(
-        model=model, weights_sha256=weights_sha256, preprocess=config.to_mapping(), precision="fp32"
+        model=model, weights_sha256=weights_sha256, preprocess=config.to_mapping(), weights_dtype="fp32"
     )
     return f"{identity[0]},{identity[1]}"
 
 
 def find_skeleton(model: str) -> Skeleton:
-    """Return the skeleton of ``model``: the name of a model that is part of this package, or a skeleton file's path.
+    """Return the skeleton of ``model``: the name of a model whose skeleton this package has, or a skeleton file's path.
 
     Raises WrongChoice.
     """
@@ -261,8 +261,7 @@ def find_skeleton(model: str) -> Skeleton:
 class SkeletonModel(ExportableModel):
     """A skeleton and the weights that fill it, without PyTorch.
 
-    ``model`` is the name of a model whose skeleton is part of this package, or a skeleton file's path. Raises
-    ExportError.
+    ``model`` is the name of a model whose skeleton this package has, or a skeleton file's path. Raises ExportError.
     """
 
     def __init__(self, model: str, pretrained: str) -> None:
@@ -297,11 +296,11 @@ class SkeletonModel(ExportableModel):
 
     def build(self, rows: Rows, stage: Path, options: GraphOptions) -> BuiltGraph:
         """Write a tower's graph; see :class:`ExportableModel`."""
-        if options.precision == "fp16" or options.has_data_file:
-            what = "fp16" if options.precision == "fp16" else "Writing the weights to a file of their own"
+        if options.weights_dtype == "fp16" or options.has_data_file:
+            what = "fp16" if options.weights_dtype == "fp16" else "Writing the weights to a separate file"
             raise WrongChoice(f"{what} needs PyTorch: pip install 'clip-triton[export]'.")
         skeleton, file = self._skeleton, stage / MODEL_FILE
-        # Recorded vectors of generated weights belong to the skeleton's own preprocessing.
+        # The recorded vectors of generated weights belong to the skeleton's own preprocessing.
         tower, config, own_config, own_rows = skeleton.text, None, None, rows[:-1]
         if is_pixels(rows):
             tower, config, own_config = skeleton.image, self.config, skeleton.preprocess
@@ -316,6 +315,6 @@ class SkeletonModel(ExportableModel):
             other_weights, _ = parity.check(open_session(file), own_rows, recorded, options.fingerprint, "fp32")
         options.report("filling the graph")
         save(fill(tower, self._state, options.fingerprint, config), file)
-        if expected is None and options.precision != "fp32":
+        if expected is None and options.weights_dtype != "fp32":
             expected = checked_vectors(open_session(file), rows, options.fingerprint)
         return BuiltGraph(files=[file], expected=expected, other_weights=other_weights)

@@ -21,11 +21,11 @@ Array = npt.NDArray[Any]
 StateDict = Mapping[str, Array]
 
 NOISE: Final = 0.01
-"""Largest distance of norms and biases from the 1 and 0 of a fresh network, so that no two tensors are equal."""
+"""Largest distance of norms and biases from the 1 and 0 of a fresh network. It makes all tensors different."""
 
 
 def weights_sha256(state: StateDict) -> str:
-    """Return the SHA-256 over the sorted fp32 state dict (name, shape, bytes), as in the passport."""
+    """Return the SHA-256 over the sorted fp32 state dict (name, shape, bytes), for the passport."""
     digest = hashlib.sha256()
     for name in sorted(state):
         values = state[name]
@@ -37,8 +37,8 @@ def weights_sha256(state: StateDict) -> str:
 def generate(name: str, shape: tuple[int, ...], seed: int, noise: float = NOISE) -> npt.NDArray[np.float32]:
     """Return the untrained weights of the tensor ``name``: uniform fp32 numbers with the scale of open_clip's own.
 
-    They depend on the name and the seed alone. Raw output of a NumPy bit generator is the same in every release and on
-    every machine; that of distributions is not.
+    The numbers depend only on the name and the seed. They are made from the raw output of a NumPy bit generator, which
+    is the same in every release and on every machine, unlike NumPy's distributions.
     """
     count = math.prod(shape)
     key = int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:16], "little")
@@ -67,11 +67,11 @@ def _scale(name: str, shape: tuple[int, ...], noise: float) -> tuple[float, floa
 
 @dataclass(frozen=True)
 class TensorKind:
-    """What a state dict must have under one name."""
+    """Shape and kind of one tensor in a state dict."""
 
     shape: tuple[int, ...]
     integers: tuple[int, ...] | None = None
-    """The values of an integer buffer, which no checkpoint changes; None for a float tensor."""
+    """Values of an integer buffer, which checkpoints do not change; None for a float tensor."""
 
 
 class _Tensors(Mapping[str, Array]):
@@ -115,7 +115,7 @@ def read_checkpoint(path: Path, model: str, kinds: Mapping[str, TensorKind]) -> 
     except (SafetensorError, OSError) as error:
         raise ExportError(f"The weights {path} cannot be read: {first_line(error)}.") from error
     names = set(file.keys())
-    # As open_clip does with the files of a distributed training.
+    # Remove the prefix of files from distributed training, as open_clip does.
     prefix = "module." if names and all(name.startswith("module.") for name in names) else ""
     shapes = {name.removeprefix(prefix): tuple(file.get_slice(name).get_shape()) for name in names}
     if problem := _difference(shapes, kinds):

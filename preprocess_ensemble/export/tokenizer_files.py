@@ -1,6 +1,6 @@
-"""Writes the tokenizer of a text tower into the model repository, without open_clip and transformers.
+"""Write the tokenizer of a text tower into the model repository, without open_clip and transformers.
 
-CLIP's own is built from its merges, ``vocabulary/clip_merges.txt.gz``. They are the first 48,894 of the file
+CLIP's own tokenizer is built from its merges, ``vocabulary/clip_merges.txt.gz``. They are the first 48,894 of the file
 ``bpe_simple_vocab_16e6.txt`` of https://github.com/openai/CLIP, which open_clip has, too; ``vocabulary/LICENSE`` is its
 licence. Every other tokenizer comes from the hub, or from a folder.
 """
@@ -20,18 +20,18 @@ from preprocess_ensemble.text.tokenizer import CLEANINGS, END, START, TOKENIZER_
 
 _MERGES: Final = Path(__file__).with_name("vocabulary") / "clip_merges.txt.gz"
 _SETTINGS_FILE: Final = "tokenizer_config.json"
-"""Of transformers: the special tokens, and the side of the padding."""
+"""File of transformers with the special tokens and the side of the padding."""
 _DEFAULT_CONTEXT: Final = 77
-"""open_clip's, for models whose configuration names none."""
+"""open_clip's length of the context for models whose configuration has none."""
 _OPTIONS: Final = {"clean", "strip_sep_token"}
-"""Those of open_clip's ``tokenizer_kwargs`` that are known here."""
+"""Supported options of open_clip's ``tokenizer_kwargs``."""
 
 _UNUSED: Final = ("single_word", "lstrip", "rstrip", "normalized")
 """Options of a special token."""
 
 _Document = dict[str, Any]
-"""The JSON of a ``tokenizer.json``. It is edited as JSON, because each release of the tokenizers library would write
-other bytes, and the fingerprint of the text tower depends on them."""
+"""The JSON of a ``tokenizer.json``. It is edited as JSON, because releases of the tokenizers library write different
+bytes, and the fingerprint of the text tower depends on the bytes."""
 
 
 def write_tokenizer(directory: Path, text_cfg: Mapping[str, Any]) -> tuple[TokenizerConfig, dict[str, str]]:
@@ -87,7 +87,7 @@ def write_tokenizer(directory: Path, text_cfg: Mapping[str, Any]) -> tuple[Token
 
 def _clip_document() -> _Document:
     merges = gzip.decompress(_MERGES.read_bytes()).decode().splitlines()
-    # GPT-2's characters for the 256 bytes: those that Latin-1 prints as they are, and stand-ins for the others.
+    # GPT-2's characters for the 256 bytes: printable bytes stand for themselves in Latin-1; other bytes get stand-ins.
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     alphabet = [chr(code) for code in (*printable, *range(256, 512 - len(printable)))]
     joined = (merge.replace(" ", "") for merge in merges)
@@ -97,7 +97,7 @@ def _clip_document() -> _Document:
     text = {"Sequence": {"id": "A", "type_id": 0}}
     return {
         "version": "1.0",
-        # A text may name them; open_clip then takes them for what they mean.
+        # A text may contain these tokens; open_clip then treats them as special tokens.
         "added_tokens": [
             {"id": ids[token], "content": token, **dict.fromkeys(_UNUSED, False), "special": True} for token in special
         ],
@@ -125,7 +125,7 @@ def _load(name: str) -> tuple[_Document, _Document]:
             json.loads((folder / TOKENIZER_FILE).read_text(encoding="utf-8")),
             json.loads(settings.read_text(encoding="utf-8")) if settings.exists() else {},
         )
-    except Exception as error:  # of the hub, its HTTP library, the file system or the file
+    except Exception as error:  # errors of the hub, its HTTP library, the file system or the file
         raise ExportError(
             f"The tokenizer {name} cannot be loaded.\n"
             f"  got: {hub.failure(error)}\n"
@@ -140,13 +140,16 @@ def _load(name: str) -> tuple[_Document, _Document]:
 def _ids(document: _Document) -> dict[str, int]:
     """Return token -> id."""
     vocabulary = document["model"]["vocab"]
-    if isinstance(vocabulary, list):  # of a unigram model: [token, score] in the order of the ids
+    if isinstance(vocabulary, list):  # a unigram model has [token, score] in the order of the ids
         vocabulary = {token: number for number, (token, _) in enumerate(vocabulary)}
     return {**vocabulary, **{token["content"]: token["id"] for token in document["added_tokens"]}}
 
 
 def _token(ids: Mapping[str, int], settings: Mapping[str, Any], key: str, *usual: str) -> str:
-    """Return the token that the settings name, or else the first of the ``usual`` ones that is there."""
+    """Return the token that the settings name under ``key``, else the first of the ``usual`` tokens that exists.
+
+    Raises ExportError if there is none.
+    """
     value = settings.get(key) or ""
     named = value["content"] if isinstance(value, Mapping) else value
     for token in [named] if named else usual:

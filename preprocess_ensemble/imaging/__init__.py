@@ -1,1 +1,1 @@
-"""From an image file to the pixels that the model takes. Nothing here may know Triton, ONNX or the network."""
+"""Decode an image file to the pixels that the model takes, without Triton, ONNX or the network."""

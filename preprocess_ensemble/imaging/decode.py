@@ -1,14 +1,14 @@
-"""Decodes one image file to one PIL image, or raises a :class:`DecodeError` that says why not.
+"""Decode one image file to one PIL image, or raise a :class:`DecodeError` that says why not.
 
-The pixels of L, RGB and CMYK files are those of ``PIL.ImageOps.exif_transpose(PIL.Image.open(file))``, bit for bit;
-colour profiles are ignored, as by open_clip's transform. Other modes become RGB or L here, before any resize:
+The pixels of L, RGB and CMYK files are those of ``PIL.ImageOps.exif_transpose(PIL.Image.open(file))``, bit for bit.
+Colour profiles are ignored, as by open_clip's transform. Other modes become RGB or L before any resize:
 
 ===============================  =================================================================================
-alpha, colour-key transparency   composited on white: the reference drops the alpha and shows what it hid
-palette, 1 bit                   to RGB, L: the reference would resize them by nearest neighbour
-12-bit and 16-bit grey           scaled to 8 bits by its high byte, as Pillow itself does with 16-bit RGB
+alpha, colour-key transparency   composited on white: the reference drops the alpha and shows hidden colours
+palette, 1 bit                   converted to RGB, L: the reference would resize them by nearest neighbour
+12-bit and 16-bit grey           scaled to 8 bits by the high byte, as Pillow itself does with 16-bit RGB
 YCbCr                            unchanged: the reference resizes it as it is
-float, grey beyond 16 bits, Lab  refused as UNSUPPORTED_FORMAT: nothing in the file says which value is white
+float, grey beyond 16 bits, Lab  refused as UNSUPPORTED_FORMAT: the file does not say which value is white
 ===============================  =================================================================================
 """
 
@@ -22,7 +22,7 @@ from PIL import Image
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging import turbojpeg_decoder
-from preprocess_ensemble.imaging.containers.jpeg import JpegHeader, read_header, scans_within_limit
+from preprocess_ensemble.imaging.containers.jpeg import JpegHeader, read_header
 from preprocess_ensemble.imaging.formats import ImageFormat, identify
 from preprocess_ensemble.imaging.limits import DecodeError as DecodeError
 from preprocess_ensemble.imaging.limits import DecodeLimits as DecodeLimits
@@ -30,6 +30,7 @@ from preprocess_ensemble.imaging.orientation import SCALE_INFO as SCALE_INFO
 from preprocess_ensemble.imaging.orientation import ScaleInfo, apply_transpose, swaps_sides
 from preprocess_ensemble.imaging.pillow_decoder import PillowFile
 from preprocess_ensemble.imaging.quiet import quiet_libraries
+from preprocess_ensemble.imaging.structure_limits import scans_within_limit
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,18 +40,18 @@ if TYPE_CHECKING:
 _DEFAULT_LIMITS: Final = DecodeLimits()
 
 _SCALES: Final = (8, 4, 2)
-"""The scales for which libjpeg-turbo has fast code; 3/8 takes longer than 1/2, though it makes fewer pixels."""
+"""Scales for which libjpeg-turbo has fast code; 3/8 takes longer than 1/2, although it makes fewer pixels."""
 
 
 class Decoder(StrEnum):
-    """Who made the pixels; both are libjpeg-turbo if the file is a JPEG."""
+    """The library that made the pixels; for a JPEG, both use libjpeg-turbo."""
 
     PILLOW = "pillow"
     TURBOJPEG = "turbojpeg"
 
 
 class DecodePath(StrEnum):
-    """Whether an image was decoded at reduced size, and if not, the reason."""
+    """Whether an image was decoded at reduced size; if not, the reason."""
 
     SCALED = "scaled"
     OFF = "off"
@@ -58,17 +59,17 @@ class DecodePath(StrEnum):
     NOT_JPEG = "not_jpeg"
     """Only JPEG can be decoded at reduced size."""
     SMALL = "small"
-    """Half of it would be less than the resize needs."""
+    """Half the image would be smaller than the resize needs."""
     UNUSUAL = "unusual"
     """An unusual header, or a coding, precision or number of colours for which the deviation was not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decoded:
-    """An image, and how it was decoded."""
+    """An image, and the way in which it was decoded."""
 
     image: Image.Image | None
-    """None if the pixels were decoded straight into ``out``."""
+    """The image; None if the pixels were decoded straight into ``out``."""
     decode_path: DecodePath
     decoder: Decoder
 
@@ -82,12 +83,12 @@ def decode(
     """Decode the first picture of one image file and apply its EXIF orientation.
 
     With ``at_least`` (height, width), a larger JPEG may be decoded at 1/2, 1/4 or 1/8 of its size, but not below
-    ``at_least``; ``PreprocessConfig.decode_at_least`` is what a model's input needs. The ``info`` of such an image
-    holds the size of the whole picture under :data:`SCALE_INFO`, and ``preprocess`` keeps to that geometry. Without
-    ``at_least`` the pixels are exact.
+    ``at_least``. A model's input needs ``PreprocessConfig.decode_at_least``. The ``info`` of such an image holds the
+    size of the whole picture under :data:`SCALE_INFO`, and ``preprocess`` keeps to that geometry. Without ``at_least``
+    the pixels are exact.
 
     Returns an image of mode L, RGB, CMYK or YCbCr, ready for :func:`~.transform.preprocess`. Safe to call from many
-    threads; the GIL is released while pixels are decoded. Raises :class:`DecodeError` and nothing else.
+    threads; the GIL is released while pixels are decoded. Raises only :class:`DecodeError`.
     """
     image = decode_image(data, limits, at_least=at_least).image
     assert image is not None  # there is no `out`
@@ -95,9 +96,9 @@ def decode(
 
 
 def suffices_for(image: Image.Image, at_least: tuple[int, int], more: tuple[int, int]) -> bool:
-    """Whether ``image``, decoded with ``at_least``, is also what ``decode(..., at_least=more)`` gives.
+    """Whether ``image``, decoded with ``at_least``, equals the result of ``decode(..., at_least=more)``.
 
-    It is if ``more`` is not less on either side, and the image is whole or has that many pixels.
+    It does if ``more`` is not smaller on either side, and the image is whole or has that many pixels.
     """
     if more[0] < at_least[0] or more[1] < at_least[1]:
         return False
@@ -116,11 +117,11 @@ def decode_image(
     at_least: tuple[int, int] | None = None,
     out: npt.NDArray[np.uint8] | None = None,
 ) -> Decoded:
-    """Decode as :func:`decode` does, and tell how; ``image_format`` is what :func:`identify` found if it is known.
+    """Decode as :func:`decode` does, and tell how; ``image_format`` is the result of :func:`identify`, if known.
 
-    With ``out``, C-contiguous uint8 (H, W, 3), a plain JPEG of that very size may be decoded straight into it as RGB,
-    with exact pixels: :func:`~.transform.preprocess` would not change them. If it was not, or if this raises,
-    ``out`` may hold anything.
+    With ``out``, C-contiguous uint8 (H, W, 3), a plain JPEG of exactly that size may be decoded straight into ``out``
+    as RGB, with exact pixels: :func:`~.transform.preprocess` would not change them. In all other cases, and after an
+    error, ``out`` may hold anything.
     """
     try:
         with quiet_libraries():
@@ -158,7 +159,7 @@ def _decode(
         file = PillowFile(data, image_format, limits)
         return Decoded(image=file.decode(), decode_path=DecodePath.NOT_JPEG, decoder=Decoder.PILLOW)
     header = _plain_header(data, limits)
-    # Only Pillow reads EXIF. It opens the file once, even if it decodes the pixels too.
+    # Only Pillow reads EXIF. Open the file once, even if Pillow decodes the pixels, too.
     opened = PillowFile(data, image_format, limits) if header is not None and header.has_app1 else None
     transpose = opened.transpose if opened is not None else None
     decode_path, scale = _plan(header, transpose, at_least)
@@ -180,7 +181,7 @@ def _decode(
 
 
 def _plain_header(data: bytes, limits: DecodeLimits) -> JpegHeader | None:
-    """Return the header of a JPEG that any decoder can be trusted with, else None."""
+    """Return the header of a plain JPEG, which every decoder decodes correctly; None for other files."""
     header = read_header(data)
     if header is None or not header.is_plain or header.metadata_bytes > limits.max_metadata_bytes:
         return None
@@ -190,7 +191,7 @@ def _plain_header(data: bytes, limits: DecodeLimits) -> JpegHeader | None:
 def _plan(
     header: JpegHeader | None, transpose: Image.Transpose | None, at_least: tuple[int, int] | None
 ) -> tuple[DecodePath, int]:
-    """Whether to scale a JPEG, and by how much."""
+    """Return whether to scale a JPEG, or why not, and the scale."""
     if at_least is None:
         return DecodePath.OFF, 1
     if header is None:
@@ -203,7 +204,7 @@ def _plan(
 
 
 def _is_within(limits: DecodeLimits, header: JpegHeader, data: bytes) -> bool:
-    """Whether a file keeps the limits; Pillow gets the others, and names the limit."""
+    """Whether a file is within the limits. Pillow gets other files, and its error names the limit."""
     pixels = header.width * header.height
     ratio = max(header.width, header.height) / min(header.width, header.height)
     return (

@@ -1,9 +1,13 @@
-"""Which image formats are read, and how the first bytes of a file tell its format.
+"""The image formats that are read, and the first bytes of their files.
 
-An explicit allow list of raster formats that keep the whole picture in one file. Each decoder is attack surface, so
-these are left out although Pillow opens them: EPS and WMF (they run an interpreter), stubs for foreign libraries (BUFR,
-GRIB, HDF5), containers whose inner pictures escape a check of the header (ICO, ICNS), formats without a signature (TGA,
-PCD), which would accept any text file, and layered or texture formats that no camera or web page makes (PSD, DDS, BLP).
+This is an allow list of raster formats that keep the whole picture in one file. Each decoder is attack surface, so
+these formats are left out although Pillow opens them:
+
+- EPS and WMF, which run an interpreter;
+- stubs for foreign libraries (BUFR, GRIB, HDF5);
+- containers whose inner pictures escape a check of the header (ICO, ICNS);
+- formats without a signature (TGA, PCD), which would accept any text file;
+- layered or texture formats, which cameras and web pages do not make (PSD, DDS, BLP).
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from PIL import (
     features,
 )
 
-from preprocess_ensemble.imaging.containers.iso_media import readable_avif
+from preprocess_ensemble.imaging.containers.avif_repairs import repaired
 from preprocess_ensemble.imaging.jpeg_xl import JxlFile
 
 _Opener = Callable[[IO[bytes]], ImageFile.ImageFile]
@@ -39,13 +43,13 @@ _HEAD_BYTES: Final = 512
 
 
 class Plugin(NamedTuple):
-    """A package of the extra ``phone`` that reads a format which Pillow does not."""
+    """A package of the extra ``phone`` that reads a format that Pillow cannot read."""
 
     module: str
 
     @property
     def is_installed(self) -> bool:
-        """Whether it can be imported; this does not import it."""
+        """Whether the package is installed, found without importing it."""
         return find_spec(self.module) is not None
 
 
@@ -60,26 +64,26 @@ class ImageFormat(NamedTuple):
     signature: re.Pattern[bytes]
     opener: _Opener | None = None
     needs: str | Plugin | None = None
-    """The optional part of Pillow, or the package, that reads it, if any."""
+    """Optional part of Pillow, or package, that reads the format; None if Pillow always reads it."""
 
     @property
     def readable(self) -> bool:
-        """Whether this installation can open it."""
+        """Whether this installation can open files of the format."""
         if isinstance(self.needs, Plugin):
             return self.needs.is_installed
         return self.opener is not None and (self.needs is None or bool(features.check(self.needs)))
 
     @property
     def has_own_threads(self) -> bool:
-        """Whether its decoder computes in threads that it starts, so that the time of the caller's does not count.
+        """Whether the decoder starts its own threads, so that the time of the calling thread says nothing.
 
-        libde265 starts one for each HEIC picture, whatever the limit, and dav1d none if one thread is its limit.
+        libde265 starts a thread for each HEIC picture, whatever the limit. dav1d starts none if its limit is one.
         """
         return self.name == "HEIC" or (self.name == "AVIF" and AvifImagePlugin.DEFAULT_MAX_THREADS != 1)
 
     @property
     def refusal(self) -> str:
-        """The message for a file of this format where it is not readable."""
+        """The message for a file of this format if it is not readable."""
         remedy = ": pip install 'clip-triton[phone]'" if isinstance(self.needs, Plugin) else ""
         return f"The file is of format {self.name}, which cannot be read here{remedy}."
 
@@ -98,14 +102,11 @@ def _open_heif(source: IO[bytes]) -> ImageFile.ImageFile:
 
 
 def _open_avif(source: IO[bytes]) -> ImageFile.ImageFile:
-    data = source.read()
-    source.seek(0)
-    readable = readable_avif(data)
-    return AvifImagePlugin.AvifImageFile(source if readable is data else BytesIO(readable))
+    return AvifImagePlugin.AvifImageFile(BytesIO(repaired(source.read())))
 
 
-# The plugins' classes are called directly: `Image.open` would warn or raise about the number of pixels before this code
-# has the size, and it would split a multi-picture JPEG, of which only the first picture is wanted.
+# Call the plugins' classes directly. `Image.open` would warn or raise about the number of pixels before this code has
+# the size. It would also split a multi-picture JPEG, from which only the first picture is needed.
 # Order matters among the ISO media brands: AVIF and HEIC files may both have the brand "mif1".
 FORMATS: Final[tuple[ImageFormat, ...]] = (
     _format("JPEG-LS", rb"\xff\xd8\xff\xf7"),
@@ -149,18 +150,18 @@ FORMATS: Final[tuple[ImageFormat, ...]] = (
 
 
 def identify(data: bytes) -> ImageFormat | None:
-    """Return the format of a file by its first bytes, or None for an unknown one."""
+    """Return the format of a file by its first bytes; None for an unknown format."""
     head = data[:_HEAD_BYTES]
     return next((known for known in FORMATS if known.signature.match(head)), None)
 
 
 def outdated_refusals() -> set[str]:
-    """Return the messages with which files were refused whose format can be read by now, by a new package."""
+    """Return the refusals of formats that can be read by now, because a package was installed."""
     return {known.refusal for known in FORMATS if known.readable}
 
 
 def limit_decoder_threads() -> None:
-    """Let the decoders of this process use one thread for an image, not one for each core."""
+    """Make the decoders of this process use one thread for an image instead of one for each core."""
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1
     if _PILLOW_HEIF.is_installed:
         from pillow_heif import options
@@ -169,9 +170,9 @@ def limit_decoder_threads() -> None:
 
 
 def open_image(data: bytes) -> ImageFile.ImageFile:
-    """Open an image file for its metadata, like :func:`PIL.Image.open`, and also what only the openers here can read.
+    """Open an image file for its metadata, like :func:`PIL.Image.open`; also formats that only the openers here read.
 
-    The file must have passed the limits of :func:`~.decode.decode`. Raises what Pillow's readers raise.
+    The file must have passed the limits of :func:`~.decode.decode`. Raises the errors of Pillow's readers.
     """
     image_format = identify(data)
     if image_format is not None and image_format.opener is not None and image_format.needs is not None:

@@ -1,8 +1,8 @@
 """JPEG XL through pillow-jxl-plugin, whose own reader decodes the whole file when it opens it.
 
-This reader reads the header first, so that the limits are checked before a pixel is decoded, and uses the package's
-decoder afterwards. It reads metadata without decoding, and shows the picture upright exactly once: libjxl applies the
-orientation in the codestream, and EXIF counts only if the codestream has none.
+This reader reads the header first, so that the limits are checked before a pixel is decoded. Then it uses the package's
+decoder. It reads metadata without decoding. The orientation is applied exactly once: libjxl applies that of the
+codestream, and EXIF counts only if the codestream has none.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from PIL import ExifTags, Image, ImageFile, JpegImagePlugin
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.containers.container import Container, Layout
 from preprocess_ensemble.imaging.containers.iso_media import JXL_CONTAINER, Box, file_boxes
-from preprocess_ensemble.imaging.containers.jpeg import count_scans, scans_within_limit
 from preprocess_ensemble.imaging.containers.read import read
 from preprocess_ensemble.imaging.limits import DecodeError, check_count, unsupported_variant
+from preprocess_ensemble.imaging.structure_limits import count_scans, scans_within_limit
 
 _RATIOS: Final = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
 _SIZES: Final = ((9, 1), (13, 1), (18, 1), (30, 1))
 _HEADER_BYTES: Final = 64
-"""More than what is read of a codestream."""
+"""Bytes of a codestream that are read; its header is shorter."""
 _MOST_BOXES: Final = 1_000
 _MOST_EXTRA_CHANNELS: Final = 4
-"""Transparency, depth and the like. The format allows 4,096, and each takes the memory of a picture."""
+"""Most channels for transparency, depth and the like. The format allows 4,096; each takes the memory of a picture."""
 
 
 class JxlHeader(NamedTuple):
     """The beginning of a codestream: ISO/IEC 18181-1, annex D."""
 
     width: int
-    """Pixels, as they are stored."""
+    """Pixels, as stored."""
     height: int
     orientation: int
-    """As in EXIF."""
+    """1 to 8, with the meaning of EXIF."""
     is_animated: bool
     bit_depth: int
     extra_channels: int
     is_xyb: bool = True
-    """Whether colours are stored as XYB: never in a lossless file, and in lossy ones unless they hold a JPEG."""
+    """Whether colours are stored as XYB. Lossless files and files with a JPEG inside never do; other lossy files do."""
 
 
 class JxlFile(ImageFile.ImageFile):
-    """A JPEG XL file as Pillow's readers present theirs; mode and colour profile are known once it is loaded."""
+    """A JPEG XL file with the interface of Pillow's readers; mode and colour profile are known after loading."""
 
     format = "JXL"
     format_description = "JPEG XL"
@@ -55,12 +55,12 @@ class JxlFile(ImageFile.ImageFile):
         self._file = self.fp.read()
         self._boxes = list(_boxes(self._file))
         header = _read_header(self._codestream_start())
-        # Of an animation the decoder returns the last frame.
+        # Refuse animations, because the decoder returns their last frame.
         if header.is_animated or header.extra_channels > _MOST_EXTRA_CHANNELS:
             raise unsupported_variant(self.format_description)
         self.header = header
-        """What the codestream begins with."""
-        # A file made from a JPEG without loss is restored, and shown as the JPEG says.
+        """Header of the codestream."""
+        # A file made from a JPEG without loss is restored, and turned as the JPEG says.
         swaps = header.orientation > 4 and not self.is_jpeg
         self._size = (header.height, header.width) if swaps else (header.width, header.height)
         self._mode = "RGBA" if header.extra_channels else "RGB"
@@ -84,7 +84,7 @@ class JxlFile(ImageFile.ImageFile):
         return not (self.is_jpeg or self.header.is_xyb)
 
     def load(self) -> Any:
-        """Decode the pixels. Raises RuntimeError for a damaged file, and :class:`DecodeError` for one over a limit."""
+        """Decode the pixels. Raises RuntimeError for a damaged file, and :class:`DecodeError` above a limit."""
         if self._im is None:
             is_jpeg, info, data, profile, *_ = _decode(self._file)
             if is_jpeg:
@@ -99,9 +99,9 @@ class JxlFile(ImageFile.ImageFile):
         return super().load()
 
     def getexif(self) -> Image.Exif:
-        """Return the EXIF block; without its orientation if the codestream has one, which is applied already."""
+        """Return the EXIF block; without its orientation if that of the codestream has been applied."""
         if self.is_jpeg and "compressed_metadata" in self.info:
-            self.load()  # the restored JPEG has it
+            self.load()  # the restored JPEG has the block
         exif = super().getexif()
         if self.header.orientation != 1 and not self.is_jpeg:
             exif.pop(ExifTags.Base.Orientation, None)
@@ -130,9 +130,9 @@ class JxlFile(ImageFile.ImageFile):
 
 
 def read_container(data: bytes) -> Container:
-    """Read the structure of any image file: of a JPEG XL, whose colours are among its pixels, with these decoded.
+    """Read the structure of any image file. A JPEG XL file is decoded for it, because only its pixels tell its colours.
 
-    One that was made from a JPEG without loss is read as that JPEG. Raises what decoding raises.
+    A JPEG XL file that was made from a JPEG without loss is read as that JPEG. Raises the errors of decoding.
     """
     if not data.startswith((JXL_CONTAINER, b"\xff\x0a")):
         return read(data)
@@ -163,10 +163,10 @@ def restored_jpeg(data: bytes) -> bytes:
 
 
 def _decode(data: bytes) -> tuple[Any, ...]:
-    """Return whether it was a JPEG, mode and size, the pixels or the JPEG, the colour profile, and what is not used."""
+    """Return (whether it was a JPEG, mode and size, pixels or JPEG, colour profile, unused values)."""
     from pillow_jxl import Decoder
 
-    # In the calling thread, whose time is counted.
+    # Decode in the calling thread, whose time is counted.
     decoded: tuple[Any, ...] = Decoder(num_threads=0)(data)
     return decoded
 
@@ -194,7 +194,7 @@ class _Bits:
         return value
 
     def choose(self, *choices: tuple[int, int]) -> int:
-        """Read U32: two bits that choose how many bits follow, and what is added to them."""
+        """Read U32: two bits choose (number of the bits that follow, offset that is added to them)."""
         count, offset = choices[self.take(2)]
         return self.take(count) + offset
 
@@ -217,13 +217,13 @@ class _Bits:
 
 
 def _read_header(codestream: bytes) -> JxlHeader:
-    """Read the beginning of a codestream. Raises SyntaxError for others, and EOFError for one that ends early."""
+    """Read the header of a codestream. Raises SyntaxError for other data, and EOFError if the header ends early."""
     if not codestream.startswith(b"\xff\x0a"):
         raise SyntaxError("not a JPEG XL codestream")
     bits = _Bits(codestream[2:])
     width, height = bits.size()
     orientation, is_animated = 1, False
-    if bits.take(1):  # all as usual
+    if bits.take(1):  # all further fields have their defaults
         return JxlHeader(width, height, orientation, is_animated, 8, 0)
     if bits.take(1):
         orientation = 1 + bits.take(3)
@@ -241,6 +241,6 @@ def _read_header(codestream: bytes) -> JxlHeader:
         bit_depth = bits.choose((0, 8), (0, 10), (0, 12), (6, 1))
     bits.take(1)
     extra_channels = bits.choose((0, 0), (0, 1), (4, 2), (12, 1))
-    # What other channels than plain transparency have to say is not read, nor what follows it.
+    # Stop at a channel that is not plain transparency: its fields, and those that follow, are not read.
     is_xyb = all(bits.take(1) for _ in range(extra_channels)) and bool(bits.take(1))
     return JxlHeader(width, height, orientation, is_animated, bit_depth, extra_channels, is_xyb)

@@ -1,4 +1,4 @@
-"""What an image and all images of a request may cost, and the error for an image that cannot be decoded."""
+"""Limits for the cost of an image and of all images in a request, and the error for an image that fails."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Final
 from preprocess_ensemble.contract import ImageStatus
 
 _OVERDRAFT_S: Final = 50.0
-"""What a request may take beyond its budget, for small images. 32 HEIC photos of 12 megapixels take 35 s in all."""
+"""Time that a request may take beyond its budget for small images. 32 HEIC photos of 12 megapixels take 35 s in all."""
 _LARGE_PIXELS: Final = 32_000_000
-"""More than most cameras make; 0.4 GB with alpha, which is the most that each thread holds at a time."""
+"""Pixels above which an image is large. Most cameras make fewer. With alpha this many take 0.4 GB, the most that each
+thread then holds at a time."""
 _large_image_lock: Final = threading.Lock()
 
 
@@ -41,32 +42,31 @@ def unsupported_variant(format_name: str) -> DecodeError:
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeLimits:
-    """What one image may cost, and how long all images of one request may take.
+    """Limits for the cost of one image, and for the time of all images in one request.
 
-    All limits of one image but ``max_bytes`` are checked on its header, before a pixel is decoded. Raises
-    ``ValueError`` for a limit that no image could meet.
+    The size of the file is checked first; all other limits of an image are checked on its header, before a pixel is
+    decoded. Raises ``ValueError`` for a limit that no image could meet.
     """
 
     max_bytes: int = 64 * 2**20
-    """Size of the encoded file."""
+    """Bytes of the encoded file."""
     max_pixels: int = 128_000_000
-    """Width times height; enough for the 108-megapixel cameras of phones. A pixel takes 4 bytes, 8 while the image is
-    rotated and 12 with alpha: half a gigabyte to one and a half at this limit. Only one image over 32 megapixels is
-    decoded at a time.
+    """Width times height; enough for the 108-megapixel cameras of phones. A pixel takes 4 bytes, 8 during a rotation,
+    and 12 with alpha: 0.5 to 1.5 GB at this limit. Only one image over 32 megapixels is decoded at a time.
 
     Above twice ``PIL.Image.MAX_IMAGE_PIXELS`` (179 megapixels) Pillow itself refuses some formats."""
     max_side_ratio: float = 50.0
     """Longer side over shorter side."""
     max_frames: int = 10_000
-    """Only the first frame is decoded; a file with more frames than this is no photo."""
+    """Frames of a file. Only the first frame is decoded; a file with more frames is not a photo."""
     max_metadata_bytes: int = 8 * 2**20
-    """EXIF, XMP, colour profile and text together."""
+    """Bytes of EXIF, XMP, colour profile and text together."""
     allow_truncated: bool = False
-    """Decode what is present of a file that ends early; the missing part is grey or black."""
+    """Decode the present part of a file that ends early; the missing part is grey or black."""
     max_decode_s: float = 10.0
-    """Processor time in seconds for all images of one request. What an image costs does not follow from its bytes: a
-    JPEG 2000 of 4 KB may hold 128 megapixels and take 4 s, and 32 of them are one small request. A phone's photo takes
-    0.015 to 0.4 s as a JPEG, and 1 s as a HEIC."""
+    """Processor time in seconds for all images of one request. The bytes of an image do not limit its cost: a JPEG 2000
+    of 4 KB may hold 128 megapixels and take 4 s, and 32 such files are one small request. A phone's photo takes 0.015
+    to 0.4 s as a JPEG, and 1 s as a HEIC."""
     always_pixels: int = 16_000_000
     """Images up to this size are decoded even if their request has used up its time, until it has used 50 s more. The
     slowest, a JPEG 2000 of noise, takes 7 s."""
@@ -89,9 +89,9 @@ _waited: Final = _Waited()
 
 @contextmanager
 def large_image_lock(pixels: int) -> Iterator[None]:
-    """Hold a lock while an image of ``pixels`` is decoded, so that large ones are decoded one at a time.
+    """Hold a lock while an image of ``pixels`` is decoded, so that large images are decoded one at a time.
 
-    A batch of large images then needs the memory of one. For smaller images this does nothing.
+    A batch of large images then needs the memory of one image. Small images need no lock.
     """
     if pixels <= _LARGE_PIXELS:
         yield
@@ -103,15 +103,12 @@ def large_image_lock(pixels: int) -> Iterator[None]:
 
 
 def _time_without_lock() -> float:
-    """Return a time in seconds that passes as on a clock, except while the calling thread waits for that lock."""
+    """Return the time of a clock, in seconds, that stands still while the calling thread waits for the lock."""
     return time.monotonic() - _waited.seconds
 
 
 class DecodeTimeBudget:
-    """Processor time that one request may still spend on large images. Each request has its own.
-
-    Several threads may use it at once.
-    """
+    """Processor time that a request may still spend on large images. Each request has its own budget. Thread-safe."""
 
     def __init__(self, limits: DecodeLimits) -> None:
         self._limits = limits
@@ -120,12 +117,12 @@ class DecodeTimeBudget:
 
     @contextmanager
     def limits_for(self, file: bytes, *, has_own_threads: bool) -> Iterator[DecodeLimits]:
-        """Return limits for the image in ``file``, and charge what the calling thread computes in the block.
+        """Return limits for the image in ``file``, and charge the processor time of the calling thread in the block.
 
-        For a decoder that ``has_own_threads``, as that of HEIC, it is the time that passes. Waiting for the images of
-        other requests is free. Raises :class:`DecodeError` (LIMIT) for an image over ``always_pixels`` once the budget
-        is spent, and for every image once it is overdrawn by 50 s. Images in progress are finished, so a request may
-        decode one image more in each thread.
+        If the decoder ``has_own_threads``, as that of HEIC, the elapsed time is charged. Waiting for the images of
+        other requests is free. Once the budget is spent, raises :class:`DecodeError` (LIMIT) for an image over
+        ``always_pixels``; once it is overdrawn by 50 s, for every image. Images in progress are finished, so a request
+        may decode one more image in each thread.
         """
         limits = self._limits
         is_spent = self._left_s <= 0

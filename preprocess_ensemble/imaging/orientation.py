@@ -1,4 +1,4 @@
-"""The EXIF orientation, and what it does to an image from a scaled decode."""
+"""The EXIF orientation, for whole images and for images from a scaled decode."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ORIENTATIONS: Final = {
 }
 """EXIF 2.32, tag 0x0112, as in ``PIL.ImageOps.exif_transpose``."""
 
-# What a transpose does to the columns and rows of the stored image. Those in _SWAPPED swap the two afterwards.
+# Transposes that mirror the columns and rows of the stored image. Those in _SWAPPED then swap rows and columns.
 _MIRRORED_COLUMNS: Final = (Transpose.FLIP_LEFT_RIGHT, Transpose.ROTATE_180, Transpose.TRANSVERSE, Transpose.ROTATE_90)
 _MIRRORED_ROWS: Final = (Transpose.FLIP_TOP_BOTTOM, Transpose.ROTATE_180, Transpose.TRANSVERSE, Transpose.ROTATE_270)
 _SWAPPED: Final = (Transpose.TRANSPOSE, Transpose.ROTATE_270, Transpose.TRANSVERSE, Transpose.ROTATE_90)
@@ -30,11 +30,11 @@ class ScaleInfo(NamedTuple):
     size: tuple[int, int]
     """(width, height) of the whole picture in pixels."""
     box: tuple[float, float, float, float]
-    """Left, top, right, bottom of the picture inside the scaled image, in its pixels. If a side is no multiple of the
-    scale, the last column or row stands for less than a whole pixel."""
+    """Left, top, right, bottom of the picture inside the scaled image, in its pixels. If a side is not a multiple of
+    the scale, the last column or row stands for less than a whole pixel."""
 
     def describes(self, image: Image) -> bool:
-        """Whether ``image`` is still that scaled image: Pillow copies ``info`` to every image made from it."""
+        """Whether ``image`` is still the scaled image itself: Pillow copies ``info`` to every image made from it."""
         left, top, right, bottom = self.box
         return image.size == (math.ceil(right - left), math.ceil(bottom - top))
 
@@ -44,7 +44,7 @@ SCALE_INFO: Final = "scale_info"
 
 
 def transpose_for(orientation: object) -> Transpose | None:
-    """Return what shows an image of this EXIF ``orientation`` as it was meant; None for 1 and for unknown values."""
+    """Return the transpose that turns an image of this EXIF ``orientation`` upright; None for 1 and unknown values."""
     return _ORIENTATIONS.get(orientation) if isinstance(orientation, int) else None
 
 
@@ -64,7 +64,7 @@ def apply_transpose(image: Image, transpose: Transpose | None) -> Image:
 
 
 def _transposed(scaled: ScaleInfo, size: tuple[int, int], transpose: Transpose) -> ScaleInfo:
-    """Transpose `scaled`, which describes an image of `size`, along with the image."""
+    """Transpose ``scaled``, which describes an image of ``size`` (width, height), along with the image."""
     left, top, right, bottom = scaled.box
     width, height = size
     if transpose in _MIRRORED_COLUMNS:

@@ -1,4 +1,4 @@
-"""Decoding with Pillow alone: the reference for every format, and the decoder of every unusual file."""
+"""Decode with Pillow alone: the reference for every format, and the decoder of every unusual file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from PIL import ExifTags, Image, ImageFile, TiffImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.containers.iso_media import IsoMedia
-from preprocess_ensemble.imaging.containers.jpeg import count_scans, scans_within_limit
 from preprocess_ensemble.imaging.jpeg_end import JPEG_END, lacks_only_its_end
 from preprocess_ensemble.imaging.limits import (
     DecodeError,
@@ -27,10 +26,13 @@ from preprocess_ensemble.imaging.limits import (
 from preprocess_ensemble.imaging.orientation import SCALE_INFO, ScaleInfo, apply_transpose, transpose_for
 from preprocess_ensemble.imaging.structure_limits import (
     MAX_READS,
+    check_compression,
     check_parts,
     count_frames,
+    count_scans,
     patch_pillow_big_tiff,
     patch_pillow_tags,
+    scans_within_limit,
     structure_end,
 )
 
@@ -40,20 +42,21 @@ if TYPE_CHECKING:
     from preprocess_ensemble.imaging.formats import ImageFormat
 
 _FEW_BYTES: Final = 16
-"""Fewer than any block that a pixel reader asks for, more than any field of a header."""
+"""Bytes of a small read. Fields of a header are smaller; the blocks that pixel readers ask for are larger."""
 
 _ANIMATED: Final = frozenset({"WebP", "AVIF"})
 _MAX_ANIMATED_PIXELS: Final = 32_000_000
-"""Their decoders hold the canvas several times, 16 bytes per pixel in all, and a file of 4 KB may claim any size."""
+"""Limit for animations. Their decoders hold the canvas several times, 16 bytes per pixel in all, and a file of 4 KB may
+claim any size."""
 
 _MAX_SLOW_PIXELS: Final = 1_000_000
-"""For variants that Pillow decodes in Python, at a microsecond or more per pixel and with the GIL held."""
+"""Limit for variants that Pillow decodes in Python, at a microsecond or more per pixel and with the GIL held."""
 
 _RLE_BYTES_PER_PIXEL: Final = 3
 _RLE_BYTES: Final = 65_536
-"""For a run-length BMP. A run of one pixel takes two bytes; the rest is for header, palette and ends of lines."""
+"""Limits of a run-length BMP. A run of one pixel takes two bytes; the rest is for header, palette and ends of lines."""
 
-# What Pillow's readers raise for a file that contradicts itself. Anything else is a defect, theirs or ours.
+# Errors of Pillow's readers for a file that contradicts itself. Any other error is a defect in Pillow or here.
 _BAD_FILE: Final = (
     OSError,
     SyntaxError,
@@ -71,10 +74,10 @@ _BAD_FILE: Final = (
 _WHITE_IS_ZERO: Final = 0
 _YCBCR: Final = 6
 _YCBCR_SUBSAMPLING: Final = 530
-"""TIFF 6.0: two values of the tag PhotometricInterpretation, and a tag."""
+"""TIFF 6.0: two values of the tag PhotometricInterpretation, and the tag YCbCrSubSampling."""
 
 _KEY_FACTORS: Final[Mapping[object, int]] = {"L;2": 85, "L;4": 17}
-"""Of a grey PNG with fewer than 8 bits, Pillow scales the pixels and not the level that is transparent."""
+"""Factors for the transparent level of a grey PNG with fewer than 8 bits, because Pillow scales only the pixels."""
 
 _IN_OTHER_ORDER: Final = {
     f"{mode};16{order}": f"{mode};16{other}"
@@ -85,22 +88,20 @@ _IN_OTHER_ORDER: Final = {
 patch_pillow_tags()
 patch_pillow_big_tiff()
 
-# Pillow has no exception class of its own for a variant that it cannot read.
+# Pillow has no exception class for a variant that it cannot read, so the message tells.
 _UNSUPPORTED_VARIANT: Final = re.compile(
     r"unsupported|not supported|not implemented|unknown pixel mode|unknown data organization|cannot handle|"
     r"unrecogni[sz]ed image mode",
     re.IGNORECASE,
 )
-
-
 _NO_PICTURE: Final = "not identified by this driver"
-"""What Pillow says of a reader that finds no picture where it expects one."""
+"""Part of Pillow's message if a reader finds no picture where it expects one."""
 
 
 class PillowFile:
-    """One file that Pillow has opened: its header is read, its pixels are not.
+    """One file that Pillow has opened: it has read the header, but not the pixels.
 
-    Raises :class:`DecodeError` for a file that cannot be opened, and any other exception for a defect.
+    Raises :class:`DecodeError` for a file that cannot be opened. Any other exception is a defect.
     """
 
     def __init__(self, data: bytes, image_format: ImageFormat, limits: DecodeLimits) -> None:
@@ -111,8 +112,8 @@ class PillowFile:
         self._limits = limits
         self._source = _Source(data + JPEG_END if limits.allow_truncated and is_jpeg else data)
         if is_jpeg:
-            # Pillow joins the segments of EXIF, and copies all earlier ones for each. The limit of the metadata does
-            # not count unused segments such as previews, so it does not refuse such a file.
+            # Limit the header, because Pillow joins the segments of EXIF, and copies all earlier segments for each. The
+            # limit of the metadata is not enough, because it leaves out unused segments such as previews.
             self._source.max_header_bytes = 2 * limits.max_metadata_bytes + 2**20
         assert image_format.opener is not None  # `identify` found a readable format
         try:
@@ -124,9 +125,9 @@ class PillowFile:
 
     @cached_property
     def transpose(self) -> Image.Transpose | None:
-        """What `ImageOps.exif_transpose` would do to the image; None if the EXIF block is broken.
+        """The transpose of `ImageOps.exif_transpose`; None without one, and for a broken EXIF block.
 
-        Some formats have their EXIF block behind the pixels; there it is known once they are decoded.
+        Some formats have their EXIF block behind the pixels, so it is known only after these are decoded.
         """
         try:
             return transpose_for(self._image.getexif().get(ExifTags.Base.Orientation))
@@ -136,7 +137,7 @@ class PillowFile:
     def decode(self, *, scale: int = 1) -> Image.Image:
         """Decode the first picture and apply its orientation; a JPEG at 1/``scale`` (1, 2, 4 or 8). Call it once.
 
-        Returns mode L, RGB, CMYK or YCbCr. Raises :class:`DecodeError`, and any other exception for a defect.
+        Returns mode L, RGB, CMYK or YCbCr. Raises :class:`DecodeError`. Any other exception is a defect.
         """
         image = self._decoded(scale)
         return _to_plain_mode(image, self._format, self._tags)
@@ -144,12 +145,12 @@ class PillowFile:
     def decode_whole(self, *, low_bytes: bool = False) -> Image.Image:
         """Decode the first picture as it is, and apply its orientation. Call it once, in place of :meth:`decode`.
 
-        Returns mode L, RGB, CMYK or YCbCr, RGBA for one that may have transparency, or I or I;16 for grey of more than
-        8 bits. Of 16 bits in colour it has the high bytes, or, with ``low_bytes``, the low ones. Raises
-        :class:`DecodeError` if any of that cannot be read.
+        Returns mode L, RGB, CMYK or YCbCr; RGBA for a picture that may have transparency; I or I;16 for grey of more
+        than 8 bits. For colours of 16 bits it returns the high bytes, or the low bytes with ``low_bytes``. Raises
+        :class:`DecodeError` for a picture that cannot be read in full.
         """
         if low_bytes:
-            if not self._image.tile:  # it has been reduced to 8 bits already
+            if not self._image.tile:  # the reader has already reduced it to 8 bits
                 raise unsupported_variant(self._format.name)
             self._image.tile = [tile._replace(args=_of_low_bytes(tile.args, self._format)) for tile in self._image.tile]
         image = self._decoded()
@@ -171,7 +172,7 @@ class PillowFile:
         image = self._image
         whole = image.size
         if scale > 1:
-            # libjpeg leaves out the frequencies that a smaller picture does not need.
+            # For a smaller picture, libjpeg leaves out frequencies.
             drafted = image.draft(None, (whole[0] // scale, whole[1] // scale))
             if drafted is not None and image.size != whole:
                 image.info[SCALE_INFO] = ScaleInfo(whole, drafted[1])
@@ -182,7 +183,7 @@ class PillowFile:
             self._load()
             if self._format.name == "PNG" and isinstance(key := image.info.get("transparency"), int):
                 image.info["transparency"] = key * _KEY_FACTORS.get(raw_mode, 1)
-            # Pillow's reader shows all of an AVIF, whatever its box says; that of HEIC crops.
+            # Crop an AVIF as its box says, because Pillow's reader does not. The reader of HEIC crops itself.
             if self._format.name == "AVIF" and (shown := IsoMedia(self._data).crop(*image.size)) is not None:
                 return apply_transpose(image.crop(shown), self.transpose)
             return apply_transpose(image, self.transpose)
@@ -204,7 +205,7 @@ class PillowFile:
                     f"the limit is {most / 1e6:g}{where}."
                 )
                 raise DecodeError(ImageStatus.TOO_LARGE, message)
-        # In a run-length BMP, codes that only move the position hold no pixels, and cost as much as others.
+        # Limit the bytes of a run-length BMP: codes that only move the position hold no pixels, but cost as much.
         most = _RLE_BYTES_PER_PIXEL * width * height + _RLE_BYTES
         if self._format.name == "BMP" and "bmp_rle" in codecs and len(data) > most:
             message = (
@@ -238,10 +239,10 @@ class PillowFile:
     def _load(self) -> None:
         """Decode the pixels in place.
 
-        `PIL.ImageFile.LOAD_TRUNCATED_IMAGES` belongs to the whole process, so this does not set it. A reader that fails
-        half way leaves the rows that it has decoded, and Pillow takes an image without tiles for complete. (A JPEG
-        needs an end marker for that, or a progressive one would show nothing.) If the host process has set the flag,
-        Pillow fills the missing part silently, and only the reads beyond the end tell.
+        This does not set `PIL.ImageFile.LOAD_TRUNCATED_IMAGES`, which belongs to the whole process. A reader that fails
+        half way leaves its decoded rows, and Pillow treats an image without tiles as complete. For this a JPEG needs an
+        end marker; without it, a progressive JPEG would show nothing. If the host process has set the flag, Pillow
+        fills the missing part silently, and only the reads beyond the end show that it is missing.
         """
         image, source, allow_truncated = self._image, self._source, self._limits.allow_truncated
         if image.tile:  # else the header itself ended early
@@ -264,13 +265,13 @@ class PillowFile:
                 self._refuse(error)
         else:
             was_lenient = ImageFile.LOAD_TRUNCATED_IMAGES and source.ran_out
-            # libheif leaves a tile black whose bytes are missing.
+            # libheif shows a tile as black if its bytes are missing.
             lacks_bytes = self._format.name == "HEIC" and IsoMedia(self._data).stored_end > len(self._data)
             if (was_lenient or lacks_bytes) and not allow_truncated:
                 raise DecodeError(ImageStatus.TRUNCATED, self._truncated_message())
 
     def _add_end(self) -> bool:
-        """Add the end marker to a JPEG that lacks nothing else. Returns False for any other file."""
+        """Add the end marker to a JPEG that lacks only this marker. Returns False for any other file."""
         try:
             if self._format.name != "JPEG" or not lacks_only_its_end(self._data):
                 return False
@@ -281,13 +282,15 @@ class PillowFile:
         return True
 
     def _refuse(self, error: Exception) -> NoReturn:
-        """Say why the file cannot be read."""
-        # pillow-heif leaves out the pictures of codecs that it lacks, such as uncompressed ones.
+        """Raise :class:`DecodeError` with the reason why the file cannot be read."""
+        # pillow-heif leaves out pictures if it lacks their codec, such as uncompressed pictures.
         lacks_codec = self._format.name == "HEIC" and _NO_PICTURE in str(error)
         if lacks_codec or _UNSUPPORTED_VARIANT.search(str(error)):
             raise unsupported_variant(self._format.name) from error
         if self._ends_early():
             raise DecodeError(ImageStatus.TRUNCATED, self._truncated_message()) from error
+        if self._format.name == "TIFF":
+            check_compression(self._data)
         message = f"The {self._format.name} file is corrupt: it cannot be decoded."
         raise DecodeError(ImageStatus.CORRUPT, message) from error
 
@@ -296,14 +299,14 @@ class PillowFile:
         return f"The {self._format.name} file is truncated: it ends after {size:,} bytes, before the picture does."
 
     def _ends_early(self) -> bool:
-        """Whether the file is shorter than its reader asked for, or than its own structure claims."""
-        # Some readers take the whole file at once, so only the structure can tell.
+        """Whether the file is shorter than its reader needed, or than its own structure claims."""
+        # Check the structure, too, because some readers read the whole file at once.
         data = self._source.getvalue()
         return self._source.ran_out or structure_end(self._format.name, data) > len(data)
 
 
 class _Source(io.BytesIO):
-    """The file's bytes; ``ran_out`` if a reader asked for more than there are, so that the file is truncated."""
+    """The file's bytes; ``ran_out`` is True if a reader needed more bytes, so that the file is truncated."""
 
     ran_out = False
     reading_pixels = False
@@ -319,17 +322,17 @@ class _Source(io.BytesIO):
             check_count(self._header_reads, MAX_READS, "image's header", "parts")
             check_count(self._header_bytes, self.max_header_bytes, "image's header", "bytes")
         if size is not None and size > 0:
-            # Pixel readers ask for large blocks and may accept fewer bytes; a request for a few bytes needs them all.
+            # Pixel readers ask for large blocks and may accept fewer bytes; a request for a few bytes needs all.
             needed = 1 if self.reading_pixels and size > _FEW_BYTES else size
             self.ran_out |= len(chunk) < needed
         return chunk
 
 
 def _is_misread(image: TiffImagePlugin.TiffImageFile) -> bool:
-    """Whether a TIFF has uncompressed YCbCr of which Pillow would make other pixels.
+    """Whether a TIFF has uncompressed YCbCr that Pillow would decode to wrong pixels.
 
-    Pillow takes any such file for one with a colour for each pixel, and before release 13 for RGB with a fourth
-    channel. Without the tag, four pixels share a colour (TIFF 6.0, section 21).
+    Pillow assumes that such a file has a colour for each pixel; before release 13, that it is RGB with a fourth
+    channel. Without the tag of the subsampling, four pixels share a colour (TIFF 6.0, section 21).
     """
     if image.tag_v2.get(TiffImagePlugin.PHOTOMETRIC_INTERPRETATION) != _YCBCR:
         return False
@@ -355,9 +358,9 @@ def _to_plain_mode(image: Image.Image, image_format: ImageFormat, tags: Mapping[
 
 
 def _of_low_bytes(arguments: Any, image_format: ImageFormat) -> Any:
-    """Return what tells Pillow's reader of 16 bits in this byte order, the first word, to read them in the other one.
+    """Return arguments for Pillow's reader of 16-bit channels, with the opposite byte order.
 
-    It then takes the low byte of each for the high one.
+    With the opposite order, the reader returns the low byte of each channel instead of the high byte.
     """
     raw_mode, *others = arguments if isinstance(arguments, tuple) else (arguments,)
     if not isinstance(raw_mode, str) or raw_mode not in _IN_OTHER_ORDER:
@@ -370,7 +373,7 @@ def _with_alpha(image: Image.Image) -> Image.Image:
     key = image.info.get("transparency")
     if isinstance(key, tuple) and max(key) > 0xFF:  # a 16-bit file; Pillow has already scaled its colours
         image.info["transparency"] = tuple(value >> 8 for value in key)
-    if image.mode == "La":  # grey that is multiplied by its transparency has no other way to colours
+    if image.mode == "La":  # Pillow converts premultiplied grey only through LA
         image = image.convert("LA")
     return image if image.mode == "RGBA" else image.convert("RGBA")
 
@@ -387,7 +390,7 @@ def _high_byte(image: Image.Image, image_format: ImageFormat, tags: Mapping[int,
     if values.dtype.itemsize > 2 and (values.min() < 0 or values.max() > 0xFFFF):
         message = f"The {image_format.name} file has samples outside 0 to 65,535, which cannot be read here."
         raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, message)
-    # Pillow leaves the 12 bits of a TIFF as they are, and the direction of its levels.
+    # Pillow scales neither the 12 bits of a TIFF, nor inverts its levels if 0 is white.
     bits = min(16, *tags.get(TiffImagePlugin.BITSPERSAMPLE, (16,)))
     grey = (values >> (bits - 8)).astype(np.uint8)
     if tags.get(TiffImagePlugin.PHOTOMETRIC_INTERPRETATION) == _WHITE_IS_ZERO:

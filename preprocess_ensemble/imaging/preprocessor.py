@@ -1,4 +1,4 @@
-"""Encoded image files to model input: the one path of the server, ``local:`` and the benchmarks."""
+"""Turn encoded image files into model input. The server, ``local:`` and the benchmarks all use this module."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ class Preprocessed(NamedTuple):
 
     status: ImageStatus
     decode_path: DecodePath | None = None
-    """How a good image was decoded; None if it failed."""
+    """Way in which the image was decoded; None if it failed."""
     decoder: Decoder | None = None
-    """What decoded a good image; None if it failed."""
+    """Library that decoded the image; None if it failed."""
     message: str = ""
     """One sentence for the client; empty if the image is good."""
     log: str = ""
-    """The traceback of an internal error, else empty. It may hold paths: log it, but never send it."""
+    """Traceback of an internal error, else empty. Log it, but never send it, because it may hold paths."""
 
 
 class Preprocessor:
     """Decodes, resizes and crops images in threads. An image that fails does not affect any other.
 
-    ``threads`` is their number, the one that calls :meth:`run` included; None means one for each core that this process
-    may use. ``fast_decode`` decodes large JPEG files at reduced size, as far as the model's input allows.
+    ``threads`` is the number of threads, including the thread that calls :meth:`run`. None means one for each core that
+    this process may use. ``fast_decode`` decodes large JPEG files at reduced size, as far as the model's input allows.
     """
 
     def __init__(
@@ -60,24 +60,24 @@ class Preprocessor:
         """Preprocess the files of several requests, which share the threads but not the time to decode.
 
         Returns RGB pixels, uint8 (N, H, W, 3), and the outcome of each image, both in order over all requests. The
-        pixels of an image that failed are zero. Raises nothing because of an image.
+        pixels of an image that failed are zero. A bad image never makes this method raise.
         """
         images: list[tuple[bytes, DecodeTimeBudget]] = []
         for request in requests:
             budget = DecodeTimeBudget(self._limits)
             images += [(file, budget) for file in request]
-        # One array for all requests: one for each took a twentieth more processor time per image.
+        # Use one array for all requests: an array for each took 5 % more processor time per image.
         pixels = np.empty((len(images), *self._config.size, 3), dtype=np.uint8)
         outcomes = [Preprocessed(ImageStatus.INTERNAL)] * len(images)
-        # `next` is one step under Python's lock, so no two threads get the same place.
+        # `next` is one step under Python's lock, so each place goes to only one thread.
         places = iter(range(len(images)))
 
         def work() -> None:
             for place in places:
                 outcomes[place] = self._preprocess(*images[place], pixels[place])
 
-        # `ThreadPoolExecutor.map` wakes threads for each item, which cost a quarter of the rate with two threads on two
-        # cores and 1.6 ms per image. Here each is woken once, and none for a single image.
+        # Wake each thread once, and none for a single image. `ThreadPoolExecutor.map` wakes threads for each item,
+        # which cost a quarter of the rate with two threads on two cores and 1.6 ms per image.
         with quiet_libraries():
             helpers = [self._helpers.submit(work) for _ in range(min(self._threads, len(images)) - 1)]
             try:

@@ -1,4 +1,4 @@
-"""What Pillow and libtiff say about unusual files, kept from the terminal."""
+"""Keep the messages of Pillow and libtiff about unusual files from the terminal."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _silence: ExitStack | None = None
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Suppress what Pillow and libtiff say about unusual files; the status says more.
+    """Suppress the messages of Pillow and libtiff about unusual files; the status says more.
 
-    Warning filters (until Python 3.14), loggers and libtiff's handlers belong to the whole process. So the first thread
-    to enter silences them, and the last one to leave puts back what it found.
+    Warning filters (until Python 3.14), loggers and libtiff's handlers belong to the whole process. The first thread
+    that enters the block silences them, and the last thread that leaves restores them.
     """
     global _threads, _silence
     with _lock:
@@ -53,10 +53,11 @@ def _silenced() -> ExitStack:
 
 @cache
 def _libtiff_handlers() -> tuple[Callable[[Any], Any], ...]:
-    """Return the functions of Pillow's libtiff that set who prints its messages; none where they cannot be reached."""
+    """Return the functions of Pillow's libtiff that set the handlers of messages; empty if they are out of reach."""
     core: Any = vars(Image)["core"]
     with suppress(OSError, AttributeError):
-        # A library that is found through another one is the one that Pillow uses, in a wheel and in a distribution.
+        # Look libtiff up through Pillow's own library: this finds the libtiff that Pillow uses, in a wheel and in a
+        # distribution.
         library = ctypes.CDLL(core.__file__)
         handlers = library.TIFFSetErrorHandler, library.TIFFSetWarningHandler
         for handler in handlers:

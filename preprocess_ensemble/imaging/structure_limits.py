@@ -1,8 +1,8 @@
-"""What the structure of a file says before its pixels are decoded: parts, frames and length, and limits for them.
+"""Parts, frames and length of a file, read from its structure before its pixels are decoded, and limits for them.
 
-Pillow handles the parts of a file one by one, in Python, and a part may cost a thousand times its bytes: each colour
-profile of a PNG is inflated to a megabyte, each tile of a TIFF is read separately, and a thousand tags of EXIF or TIFF
-may all point at the same bytes.
+Pillow handles the parts of a file one by one, in Python, and a part may cost a thousand times its bytes. Each colour
+profile of a PNG is inflated to a megabyte. Each tile of a TIFF is read separately. A thousand tags of EXIF or TIFF may
+all point at the same bytes.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ from itertools import islice
 from typing import IO, Any, Final
 
 import PIL
-from PIL import ImageFile, TiffImagePlugin
+from PIL import Image, ImageFile, TiffImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.containers import gif, iso_media, png, riff, tiff
+from preprocess_ensemble.imaging.containers.container import number
 from preprocess_ensemble.imaging.limits import DecodeError, check_count
 
 MAX_READS: Final = 10_000
-"""For a header. A camera's takes a few hundred; a GIF with 400 KB of XMP, in blocks of 85 bytes, takes 10,000."""
+"""Reads of a header. A camera's file takes a few hundred; a GIF with 400 KB of XMP, in blocks of 85 bytes, 10,000."""
 
 _MAX_CHUNKS: Final = 1_000
-"""In a PNG, besides those with pixels. Two seconds of work if each is a colour profile made for an attack."""
+"""Chunks in a PNG besides its pixels: two seconds of work if each is a colour profile made for an attack."""
 _PIXEL_CHUNKS: Final = frozenset({b"IDAT", b"fcTL", b"fdAT"})
 _MAX_PIXEL_CHUNKS: Final = 100_000
-"""A fifth of a second if they are empty. Encoders write pieces of 8 KB and more."""
+"""Chunks of pixels in a PNG: a fifth of a second if they are empty. Encoders write chunks of 8 KB and more."""
 
 _MAX_TILES: Final = 100_000
 """Strips or tiles in a TIFF: half a second if each is one byte. 128 megapixels in tiles of 64 x 64 have 31,250."""
@@ -35,28 +36,38 @@ _TILE_TAGS: Final = frozenset({TiffImagePlugin.STRIPOFFSETS, TiffImagePlugin.TIL
 
 _PLAIN_PPM: Final = (b"P1", b"P2", b"P3")
 _MAX_COMMENTS: Final = 1_000
-"""In a plain-text PPM, in which each costs a copy of a megabyte: 600 KB took three seconds, and 15 MB minutes."""
+"""Comments in a plain-text PPM. Each costs a copy of a megabyte: 600 KB took three seconds, and 15 MB minutes."""
 
 
 _ISO_MEDIA: Final = frozenset({"AVIF", "HEIC"})
 _DECODED_SHARE: Final = 3
-"""Pixels that a HEIC or AVIF may make its picture of, compared with the most that a picture may have: transparency
-doubles them, and the last tiles of a grid may stand out."""
+"""Most pixels in the parts of a HEIC or AVIF, as a multiple of the most pixels of a picture. Transparency doubles the
+pixels, and the last tiles of a grid may stand out."""
 _STORED_SHARE: Final = 4
-"""Bytes of all its parts, compared with the file. An AVIF may hold four layers of one stream, each as a picture."""
+"""Most bytes in all parts, as a multiple of the file. An AVIF may hold four layers of one stream, each as a picture."""
 _STORED_BYTES: Final = 2**20
-"""What the parts may have in any case. Encoders share what is equal, and the tiles of a plain picture all are: a file
-of 3 KB has 16 KB in its parts. They cost no more than those of a file of a megabyte that shares nothing."""
+"""Bytes that the parts of any file may have. Encoders store equal parts once, and the tiles of a plain picture are
+equal: a file of 3 KB has 16 KB in its parts. This many bytes cost as much as an ordinary file of a megabyte."""
 _MAX_HEIC_ITEMS: Final = 1_000
-"""Pictures, tiles, EXIF and XMP: what libheif opens. 128 megapixels have 500 tiles of the usual 512 x 512."""
+"""Items that libheif opens: pictures, tiles, EXIF and XMP. 128 megapixels have 500 tiles of the usual 512 x 512."""
+
+
+_MAX_SCANS: Final = 1000
+_MAX_SCANNED_PIXELS: Final = 2_000_000_000
+"""Scans times pixels. A scan of a few bytes takes up to 0.65 ms per megapixel to decode, so this is 1.3 s; encoders
+make about ten scans, so 128 megapixels fit."""
+
+
+_DEEPEST: Final = 8
+"""Pictures that are parts of pictures. Cameras put one picture together from tiles, and some crop or turn it."""
 
 
 def check_parts(name: str, data: bytes, max_pixels: int) -> None:
     """Raise :class:`DecodeError` for a file whose parts cost too much.
 
-    These are too many parts of a PNG, TIFF, PPM, HEIC or AVIF file (LIMIT), and parts of a HEIC or AVIF with far more
-    than ``max_pixels``, which its picture may be cropped from (TOO_LARGE). A HEIC or AVIF without a still picture is
-    UNSUPPORTED_FORMAT.
+    - LIMIT: too many parts in a PNG, TIFF, PPM, HEIC or AVIF file.
+    - TOO_LARGE: parts of a HEIC or AVIF with far more than ``max_pixels``, from which its picture may be cropped.
+    - UNSUPPORTED_FORMAT: a HEIC or AVIF without a still picture.
     """
     if name == "PNG":
         counts = [0, 0]
@@ -82,10 +93,32 @@ def check_parts(name: str, data: bytes, max_pixels: int) -> None:
         most_bytes = max(_STORED_BYTES, _STORED_SHARE * len(data))
         check_count(media.stored_bytes, most_bytes, f"{name} file", "bytes in its parts together")
         most = _DECODED_SHARE * max_pixels
-        if (pixels := media.decoded_pixels(most)) > most:
+        if (pixels := decoded_pixels(media, data, most)) > most:
             total = f"{pixels / 1e6:,.1f} megapixels in all"
             message = f"The {name} file makes its picture of {total}; the limit is {most / 1e6:g}."
             raise DecodeError(ImageStatus.TOO_LARGE, message)
+
+
+def decoded_pixels(media: iso_media.IsoMedia, data: bytes, at_most: int) -> int:
+    """Return how many pixels must be decoded for the primary picture, all its parts and its transparency.
+
+    The number is above ``at_most`` if parts are nested too deep.
+    """
+    known: dict[int, int] = {}
+
+    def pixels(item: int, depth: int = 0) -> int:
+        if depth > _DEEPEST:
+            return at_most + 1
+        if item not in known:
+            parts = media.parts.get(item)
+            known[item] = sum(pixels(part, depth + 1) for part in parts) if parts else size(item)
+        return known[item]
+
+    def size(item: int) -> int:
+        sizes = [box.start + 4 for _, box in media.listed_properties(item) if box.name == b"ispe"]
+        return number(data, sizes[0], 4) * number(data, sizes[0] + 4, 4) if sizes else 0
+
+    return sum(pixels(item) for item in [media.primary, *media.auxiliary_pictures()])
 
 
 def count_frames(name: str, image: ImageFile.ImageFile, data: bytes, at_most: int) -> int:
@@ -102,20 +135,63 @@ def count_frames(name: str, image: ImageFile.ImageFile, data: bytes, at_most: in
     return max(1, frames)
 
 
+def count_scans(data: bytes) -> int:
+    """Return how many scans the file may have; those of a picture inside the metadata count too."""
+    return data.count(b"\xff\xda")
+
+
+def scans_within_limit(data: bytes, pixels: int) -> bool:
+    """Whether the scans of a file of ``pixels`` (width times height) can be decoded in reasonable time."""
+    scans = count_scans(data)
+    return scans <= _MAX_SCANS and scans * pixels <= _MAX_SCANNED_PIXELS
+
+
 def structure_end(name: str, data: bytes) -> int:
-    """Return the length in bytes that the structure of a file of the format ``name`` claims, or 0 for others."""
+    """Return the length in bytes that the structure of a file of the format ``name`` claims; 0 for other formats."""
     if name == "WebP":
         return riff.end(data)
     if name == "TIFF":
         reader = tiff.Tiff(data)
         return reader.pixels_end(reader.directory(reader.first, MAX_READS))
-    return iso_media.boxes_end(data) if name in _ISO_MEDIA or data.startswith(iso_media.JXL_CONTAINER) else 0
+    return _boxes_end(data) if name in _ISO_MEDIA or data.startswith(iso_media.JXL_CONTAINER) else 0
+
+
+def check_compression(data: bytes) -> None:
+    """Raise :class:`DecodeError` (UNSUPPORTED_FORMAT) for a TIFF whose compression the installed Pillow cannot read.
+
+    The wheels of Pillow have no WebP in their libtiff.
+    """
+    reader = tiff.Tiff(data)
+    for method in reader.numbers(reader.directory(reader.first, MAX_READS), TiffImagePlugin.COMPRESSION)[:1]:
+        name = TiffImagePlugin.COMPRESSION_INFO.get(method)
+        if name is None or (name == "webp" and not _can_write(name)):
+            message = f"The TIFF file is compressed by {name or f'method {method}'}, which Pillow cannot read here."
+            raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, f"{message} No extra of this package adds it.")
+
+
+def _can_write(compression: str) -> bool:
+    with suppress(OSError):
+        Image.new("RGB", (1, 1)).save(io.BytesIO(), "TIFF", compression=compression)
+        return True
+    return False
+
+
+def _boxes_end(data: bytes) -> int:
+    """Return where the last box ends by its own size, which may be beyond the end of the file."""
+    position = 0
+    while position + 16 <= len(data):
+        size = number(data, position, 4)
+        size = number(data, position + 8, 8) if size == 1 else size
+        if size < 8:  # 0: up to the end of the file
+            break
+        position += size
+    return position
 
 
 class TagReader:
     """Reads a file with a directory of tags, at most twice its length in all.
 
-    Beyond that, ``read`` raises ``OSError``. Pillow then stops reading tags and keeps those it has.
+    Beyond that, ``read`` raises ``OSError``. Pillow then stops reading tags and keeps the tags that it has read.
     """
 
     def __init__(self, source: IO[bytes]) -> None:
@@ -126,7 +202,7 @@ class TagReader:
         source.seek(start)
 
     def read(self, size: int = -1, /) -> bytes:
-        """Read as the source does. Raises ``OSError`` once twice its length has been read."""
+        """Read from the source. Raises ``OSError`` once twice its length has been read."""
         chunk = self._read(size)
         self._left -= len(chunk)
         if self._left < 0:
@@ -138,8 +214,7 @@ def patch_pillow_tags() -> None:
     """Make Pillow before 13 stop at tags that together claim more bytes than the file has, as Pillow 13 does itself.
 
     Without this limit, 1 MB of TIFF, or of EXIF in any format, took up to 64 GB: all tags may point at the same bytes,
-    and each gets a copy. Some formats read their EXIF while the file is opened, so the limit cannot be set anywhere
-    else.
+    and each gets a copy. The limit has to be set here, because some formats read their EXIF while the file is opened.
     """
     if int(PIL.__version__.partition(".")[0]) >= 13:
         return
@@ -149,14 +224,14 @@ def patch_pillow_tags() -> None:
 
 
 _BIG_TIFF_OFFSET: Final = 8
-"""Where the offset of a BigTIFF's first directory stands; no directory can begin there."""
+"""Position of the offset of a BigTIFF's first directory; a directory cannot begin there."""
 
 
 def patch_pillow_big_tiff() -> None:
-    """Make Pillow read big-endian BigTIFF, if it does not.
+    """Make Pillow read big-endian BigTIFF, if it cannot.
 
-    Pillow looks for the number of BigTIFF, 43, in the third byte of a file; in big-endian order it is the fourth. It
-    then reads no more than 8 bytes of the header, so the directory looks for its own place.
+    Pillow looks for the number of BigTIFF, 43, in the third byte of a file; in big-endian order it is the fourth byte.
+    Pillow then reads only 8 bytes of the header, so the patched directory reads its own position.
     """
     directory: Any = TiffImagePlugin.ImageFileDirectory_v2
     magic = b"MM\0+"

@@ -42,7 +42,7 @@ class PreprocessConfig:
     fill_color: int = 0
     """Value of every channel of the padding, 0 to 255."""
     mean: tuple[float, float, float]
-    """For R, G, B, of values from 0 to 1."""
+    """Means of R, G and B, for values from 0 to 1."""
     std: tuple[float, float, float]
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class PreprocessConfig:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> PreprocessConfig:
-        """Read a passport's ``preprocess``, or open_clip's own: ``size`` may be one number, ``mode`` must be RGB.
+        """Read the ``preprocess`` of a passport or of open_clip: ``size`` may be one number, ``mode`` must be RGB.
 
         Raises ``ValueError`` for unknown or missing keys and invalid values.
         """
@@ -84,13 +84,16 @@ class PreprocessConfig:
 
     @property
     def decode_at_least(self) -> tuple[int, int]:
-        """Least (height, width) of a scaled decode, so that the resize has enough pixels to filter."""
+        """Least (height, width) of a scaled decode, in pixels: enough for the filter of the resize."""
         height, width = self.size
         return math.ceil(SCALING_FLOOR * height), math.ceil(SCALING_FLOOR * width)
 
     @property
     def id(self) -> str:
-        """What decides the pixels, such as ``shortest-bicubic-224x224``; with the fill colour if it can be seen."""
+        """Name of the settings that decide the pixels, such as ``shortest-bicubic-224x224``.
+
+        It has the fill colour only if the colour can be seen.
+        """
         height, width = self.size
         fill = f"-fill{self.fill_color}" if self.resize_mode == "longest" and self.fill_color else ""
         return f"{self.resize_mode}-{self.interpolation}-{height}x{width}{fill}"
@@ -102,7 +105,7 @@ def preprocess(
     """Bring one image, whose orientation has been applied, to the model's input size.
 
     Returns C-contiguous uint8 of shape (H, W, 3), RGB: ``out`` if it is given, else a new array. The pixels are
-    open_clip's for every image that open_clip can transform; a side that it would round down to nothing becomes one
+    open_clip's for every image that open_clip can transform. A side that open_clip would round down to 0 becomes one
     pixel here. An image from a scaled decode is treated as the whole picture that it stands for.
     """
     scaled: ScaleInfo | None = image.info.get(SCALE_INFO)
@@ -122,11 +125,11 @@ def preprocess(
 
 
 def _resize(image: Image.Image, size: tuple[int, int], config: PreprocessConfig) -> Image.Image:
-    """Resize to `size`, less the columns that the crop will cut off.
+    """Resize to `size` (width, height), without the columns that the crop will cut off.
 
     Pillow resizes the columns first and then the rows. Cropping the columns between the two passes takes less time and
-    gives the same pixels. The exception is an image that loses more rows than columns, which happens with a target that
-    is not square: Pillow may begin with the rows there, and each order rounds differently in between.
+    gives the same pixels. Exception: with a target that is not square, an image may lose more rows than columns. Pillow
+    may then begin with the rows, and each order rounds differently in between.
     """
     width, height = size
     target_width = config.size[1]
@@ -139,9 +142,9 @@ def _resize(image: Image.Image, size: tuple[int, int], config: PreprocessConfig)
 
 
 def _resize_scaled(image: Image.Image, scaled: ScaleInfo, config: PreprocessConfig) -> Image.Image:
-    """Resize only what the crop will leave of a scaled image.
+    """Resize only the part of a scaled image that the crop will keep.
 
-    Pillow rounds the sides of a box, so this serves only images whose pixels need not be exact.
+    Pillow rounds the sides of a box, so the pixels are not exact.
     """
     height, width = _resized_size(scaled.size[1], scaled.size[0], config)
     rows, columns = min(height, config.size[0]), min(width, config.size[1])
@@ -158,7 +161,7 @@ def _resized_size(height: int, width: int, config: PreprocessConfig) -> tuple[in
     if config.resize_mode == "squash":
         return config.size
     if config.resize_mode == "shortest" and target_height == target_width:
-        # torchvision.transforms.functional._compute_resized_output_size: the long side is cut off, not rounded.
+        # torchvision.transforms.functional._compute_resized_output_size rounds the long side down.
         longer = int(target_height * max(height, width) / min(height, width))
         return (target_height, longer) if height <= width else (longer, target_width)
     # open_clip.transform.ResizeKeepRatio, which rounds half to even.
@@ -168,14 +171,14 @@ def _resized_size(height: int, width: int, config: PreprocessConfig) -> tuple[in
 
 
 def _resampling(config: PreprocessConfig) -> Image.Resampling:
-    # open_clip ignores the interpolation for `shortest` and a target that is not square.
+    # open_clip ignores the interpolation for `shortest` with a target that is not square.
     if config.resize_mode == "shortest" and config.size[0] != config.size[1]:
         return Image.Resampling.BICUBIC
     return Image.Resampling[config.interpolation.upper()]
 
 
 def _center_crop_or_pad(image: Image.Image, size: tuple[int, int], fill_color: int) -> Image.Image:
-    """Do as `open_clip.transform.center_crop_or_pad`: the padding has the fill colour in the image's own mode."""
+    """Crop or pad like `open_clip.transform.center_crop_or_pad`, with the fill colour in the image's own mode."""
     height, width = size
     if height > image.height or width > image.width:
         canvas = Image.new(
@@ -192,5 +195,5 @@ def _center_crop_or_pad(image: Image.Image, size: tuple[int, int], fill_color: i
 
 
 def _margin(side: int, kept: int) -> int:
-    """Return what a centre crop cuts off before `kept`; rounds half to even, as torchvision does."""
+    """Return the pixels that a centre crop cuts off before `kept`; rounds half to even, as torchvision does."""
     return round((side - kept) / 2)

@@ -1,14 +1,14 @@
 """libjpeg-turbo through PyTurboJPEG, if both are installed.
 
-Pillow contains a libjpeg-turbo of its own. Calling the library directly saves Python's work per call and a copy through
-Pillow's memory. It is used only as far as it is safe:
+Pillow contains its own libjpeg-turbo. Calling the library directly saves Python's work per call and a copy through
+Pillow's memory. The library is used only where it is safe:
 
-- Full-size pixels: only for the chroma samplings for which a probe at load gives the very pixels of Pillow, because two
-  releases of the library may smooth the colour differently.
-- The end of the file: libjpeg-turbo fills the missing part of a truncated file with grey and only warns. So a file
-  without its end marker is left to Pillow, and so is every file that the library warns about.
+- It decodes at full size only chroma samplings for which a probe at load gives exactly the pixels of Pillow, because
+  two releases of the library may smooth the colour differently.
+- It fills the missing part of a truncated file with grey and only warns. Pillow therefore decodes every file without
+  its end marker, and every file that the library warns about.
 
-Each call has a decompressor of its own, so threads share nothing.
+Each call has its own decompressor, so threads share nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BYTES: Final = ctypes.POINTER(ctypes.c_ubyte)
 
 _END: Final = b"\xff\xd9"
 
-# Pillow's encoder can make these. 4:4:0, 4:1:1 and rarer ones cannot be probed, so Pillow decodes them.
+# Samplings that Pillow's encoder can make. 4:4:0, 4:1:1 and rarer samplings cannot be probed, so Pillow decodes them.
 _PROBES: Final[dict[Sampling, dict[str, Any]]] = {
     ((1, 1),): {},
     ((1, 1), (1, 1), (1, 1)): {"subsampling": 0},
@@ -45,16 +45,16 @@ _PROBES: Final[dict[Sampling, dict[str, Any]]] = {
 class TurboJpeg:
     """Decodes JPEG files with libjpeg-turbo.
 
-    Raises ``ImportError``, ``OSError``, ``RuntimeError`` or ``AttributeError`` if PyTurboJPEG or the library is not
-    installed, or is of an unknown release.
+    Raises ``ImportError``, ``OSError``, ``RuntimeError`` or ``AttributeError`` if PyTurboJPEG or the library is missing
+    or has an unknown release.
     """
 
     def __init__(self) -> None:
         from turbojpeg import TurboJPEG
 
-        # PyTurboJPEG's `decode` reads the header a second time and makes arrays of both sides, all of it under Python's
-        # lock: a tenth of the time that 224 x 224 pixels take. So this class calls tjInitDecompress, tjDecompress2 and
-        # tjDestroy itself. PyTurboJPEG has no public names for them; every release before 2 has these.
+        # Call tjInitDecompress, tjDecompress2 and tjDestroy directly. PyTurboJPEG's `decode` reads the header a second
+        # time and makes arrays of both sides under Python's lock, a tenth of the time for 224 x 224 pixels. PyTurboJPEG
+        # has only private names for these functions; they are the same in every release before 2.
         turbo = TurboJPEG()
         self._start = turbo._TurboJPEG__init_decompress
         self._decompress = turbo._TurboJPEG__decompress
@@ -64,14 +64,14 @@ class TurboJpeg:
         )
 
     def is_exact(self, header: JpegHeader) -> bool:
-        """Whether a decode at full size gives the very pixels of Pillow."""
+        """Whether a decode at full size gives exactly the pixels of Pillow."""
         return header.sampling in self._exact_samplings
 
     def decode(self, data: bytes, header: JpegHeader, scale: int = 1) -> Image.Image | None:
         """Decode a plain file to L or RGB at 1/``scale`` (1, 2, 4 or 8).
 
-        Returns an image of ceil(W / scale) x ceil(H / scale) pixels as they are stored, with its :class:`ScaleInfo` if
-        it is scaled, or None if the file should be left to Pillow.
+        Returns an image of ceil(W / scale) x ceil(H / scale) pixels, not yet turned upright. A scaled image has its
+        :class:`ScaleInfo`. Returns None for a file that Pillow should decode.
         """
         width, height = -(-header.width // scale), -(-header.height // scale)
         mode = "L" if len(header.sampling) == 1 else "RGB"
@@ -89,8 +89,8 @@ class TurboJpeg:
     def decode_into(self, data: bytes, out: npt.NDArray[np.uint8]) -> bool:
         """Decode to ``out``, C-contiguous uint8 (H, W, 1 or 3), at the largest scale at which the picture fits.
 
-        Returns False if the file should be left to Pillow; ``out`` may then hold anything. Nothing is written outside
-        ``out``, however large the picture is.
+        Returns False for a file that Pillow should decode; ``out`` may then hold anything. Even for a larger picture,
+        only ``out`` is written.
         """
         if not data.endswith(_END):
             return False
@@ -118,7 +118,7 @@ class TurboJpeg:
 
 @cache
 def installed() -> TurboJpeg | None:
-    """Return the decoder, or None if PyTurboJPEG or libjpeg-turbo is not installed or is of an unknown release."""
+    """Return the decoder; None if PyTurboJPEG or libjpeg-turbo is missing or has an unknown release."""
     try:
         return TurboJpeg()
     except (ImportError, OSError, RuntimeError, AttributeError):
@@ -126,5 +126,5 @@ def installed() -> TurboJpeg | None:
 
 
 def library() -> str | None:
-    """Name the library that scaled decoding uses besides Pillow; None if it is not installed."""
+    """Return the name of the library that scaled decoding uses besides Pillow; None if it is not installed."""
     return None if installed() is None else "libjpeg-turbo (PyTurboJPEG)"

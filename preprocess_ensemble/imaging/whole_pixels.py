@@ -1,16 +1,18 @@
-"""Decodes all that a file shows: transparency, colours below it, and all bits of each channel.
+"""Decode all that a file shows: transparency, hidden colours below it, and all bits of each channel.
 
-What a model sees is less: :mod:`.decode` composites on white, and reduces to 8 bits.
+A model sees less: :mod:`.decode` composites on white, and reduces to 8 bits.
 """
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from PIL import Image
 
-from preprocess_ensemble.imaging.containers.plain import unused_bits
+from preprocess_ensemble.imaging.containers.container import number
+from preprocess_ensemble.imaging.containers.plain import BIT_FIELDS, bmp_size
 from preprocess_ensemble.imaging.decode import DecodeLimits, decode
 from preprocess_ensemble.imaging.formats import identify
 from preprocess_ensemble.imaging.limits import unsupported_variant
@@ -18,6 +20,8 @@ from preprocess_ensemble.imaging.pillow_decoder import PillowFile
 from preprocess_ensemble.imaging.quiet import quiet_libraries
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from preprocess_ensemble.imaging.containers.container import Layout
 
 _OPAQUE: Final = (255, 255)
@@ -26,9 +30,10 @@ _OPAQUE: Final = (255, 255)
 def decode_whole(data: bytes, layout: Layout) -> list[Image.Image]:
     """Decode the first picture of a file whose header says ``layout``, and apply its EXIF orientation.
 
-    Returns the picture in mode RGB, CMYK or, if a pixel is transparent, RGBA; and, if its 16 bits were not made from 8,
-    a second one of the same mode with the low bytes of the first one's channels. Raises :class:`~.limits.DecodeError`
-    for a file that cannot be decoded, and for one with channels or bits that no picture here would show.
+    Returns the picture in mode RGB, CMYK, or RGBA if a pixel is transparent. If the picture has 16 bits that were not
+    made from 8, a second picture of the same mode follows, with the low bytes of its channels. Raises
+    :class:`~.limits.DecodeError` for a file that cannot be decoded, or that has channels or bits which the pictures
+    would not show.
     """
     if not (layout.has_alpha or layout.further_channels or layout.depth > 8):
         picture = decode(data)
@@ -47,7 +52,7 @@ def decode_whole(data: bytes, layout: Layout) -> list[Image.Image]:
         elif is_deep:
             parts.append(PillowFile(data, image_format, DecodeLimits()).decode_whole(low_bytes=True))
     if image_format.name == "BMP" and layout.has_alpha and parts[0].mode != "RGBA":
-        bits = unused_bits(data)
+        bits = _unused_bits(data)
         if bits.min() != bits.max():
             raise refusal
     mode = "CMYK" if parts[0].mode == "CMYK" else "RGBA" if _is_transparent(parts[0]) else "RGB"
@@ -59,3 +64,16 @@ def decode_whole(data: bytes, layout: Layout) -> list[Image.Image]:
 
 def _is_transparent(picture: Image.Image) -> bool:
     return picture.mode == "RGBA" and picture.getchannel("A").getextrema() != _OPAQUE
+
+
+def _unused_bits(data: bytes) -> npt.NDArray[np.uint32]:
+    """Return of each pixel of a BMP with 16 or 32 bits those that show no colour, (H, W)."""
+    bits, compression = number(data, 28, 2, "little"), number(data, 30, 4, "little")
+    masks = {16: (0x7C00, 0x3E0, 0x1F), 32: (0xFF0000, 0xFF00, 0xFF)}[bits]
+    if compression in BIT_FIELDS:
+        masks = struct.unpack_from("<3I", data, 54)
+    width, height = bmp_size(data)
+    values = np.frombuffer(data, "<u2" if bits == 16 else "<u4", count=-(-width * bits // 32) * 32 // bits * height,
+                           offset=number(data, 10, 4, "little"))  # fmt: skip
+    unused: int = ~(masks[0] | masks[1] | masks[2]) & ((1 << bits) - 1)
+    return values.reshape(height, -1)[:, :width].astype(np.uint32) & np.uint32(unused)

@@ -1,1 +1,1 @@
-"""What lies in a model repository: ``config.pbtxt`` and the passport, read and written; no weights, no server."""
+"""The small files of a model repository, read and written: ``config.pbtxt`` and the passport."""

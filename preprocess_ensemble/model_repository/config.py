@@ -1,7 +1,7 @@
 """The configuration of the model repository that Triton serves: a template for each model, and the model's shapes.
 
-The templates are those of a model of 224 px and 512 dimensions; the tracked ``triton_models/*/config.pbtxt`` are the
-same text, which a test compares.
+The templates fit a model of 224 px and 512 dimensions. The tracked ``triton_models/*/config.pbtxt`` are the same text;
+a test compares them.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import Any, Final
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from preprocess_ensemble.contract import DEFAULT_NAME, DEFAULT_NAMES, EMBEDDING, ENCODER, PIXELS, TOKENS, ModelNames
+from preprocess_ensemble.contract import DEFAULT_NAME, DEFAULT_NAMES, EMBEDDING, PIXELS, TOKENS, ModelNames
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.passport import Passport
 from preprocess_ensemble.model_repository.tensorrt import Tensorrt, take_off_tensorrt
 
 ModelConfig = Any
-"""The generated messages have no type annotations."""
+"""Type of Triton's ModelConfig messages, which have no type annotations."""
 
 MODEL_FILE: Final = "model.onnx"
 PASSPORT_FILE: Final = "model.json"
 
 _WARM_UP_FILE: Final = "full-context"
-"""A row of tokens whose largest id is the last: a text tower computes only what precedes that one."""
+"""File with a row of tokens whose largest id is the last, because a text tower computes only up to the largest id."""
 
 _TEMPLATES: Final = Path(__file__).with_name("templates")
 
 _HALF_GRAPH_LEVEL: Final = 1
-"""Extended optimisation: with full optimisation, ONNX Runtime 1.31 crashes on an fp16 model on a CPU."""
+"""Level of extended optimisation. With full optimisation, ONNX Runtime 1.31 crashes on an fp16 model on a CPU."""
 
 _MODEL_PY: Final = '''\
 """The {step} step of the ensemble; its code is part of the installed package."""
@@ -46,17 +46,17 @@ def pending_files(
 ) -> dict[Path, str]:
     """Return the files, with their text, that ``repository`` needs for a model.
 
-    With ``tensorrt`` the image encoder, and the text encoder of an fp16 export, run on TensorRT. Without it, an encoder
-    on which an earlier export has set TensorRT stays there. An int8 export never runs on it.
+    With ``tensorrt`` the image encoder, and the text encoder of an fp16 export, run on TensorRT. Without ``tensorrt``,
+    an encoder that an earlier export has set to TensorRT stays there. An int8 export never runs on TensorRT.
 
-    An existing config.pbtxt may contain an operator's changes: only its shapes and a warm-up with zeros for tokens are
-    set, and its leading comment stays. If nothing changes, it is not in the result. Raises ReportedError if one cannot
-    be read.
+    An existing config.pbtxt may contain an operator's changes. Only its shapes, its level of optimisation, TensorRT and
+    a warm-up with zeros for tokens are set; its leading comment stays. A file without changes is not in the result.
+    Raises ReportedError if a file cannot be read.
     """
     made = {
         names.preprocess: ("model.py", _MODEL_PY.format(step="preprocessing", module="triton_model")),
         names.tokenize: ("model.py", _MODEL_PY.format(step="tokenizing", module="triton_tokenizer")),
-        # Triton needs a version directory, and git does not track empty ones.
+        # Triton needs a version directory, and git does not track empty directories.
         names.image: (".gitkeep", ""),
         names.text: (".gitkeep", ""),
     }
@@ -73,7 +73,7 @@ def pending_files(
         if name in (names.encoder, names.text_encoder):
             earlier = Tensorrt.written_into(config)
             taken = ("fp16", "fp32") if name == names.encoder else ("fp16",)
-            if (chosen := tensorrt or earlier) and passport.precision in taken:
+            if (chosen := tensorrt or earlier) and passport.weights_dtype in taken:
                 chosen.write_into(config, passport)
             elif earlier:
                 take_off_tensorrt(config)
@@ -83,7 +83,7 @@ def pending_files(
         elif not path.exists():
             pending[path] = text.decode()
         if name == names.text_encoder and passport.text is not None:
-            # int32; the id 1 is in any vocabulary.
+            # The row is int32; the id 1 is in any vocabulary.
             row = "\0" * 4 * (passport.text.tokenizer["context_length"] - 1) + "\1\0\0\0"
             warm_up = repository / name / "warmup" / _WARM_UP_FILE
             if not warm_up.exists() or warm_up.read_bytes() != row.encode():
@@ -91,15 +91,15 @@ def pending_files(
     return pending
 
 
-def version_directory(repository: Path, model: str = ENCODER) -> Path:
-    """Return the directory of the only version of a Triton model, with its model.onnx, model.json or tokenizer."""
+def version_directory(repository: Path, model: str = DEFAULT_NAMES.encoder) -> Path:
+    """Return the directory of the only version of a Triton model; it has model.onnx, model.json or the tokenizer."""
     return repository / model / "1"
 
 
 def installed_passport(repository: Path, names: ModelNames = DEFAULT_NAMES) -> Passport | None:
     """Return the passport of the model in ``repository``, without loading the model.
 
-    None if there is no model, if it is incomplete, or if this package cannot serve it.
+    None if the model is missing or incomplete, or if this package cannot serve it.
     """
     directory = version_directory(repository, names.encoder)
     try:
@@ -110,7 +110,7 @@ def installed_passport(repository: Path, names: ModelNames = DEFAULT_NAMES) -> P
 
 
 def read_config(path: Path) -> ModelConfig:
-    """Parse a config.pbtxt. Raises ReportedError if it is not one."""
+    """Parse a config.pbtxt. Raises ReportedError if the file is not a model configuration."""
     return _parsed(path.read_bytes(), path)
 
 
@@ -134,15 +134,15 @@ def _models(passport: Passport, names: ModelNames) -> tuple[str, ...]:
 
 
 def _template(name: str, names: ModelNames) -> bytes:
-    """Return the text of a template for the model ``name``; in a template, "clip_" begins names of models only."""
+    """Return the text of the template for the model ``name``. In templates only names of models begin with "clip_"."""
     text = (_TEMPLATES / f"{DEFAULT_NAME}{name.removeprefix(names.name)}.pbtxt").read_bytes()
     return text.replace(f"{DEFAULT_NAME}_".encode(), f"{names.name}_".encode())
 
 
 def _set_shapes(name: str, config: ModelConfig, passport: Passport, names: ModelNames) -> None:
-    """Set the sizes of pixels, tokens and vectors, those of the warm-up too, and an encoder's level of optimisation.
+    """Set the sizes of pixels, tokens and vectors, also in the warm-up, and an encoder's level of optimisation.
 
-    The level stays if an operator has set one that no export sets.
+    The level stays if an operator has set a level that exports never set.
     """
     dims = {
         PIXELS: [*passport.preprocess["size"], 3],
@@ -156,13 +156,13 @@ def _set_shapes(name: str, config: ModelConfig, passport: Passport, names: Model
         if tensor_name in dims:
             tensor.dims[:] = dims[tensor_name]
     for warmup in config.model_warmup:
-        # Zeros end at the first token, so they would warm up for texts of one token.
+        # Replace zeros: they end at the first token, and would warm up only for texts of one token.
         if TOKENS in warmup.inputs and warmup.inputs[TOKENS].zero_data:
             warmup.inputs[TOKENS].input_data_file = _WARM_UP_FILE
     level = config.optimization.graph.level
     if name not in (names.encoder, names.text_encoder) or level not in (0, _HALF_GRAPH_LEVEL):
         return
-    if passport.precision == "fp16":
+    if passport.weights_dtype == "fp16":
         config.optimization.graph.level = _HALF_GRAPH_LEVEL
     elif level:
         config.optimization.graph.ClearField("level")

@@ -1,4 +1,4 @@
-"""Where the model repository is, and which model to export into it, if a command or a client names none."""
+"""The default model repository, and the default model to export into it, for commands and clients that name none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REPOSITORY_VARIABLE: Final = "CLIP_REPOSITORY"
 MODEL_VARIABLE: Final = "CLIP_MODEL"
 """Environment variable that holds the model to export, as ``clip-export --model`` takes it."""
 PRETRAINED_VARIABLE: Final = "CLIP_PRETRAINED"
-"""Environment variable that holds its weights, as ``clip-export --pretrained`` takes them."""
+"""Environment variable that holds the weights of that model, as ``clip-export --pretrained`` takes them."""
 HERE: Final = Path("triton_models")
 """The repository of a checkout, or of a server's working directory."""
 
@@ -35,19 +35,20 @@ def model_to_export() -> tuple[str | None, str | None]:
 
 
 def default_repository() -> Path:
-    """Return the repository to read: ``CLIP_REPOSITORY``, else ``./triton_models`` if it is there, else the user's.
+    """Return the repository to read: ``CLIP_REPOSITORY``, else ``./triton_models`` if it exists, else the user's.
 
-    If ``./triton_models`` has no model and the user's repository has one, it is the user's. Raises MisnamedModel.
+    The user's repository comes before ``./triton_models`` if only the user's has a model. Raises MisnamedModel.
     """
     if (named := _named()) is not None:
         return named
-    own = user_repository()
-    return HERE if HERE.is_dir() and (has_model(HERE) or not has_model(own)) else own
+    of_user = user_repository()
+    return HERE if HERE.is_dir() and (has_model(HERE) or not has_model(of_user)) else of_user
 
 
 def repository_to_fill() -> Path:
-    """Return the repository to export into: ``CLIP_REPOSITORY``, else ``./triton_models`` if it is there, else the
-    user's. Raises MisnamedModel.
+    """Return the repository to fill: ``CLIP_REPOSITORY``, else ``./triton_models`` if it exists, else the user's.
+
+    Raises MisnamedModel.
     """
     if (named := _named()) is not None:
         return named
@@ -57,12 +58,12 @@ def repository_to_fill() -> Path:
 def _named() -> Path | None:
     if named := os.environ.get(REPOSITORY_VARIABLE):
         return Path(named)
-    model_to_export()  # may be misnamed
+    model_to_export()  # raises MisnamedModel
     return None
 
 
 def has_models(folder: Path) -> bool:
-    """Return whether a folder is a model repository, with models of whatever kind."""
+    """Return whether a folder is a model repository, with models of any kind."""
     return any(folder.glob("*/config.pbtxt"))
 
 
@@ -85,6 +86,6 @@ def has_model(repository: Path, names: contract.ModelNames = contract.DEFAULT_NA
 
 def model_names(repository: Path) -> list[str]:
     """Return the names of the exported models in ``repository``, sorted; none if no export has been finished."""
-    suffix = contract.ENCODER.removeprefix(contract.DEFAULT_NAME)
+    suffix = contract.DEFAULT_NAMES.encoder.removeprefix(contract.DEFAULT_NAME)
     files = repository.glob(f"*{suffix}/1/model.json")
     return sorted(file.parents[1].name.removesuffix(suffix) for file in files)

@@ -1,7 +1,7 @@
 """The passport of an exported model: the file ``model.json`` beside ``model.onnx``.
 
-It says which weights and preprocessing the model has, how closely it agrees with PyTorch, and how to recognise its
-vectors. This module is the only one that writes and reads it.
+The passport says which weights and preprocessing the model has, how closely it agrees with PyTorch, and how to
+recognise its vectors. Only this module writes and reads it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from preprocess_ensemble.errors import ReportedError
 
 _GRAPH_VERSION: Final = 1
 _TEXT_GRAPH_VERSION: Final = 1
-"""Raise it if the exported graph computes something else from the same weights: the fingerprint then changes."""
+"""Raise these if an exported graph computes other vectors from the same weights: the fingerprint then changes."""
 GRAPH_REVISION: Final = 2
-"""Raise it if the exported graphs compute the same in another way: clip-export then replaces installed ones."""
+"""Raise it if exported graphs compute the same vectors in another way: clip-export then replaces installed graphs."""
 
 
 class PassportError(ReportedError, ValueError):
@@ -37,39 +37,39 @@ class ContractMismatch(PassportError):
             "export the model again."
         )
         self.found = found
-        """What stands in the passport: a number, or anything else that JSON can hold."""
+        """Contract in the passport: a number, or any other JSON value."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parity:
-    """How closely the exported model agrees with PyTorch fp32, measured when it was exported."""
+    """Agreement of the exported model with PyTorch fp32, measured during the export."""
 
     images: int
-    """Pictures, or texts, of which PyTorch's vectors with these weights were compared; 0 if only vectors with other
-    weights were there."""
+    """Number of pictures, or texts, whose vectors were compared with PyTorch's vectors for these weights; 0 if only
+    vectors for other weights were compared."""
     min_cosine: float
-    """The lowest cosine similarity between the two vectors of one of them."""
+    """Lowest cosine similarity between the two vectors of a picture or text."""
     required: float
-    """The lowest ``min_cosine`` at which the export succeeds."""
+    """Lowest ``min_cosine`` at which the export succeeds."""
 
 
 def rounded(vector: Iterable[float]) -> tuple[float, ...]:
-    """Return the numbers with nine digits each, which distinguish any two float32 numbers."""
+    """Return the numbers with nine digits each, enough to distinguish any two float32 numbers."""
     return tuple(float(f"{number:.9g}") for number in vector)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Canary:
-    """A picture and its vector. A server that embeds the picture to this vector still computes what was exported."""
+    """A picture and its vector. If a server embeds the picture to this vector, it still runs the exported model."""
 
     image: bytes
     """An encoded image file."""
     vector: tuple[float, ...]
-    """Its embedding: D float32 numbers; the vector has unit length."""
+    """Embedding of the image: D float32 numbers; the vector has unit length."""
 
     @classmethod
     def of(cls, image: bytes, vector: Iterable[float]) -> Canary:
-        """Make one of the :func:`rounded` vector."""
+        """Make a canary with the :func:`rounded` vector."""
         return cls(image=image, vector=rounded(vector))
 
 
@@ -78,21 +78,21 @@ class TextTower:
     """The text tower that was exported with the image tower of the same model."""
 
     tokenizer: Mapping[str, Any]
-    """What :class:`preprocess_ensemble.text.tokenizer.TokenizerConfig` needs, with ``context_length``."""
+    """Fields of :class:`preprocess_ensemble.text.tokenizer.TokenizerConfig`, with ``context_length``."""
     tokenizer_sha256: Mapping[str, str]
     """File name -> SHA-256 of each file of the tokenizer."""
     fingerprint: tuple[int, int]
-    """Two int32 numbers; the graph returns them with every embedding. Not those of the image tower."""
+    """Two int32 numbers that the graph returns with every embedding. They differ from those of the image tower."""
     parity: Parity
     canary: str
-    """A text ..."""
+    """A text that checks the tower."""
     canary_vector: tuple[float, ...]
-    """... and its embedding: D float32 numbers; the vector has unit length."""
+    """Embedding of the text: D float32 numbers; the vector has unit length."""
     logit_scale: float
-    """By which the cosine of an image and a text is multiplied to get a logit: the inverse of the temperature."""
+    """Factor of the cosine of an image and a text in a logit: the inverse of the temperature."""
     logit_bias: float | None
-    """Added to the logit. A model that has one (SigLIP) was trained with a sigmoid for each pair, others with a softmax
-    over the texts."""
+    """Number that is added to the logit. A model with a bias (SigLIP) was trained with a sigmoid for each pair; other
+    models were trained with a softmax over the texts."""
     graph_revision: int = GRAPH_REVISION
 
 
@@ -111,7 +111,8 @@ class Passport:
     preprocess_id: str
     """Short name of ``preprocess``, such as ``shortest-bicubic-224x224``."""
     dimension: int
-    precision: str
+    weights_dtype: str
+    """``"fp32"``, ``"fp16"`` or ``"int8"``; ``precision`` in JSON."""
     fingerprint: tuple[int, int]
     """Two int32 numbers; the graph returns them with every embedding."""
     parity: Parity
@@ -121,25 +122,24 @@ class Passport:
     text: TextTower | None = None
     """None if only the image tower was exported."""
     exported_at: int = field(default=0, compare=False)
-    """Seconds since 1970 in UTC; 0 if the model was exported before this was written down."""
+    """Seconds since 1970 in UTC; 0 if the export is older than this field."""
     graph_revision: int = GRAPH_REVISION
-    """That of the package that wrote the graph; 1 if the model was exported before this was written down."""
+    """GRAPH_REVISION of the package that wrote the graph; 1 if the export is older than this field."""
     contract: int = CONTRACT_VERSION
 
     @property
     def id(self) -> str:
         """The model's part of a vector's id, such as ``ViT-B-32/laion2b_s34b_b79k@1a2b3c4d``."""
-        suffix = "" if self.precision == "fp32" else f"+{self.precision}"
+        suffix = "" if self.weights_dtype == "fp32" else f"+{self.weights_dtype}"
         return f"{self.model}/{self.pretrained}@{self.weights_sha256[:8]}{suffix}"
 
     def to_json(self) -> str:
         """Return the passport as one JSON object in ASCII that ends with a newline."""
-        document = {"id": self.id, **asdict(self)}
-        document["gate"] = document.pop("parity")
+        document = {"id": self.id, **_with_keys_of_json(asdict(self))}
         if self.text is None:
             del document["text"]
         else:
-            document["text"]["gate"] = document["text"].pop("parity")
+            document["text"] = _with_keys_of_json(document["text"])
         document["canary"]["image"] = base64.b64encode(self.canary.image).decode("ascii")
         document["onnx"] = {"opset": document.pop("opset"), "ir": document.pop("ir_version")}
         return json.dumps(document, allow_nan=False) + "\n"
@@ -169,17 +169,24 @@ class Passport:
     def _from_document(cls, document: Mapping[str, Any]) -> Passport:
         text, onnx, first = document.get("text"), document["onnx"], {"graph_revision": 1}
         renamed = {
-            "parity": document["gate"],
             "opset": onnx["opset"],
             "ir_version": onnx["ir"],
             "exported_at": document.get("exported_at", 0),
-            "text": None if text is None else _record(TextTower, {**first, **text, "parity": text["gate"]}),
+            "text": None if text is None else _record(TextTower, {**first, **text}),
         }
         passport: Passport = _record(cls, {**first, **document, **renamed})
         for canary in (passport.canary.vector, *((passport.text.canary_vector,) if passport.text else ())):
             if len(canary) != passport.dimension:
                 raise ValueError(f"a canary has {len(canary)} numbers, not {passport.dimension}")
         return passport
+
+
+_KEYS_OF_JSON: Final = {"weights_dtype": "precision", "parity": "gate"}
+"""Field -> its key in model.json, where another is written since the first version."""
+
+
+def _with_keys_of_json(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {_KEYS_OF_JSON.get(name, name): value for name, value in record.items()}
 
 
 def _pair(numbers: Iterable[Any]) -> tuple[int, int]:
@@ -199,28 +206,29 @@ _CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "Parity": lambda document: _record(Parity, document),
     "Canary": lambda document: _record(Canary, document),
 }
-"""Annotation of a field -> what makes it of a value of JSON."""
+"""Annotation of a field -> function that converts a JSON value to it."""
 
 
 def _record(kind: type[Any], document: Mapping[str, Any]) -> Any:
-    """Make a record of a JSON object, which may have more members. Raises KeyError, TypeError and ValueError."""
+    """Make a record from a JSON object, which may have further members. Raises KeyError, TypeError and ValueError."""
     values = {}
     for one in fields(kind):
-        value = document[one.name]
+        key = _KEYS_OF_JSON.get(one.name, one.name)
+        value = document[key]
         if one.type == "str" and not (isinstance(value, str) and value):
-            raise ValueError(f"{one.name} is not a text")
+            raise ValueError(f"{key} is not a text")
         values[one.name] = _CONVERTERS.get(str(one.type), lambda value: value)(value)
     return kind(**values)
 
 
 def compute_fingerprint(
-    *, model: str, weights_sha256: str, preprocess: Mapping[str, Any], precision: str
+    *, model: str, weights_sha256: str, preprocess: Mapping[str, Any], weights_dtype: str
 ) -> tuple[int, int]:
-    """Return two int32 numbers computed from everything that decides a vector, and from nothing else.
+    """Return two int32 numbers, a digest of everything that decides a vector.
 
-    The pretrained tag is not part of it: the same weights from a tag and from a file give the same vectors.
+    The pretrained tag is left out: the same weights from a tag and from a file give the same vectors.
     """
-    return _fingerprint([CONTRACT_VERSION, _GRAPH_VERSION, model, weights_sha256, dict(preprocess), precision])
+    return _fingerprint([CONTRACT_VERSION, _GRAPH_VERSION, model, weights_sha256, dict(preprocess), weights_dtype])
 
 
 def compute_text_fingerprint(
@@ -229,11 +237,11 @@ def compute_text_fingerprint(
     weights_sha256: str,
     tokenizer: Mapping[str, Any],
     tokenizer_sha256: Mapping[str, str],
-    precision: str,
+    weights_dtype: str,
 ) -> tuple[int, int]:
-    """Return two int32 numbers computed from everything that decides a text's vector, and from nothing else."""
+    """Return two int32 numbers, a digest of everything that decides a text's vector."""
     tokens = [dict(tokenizer), dict(tokenizer_sha256)]
-    return _fingerprint(["text", CONTRACT_VERSION, _TEXT_GRAPH_VERSION, model, weights_sha256, *tokens, precision])
+    return _fingerprint(["text", CONTRACT_VERSION, _TEXT_GRAPH_VERSION, model, weights_sha256, *tokens, weights_dtype])
 
 
 def _fingerprint(identity: list[Any]) -> tuple[int, int]:

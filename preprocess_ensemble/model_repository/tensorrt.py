@@ -1,4 +1,4 @@
-"""The block of an encoder's config.pbtxt that runs it on TensorRT. ``clip-export --tensorrt`` writes it."""
+"""The block of an encoder's config.pbtxt that runs the encoder on TensorRT. ``clip-export --tensorrt`` writes it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def engine_cache(config: Any) -> Path | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Tensorrt:
-    """Which TensorRT is to run the encoders, and where it keeps engines."""
+    """The version of TensorRT that runs the encoders, and its folder of engines."""
 
     version: int
     """One of VERSIONS."""
@@ -55,7 +55,7 @@ class Tensorrt:
 
     @classmethod
     def written_into(cls, config: Any) -> Tensorrt | None:
-        """Return what an earlier export wrote into a ModelConfig message; None if it wrote nothing."""
+        """Return the settings that an earlier export wrote into a ModelConfig message; None if there are none."""
         settings = _settings(config)
         if settings is None or _PREFIX not in settings:
             return None
@@ -66,20 +66,22 @@ class Tensorrt:
         """Run the model of a ModelConfig message on TensorRT, with one instance per GPU.
 
         All batch sizes share one engine, because the shape profile lists every input from one row to
-        ``max_batch_size``. The prefix of its files names the weights: ONNX Runtime finds engines by the graph's form
-        only, and would run the engine of other weights. TensorRT 10 has to be told the precision of the graph; since 11
-        it always computes what the graph says.
+        ``max_batch_size``. The prefix of the engine's files names the weights: ONNX Runtime finds engines only by the
+        form of the graph, and would otherwise run an engine with other weights. TensorRT 10 needs the precision of the
+        graph as a setting; since version 11 TensorRT always uses the precision of the graph.
         """
         for group in config.instance_group:
             group.kind = group.KIND_GPU
         most = config.max_batch_size
-        made_of = f"{passport.weights_sha256} {passport.precision} {most}"
+        made_of = f"{passport.weights_sha256} {passport.weights_dtype} {most}"
         digest = hashlib.sha256(made_of.encode()).hexdigest()[:12]
         keys = {
             "max_workspace_size_bytes": str(_WORKSPACE_BYTES),
             "trt_engine_cache_enable": "true",
             "trt_engine_cache_path": str(self.cache),
-            _PREFIX: re.sub(r"[^A-Za-z0-9.-]", "-", f"{config.name}-{passport.model}-{passport.precision}-{digest}"),
+            _PREFIX: re.sub(
+                r"[^A-Za-z0-9.-]", "-", f"{config.name}-{passport.model}-{passport.weights_dtype}-{digest}"
+            ),
             "trt_timing_cache_enable": "true",
             "trt_timing_cache_path": str(self.cache),
             "trt_profile_min_shapes": _profile(config, 1),
@@ -87,15 +89,15 @@ class Tensorrt:
             "trt_profile_max_shapes": _profile(config, most),
         }
         if self.version == 10:
-            # With FP16, TensorRT 10 may still lower what the graph casts to fp32.
-            keys |= {"precision_mode": passport.precision.upper(), "trt_layer_norm_fp32_fallback": "true"}
+            # Keep layer norms in fp32: with FP16, TensorRT 10 may use fp16 where the graph casts to fp32.
+            keys |= {"precision_mode": passport.weights_dtype.upper(), "trt_layer_norm_fp32_fallback": "true"}
         config.optimization.execution_accelerators.ClearField("gpu_execution_accelerator")
         accelerators = config.optimization.execution_accelerators.gpu_execution_accelerator
         accelerators.add(name=_ACCELERATOR).parameters.update(keys)
 
 
 def take_off_tensorrt(config: Any) -> None:
-    """Undo :meth:`Tensorrt.write_into`, for a graph that TensorRT does not take."""
+    """Undo :meth:`Tensorrt.write_into`, for a graph that TensorRT cannot run."""
     for group in config.instance_group:
         group.ClearField("kind")
     config.optimization.ClearField("execution_accelerators")

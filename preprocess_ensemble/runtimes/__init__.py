@@ -1,1 +1,1 @@
-"""What runs model.onnx on this processor, and in which precision. Nothing here may know about Triton or a client."""
+"""The runtimes that run model.onnx on this processor, their precision, and the check that they agree."""

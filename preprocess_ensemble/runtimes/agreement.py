@@ -1,6 +1,6 @@
-"""The check of a model: whether a session computes the vectors that another runtime, or PyTorch, computed.
+"""The check of a model: a session must compute the same vectors as another runtime, or as PyTorch.
 
-Every export passes it, and every runtime that is to take the place of ONNX Runtime.
+Every export must pass it, and every runtime that takes the place of ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     """Inputs of a tower: pixels (N, H, W, 3) uint8, or token ids (N, L) int32."""
 
 REQUIRED_COSINE: Final = 0.9999
-"""Between a runtime's vectors and those of ONNX Runtime in fp32. Duplicates are decided within a cosine distance of
-0.01 to 0.03, so the difference may be a hundredth of that."""
+"""Least cosine between a runtime's vectors and those of ONNX Runtime in fp32. Duplicates are decided within a cosine
+distance of 0.01 to 0.03, so the difference may be a hundredth of that."""
 
 _LENGTH_ERROR: Final = 1e-4
-"""How far the length of a vector may be from 1."""
+"""Largest difference between the length of a vector and 1."""
 
 
 SAMPLE_TEXTS: Final = (
@@ -43,16 +43,16 @@ SAMPLE_TEXTS: Final = (
     "IMG_2041.JPG, 3024 x 4032, f/1.8, 1/120 s",
     "a crowded street market with fruit, cloth and spices, " * 12,
 )
-"""Short to longer than any context."""
+"""Texts from the empty one to one that is longer than any context."""
 
 
 class Disagreement(ReportedError):
-    """A runtime computes other vectors than the reference; the message says what was measured."""
+    """A runtime computes other vectors than the reference; the message has the measurement."""
 
 
 def sample_pixels(height: int, width: int) -> npt.NDArray[np.uint8]:
     """Return eight seeded pictures (8, H, W, 3) uint8, from smooth to noise, that cover the whole range of values."""
-    # Raw bits are the same in every release of NumPy; a skeleton carries vectors for these pictures.
+    # Use raw bits, which are the same in every release of NumPy: a skeleton carries vectors for these pictures.
     bits = np.random.PCG64(20)
     pictures = []
     for cells in (1, 2, 3, 5, 8, 14, 28, max(height, width)):
@@ -67,8 +67,8 @@ def sample_pixels(height: int, width: int) -> npt.NDArray[np.uint8]:
 def sample_tokens(context_length: int, vocabulary: int, padding: int) -> npt.NDArray[np.int32]:
     """Return four seeded rows of token ids (4, L) int32, from one token to a full context.
 
-    The ids are at least 3, as ids of padding and of other special tokens are smaller, and below ``vocabulary``. The
-    largest one ends each row, as in CLIP, which reads the vector there; ``padding`` follows it.
+    The ids are at least 3, because the ids of padding and other special tokens are smaller, and below ``vocabulary``.
+    The largest id ends each row, as in CLIP, which reads the vector there; ``padding`` follows it.
     """
     numbers = np.random.PCG64(28).random_raw(4 * context_length).reshape(4, context_length) >> np.uint64(33)
     tokens = (numbers % np.uint64(vocabulary - 4) + np.uint64(3)).astype(np.int32)
@@ -79,9 +79,9 @@ def sample_tokens(context_length: int, vocabulary: int, padding: int) -> npt.NDA
 
 
 def require_cosine(vectors: npt.NDArray[np.float32], expected: npt.NDArray[np.float32], required: float) -> float:
-    """Return the least cosine of two rows (N, D) of the same number.
+    """Return the least cosine of the rows (N, D) of two arrays, row by row.
 
-    Raises Disagreement if it is below ``required``, if the shapes differ, or if the length of a row is not 1, because a
+    Raises Disagreement if the cosine is below ``required``, if the shapes differ, or if the length of a row is not 1. A
     wrong length is an error just like a wrong direction.
     """
     lowest = float("nan")
@@ -89,7 +89,7 @@ def require_cosine(vectors: npt.NDArray[np.float32], expected: npt.NDArray[np.fl
         ours, theirs = vectors.astype(np.float64), expected.astype(np.float64)
         lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
         lowest = float(((ours * theirs).sum(axis=1) / lengths).min())
-    if not lowest >= required:  # written so that NaN fails, too
+    if not lowest >= required:  # in this form NaN fails, too
         raise Disagreement(f"its vectors reach a cosine of {lowest:.6f}, and {required} is required")
     return lowest
 
@@ -100,10 +100,10 @@ def checked_vectors(
     fingerprint: tuple[int, int],
     failed: npt.NDArray[np.bool_] | None = None,
 ) -> npt.NDArray[np.float32]:
-    """Embed ``rows``, of which ``failed`` (N,) are marked as failed; return the other vectors.
+    """Embed ``rows``; ``failed`` (N,) marks rows as failed. Return the vectors of the other rows.
 
     ``rows`` are pixels (N, H, W, 3) uint8 or token ids (N, L) int32. Raises Disagreement if the vector of a failed row
-    is not all NaN, or if the fingerprint of a row is not ``fingerprint``, and what the session raises.
+    is not all NaN, or if the fingerprint of a row is not ``fingerprint``. Raises the errors of the session.
     """
     failed = np.zeros(len(rows), np.bool_) if failed is None else failed
     status = np.where(failed, ImageStatus.INTERNAL, ImageStatus.OK).astype(np.int32)[:, None]
@@ -119,10 +119,10 @@ def checked_vectors(
 def lowest_cosine(session: Session, reference: Session, passport: Passport, tokenizer: Path | None = None) -> float:
     """Return the least cosine of the vectors of ``session`` to those of ``reference``, on this processor.
 
-    It is the image tower of the model of ``passport``, or the text tower if ``tokenizer`` is the folder of its files.
-    The rows are the passport's canary and samples: first the canary alone, then all in one batch with a failed row in
-    the middle. Raises Disagreement if the cosine is below REQUIRED_COSINE, and what :func:`checked_vectors` and
-    :func:`samples` raise.
+    The sessions run the image tower of the model of ``passport``, or its text tower if ``tokenizer`` is the folder of
+    the tokenizer's files. The rows are the passport's canary and samples: first the canary alone, then all in one batch
+    with a failed row in the middle. Raises Disagreement if the cosine is below REQUIRED_COSINE, and the errors of
+    :func:`checked_vectors` and :func:`samples`.
     """
     fingerprint, canary, sample = samples(passport, tokenizer)
     rows = np.concatenate([canary, sample])
@@ -144,11 +144,10 @@ def lowest_cosine(session: Session, reference: Session, passport: Passport, toke
 def samples(
     passport: Passport, tokenizer: Path | None = None, texts: Sequence[str] = SAMPLE_TEXTS
 ) -> tuple[tuple[int, int], Rows, Rows]:
-    """Return a tower's fingerprint, its canary (1 row), and other rows: eight pictures, or those of ``texts``.
+    """Return (a tower's fingerprint, its canary (1 row), other rows: eight pictures, or the tokens of ``texts``).
 
-    The tower is that of :func:`lowest_cosine`.
-
-    Raises TokenizerError.
+    The tower is the image tower, or the text tower with ``tokenizer``, as in :func:`lowest_cosine`. Raises
+    TokenizerError.
     """
     if tokenizer is None:
         config = PreprocessConfig.from_mapping(passport.preprocess)

@@ -1,4 +1,4 @@
-"""An open model, and what runs it."""
+"""An open model, and its runtime."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ class Session(Protocol):
     def run(
         self, output_names: Sequence[str], input_feed: Mapping[str, npt.NDArray[Any]], run_options: Any = None, /
     ) -> Sequence[npt.NDArray[Any]]:
-        """Return the outputs of these names, in their order. Raises what the runtime raises.
+        """Return the outputs of these names, in their order. Raises the errors of the runtime.
 
-        ``run_options`` are an ``onnxruntime.RunOptions``, which other runtimes ignore.
+        ``run_options`` is an ``onnxruntime.RunOptions``, which other runtimes ignore.
         """
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenModel:
-    """A session, and what runs it."""
+    """A session, and its runtime."""
 
     session: Session
     runtime: str
-    """Such as ``"ONNX Runtime 1.31.1"``."""
-    precision: str
-    """``"fp32"``, ``"bf16"``, or that of the exported weights: ``"fp16"`` or ``"int8"``. Empty if it is not known."""
+    """Name and version of the runtime, such as ``"ONNX Runtime 1.31.1"``."""
+    compute_precision: str
+    """``"fp32"``, ``"bf16"``, or the precision of the exported weights, ``"fp16"`` or ``"int8"``; empty if unknown."""
 
     def __str__(self) -> str:
-        return ", ".join(filter(None, (self.runtime, self.precision)))
+        return ", ".join(filter(None, (self.runtime, self.compute_precision)))

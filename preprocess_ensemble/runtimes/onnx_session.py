@@ -1,4 +1,4 @@
-"""Opens sessions of ONNX Runtime: the only place that does. With their vectors every other runtime must agree."""
+"""Open sessions of ONNX Runtime; only this module does. Every other runtime must agree with their vectors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TENSORRT: Final = "TensorrtExecutionProvider"
 
 
 def load_gpu_libraries(providers: Collection[str]) -> None:
-    """Load CUDA, cuDNN and TensorRT from their pip packages; ONNX Runtime itself looks in system folders only.
+    """Load CUDA, cuDNN and TensorRT from their pip packages; ONNX Runtime itself searches only system folders.
 
     If a package is missing, the linker may still find its libraries; otherwise the provider does not start.
     """
@@ -32,7 +32,7 @@ def load_gpu_libraries(providers: Collection[str]) -> None:
 
     if CUDA not in providers and TENSORRT not in providers:
         return
-    # New in ONNX Runtime 1.21. It prints what it does not find, and standard output may carry a protocol.
+    # The function is new in ONNX Runtime 1.21. It prints missing libraries, and standard output may carry a protocol.
     if preload := getattr(onnxruntime, "preload_dlls", None):
         with contextlib.redirect_stdout(sys.stderr):
             preload()
@@ -41,16 +41,16 @@ def load_gpu_libraries(providers: Collection[str]) -> None:
             importlib.import_module("tensorrt_libs")
 
 
-def session_options(threads: int | None = None, *, weights: str = "fp32") -> SessionOptions:
-    """Return ONNX Runtime's own options with a number of ``threads``; by default as many as the model should have.
+def session_options(threads: int | None = None, *, weights_dtype: str = "fp32") -> SessionOptions:
+    """Return ONNX Runtime's default options with a number of ``threads`` (default: :func:`model_threads`).
 
-    ``weights`` is the precision of the export.
+    ``weights_dtype`` is that of the export.
     """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or model_threads()
-    if weights == "fp16":
+    if weights_dtype == "fp16":
         # With full optimisation, ONNX Runtime 1.31 and 1.32 crash on such a model on a CPU; config.pbtxt says the same.
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     return options
@@ -75,15 +75,15 @@ def open_session(
 
 
 def open_model(session: InferenceSession, passport: Passport | None) -> OpenModel:
-    """Describe an open session; ``passport`` is that of its model, None if it has none.
+    """Describe an open session; ``passport`` is the passport of its model, or None.
 
-    A GPU computes in a precision of its own (TF32, fp16), so none is named for it.
+    The precision is empty on a GPU, which computes in its own precision (TF32, fp16).
     """
     import onnxruntime
 
     provider = session.get_providers()[0]
     runtime = f"ONNX Runtime {onnxruntime.__version__}"
     if provider != CPU:
-        return OpenModel(session=session, runtime=f"{runtime} with {provider}", precision="")
-    precision = "" if passport is None else passport.precision
-    return OpenModel(session=session, runtime=runtime, precision=precision)
+        return OpenModel(session=session, runtime=f"{runtime} with {provider}", compute_precision="")
+    compute_precision = "" if passport is None else passport.weights_dtype
+    return OpenModel(session=session, runtime=runtime, compute_precision=compute_precision)

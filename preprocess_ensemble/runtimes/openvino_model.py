@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _HINTS: Final = {"fp32": "f32", "bf16": "bf16"}
-"""Precision -> OpenVINO's name of it."""
+"""Precision -> OpenVINO's name for it."""
 
 
 class OpenVinoSession:
@@ -26,35 +26,39 @@ class OpenVinoSession:
     def run(
         self, output_names: Sequence[str], input_feed: Mapping[str, npt.NDArray[Any]], run_options: Any = None, /
     ) -> list[npt.NDArray[Any]]:
-        """Return the outputs of these names, in their order. Raises what OpenVINO raises."""
+        """Return the outputs of these names, in their order. Raises the errors of OpenVINO."""
         results = self._compiled(dict(input_feed))
         return [results[name] for name in output_names]
 
 
-def open_openvino(file: Path, precision: str, *, threads: int = 0) -> OpenModel:
-    """Compile ``file`` for this processor in ``precision`` (``"fp32"`` or ``"bf16"``).
+def open_openvino(file: Path, compute_precision: str, *, threads: int = 0) -> OpenModel:
+    """Compile ``file`` for this processor in ``compute_precision`` (``"fp32"`` or ``"bf16"``).
 
-    ``threads`` is the number of threads. 0 leaves it to OpenVINO, which takes the cores that this process may use, and
-    prefers performance cores on a hybrid processor. Raises RuntimeUnusable if the package is missing, if it cannot
-    compile the model, or if it would compute in another precision here.
+    ``threads`` is the number of threads. 0 leaves the number to OpenVINO, which takes the cores that this process may
+    use, and prefers performance cores on a hybrid processor. Raises RuntimeUnusable if the package is missing, if it
+    cannot compile the model, or if it would compute in another precision on this processor.
     """
-    # The import reports itself to Google Analytics unless this package is missing.
+    # Hide this package: with it, the import of openvino reports itself to Google Analytics.
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     try:
         import openvino
     except ImportError as error:
         raise RuntimeUnusable(f"the package openvino cannot be imported ({first_line(error)})") from None
-    # LATENCY: one batch at a time on all cores. The default would be several at once, which here only share the cores.
-    options: dict[str, Any] = {"INFERENCE_PRECISION_HINT": _HINTS[precision], "PERFORMANCE_HINT": "LATENCY"}
+    # LATENCY runs one batch at a time on all cores. The default would run several at once, which only share the cores.
+    options: dict[str, Any] = {"INFERENCE_PRECISION_HINT": _HINTS[compute_precision], "PERFORMANCE_HINT": "LATENCY"}
     if threads:
         options["INFERENCE_NUM_THREADS"] = threads
     try:
         compiled = openvino.Core().compile_model(file, "CPU", options)
         computes_in = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
-    except Exception as error:  # OpenVINO raises RuntimeError and others; the cause is in the last line.
+    except Exception as error:  # OpenVINO raises RuntimeError and other types; the cause is in the last line.
         reason = str(error).strip().rpartition("\n")[2].rstrip(". ")
         raise RuntimeUnusable(f"OpenVINO cannot load the model ({reason or type(error).__name__})") from error
-    if computes_in != _HINTS[precision]:
-        raise RuntimeUnusable(f"OpenVINO computes in {computes_in} on this processor, not in {_HINTS[precision]}")
+    if computes_in != _HINTS[compute_precision]:
+        raise RuntimeUnusable(
+            f"OpenVINO computes in {computes_in} on this processor, not in {_HINTS[compute_precision]}"
+        )
     version = str(openvino.__version__).partition("-")[0]
-    return OpenModel(session=OpenVinoSession(compiled), runtime=f"OpenVINO {version}", precision=precision)
+    return OpenModel(
+        session=OpenVinoSession(compiled), runtime=f"OpenVINO {version}", compute_precision=compute_precision
+    )

@@ -1,16 +1,12 @@
-"""The setting ``precision``: its values, and the environment variable that has it."""
+"""The setting ``precision``: its values, and its environment variable."""
 
 from __future__ import annotations
 
 import os
-from typing import Final, Literal, get_args
+from typing import Final
 
+from preprocess_ensemble.contract import PRECISIONS, Precision
 from preprocess_ensemble.errors import ReportedError
-
-Precision = Literal["auto", "fp32"]
-"""``fp32`` is the reference; ``auto`` takes what ``processor.TABLE`` names, if it agrees with fp32."""
-
-PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
 
 PRECISION_VARIABLE: Final = "CLIP_PRECISION"
 """Environment variable with one of PRECISIONS. In a server it overrides the model's configuration; ``local:`` reads it
@@ -18,7 +14,7 @@ if the client has no setting of its own."""
 
 
 class PrecisionUnknown(ReportedError, ValueError):
-    """The text is not a precision; the message says what it may be."""
+    """The text is not a precision; the message has the allowed values."""
 
 
 def parse_precision(text: str) -> Precision:
@@ -29,7 +25,7 @@ def parse_precision(text: str) -> Precision:
 
 
 def precision_of_environment() -> Precision | None:
-    """Return the precision that ``CLIP_PRECISION`` demands; None if it is not set or empty. Raises PrecisionUnknown."""
+    """Return the precision in ``CLIP_PRECISION``; None if that is not set or empty. Raises PrecisionUnknown."""
     text = os.environ.get(PRECISION_VARIABLE)
     if not text:
         return None

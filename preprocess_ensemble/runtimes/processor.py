@@ -1,4 +1,4 @@
-"""What this processor is, and which runtime is the fastest on it: a table of measurements."""
+"""The kind of this processor, and the fastest runtime on it: a table of measurements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 _CPU_INFO: Final = Path("/proc/cpuinfo")
 
 _BF16: Final = frozenset({"avx512_bf16", "amx_bf16"})
-"""Flags of which either means instructions for bf16. Without them bf16 is emulated, or fp32 is used in its place."""
+"""Flags for instructions with bf16; one is enough. Without them bf16 is emulated, or replaced by fp32."""
 
 ONNX_RUNTIME: Final = "ONNX Runtime fp32"
 OPENVINO: Final = "OpenVINO fp32"
@@ -19,37 +19,37 @@ OPENVINO_BF16: Final = "OpenVINO bf16"
 
 @dataclass(frozen=True, kw_only=True)
 class Processor:
-    """A kind of processor, as Linux describes it; empty elsewhere."""
+    """A kind of processor, as Linux describes it; empty on other systems."""
 
     vendor: str = ""
-    """Such as ``"AuthenticAMD"``."""
+    """Vendor id, such as ``"AuthenticAMD"``."""
     flags: frozenset[str] = frozenset()
 
     @classmethod
     def here(cls, cpu_info: Path | None = None) -> Processor:
-        """Read ``cpu_info``, by default that of this machine."""
+        """Read ``cpu_info``; the default is the file of this machine."""
         fields = _fields(cpu_info or _CPU_INFO)
         return cls(vendor=fields.get("vendor_id", ""), flags=frozenset(fields.get("flags", "").split()))
 
     @property
     def has_bf16(self) -> bool:
-        """Whether it has instructions for bf16, which may be slower than fp32 nevertheless."""
+        """Whether the processor has instructions for bf16. They may still be slower than fp32."""
         return not _BF16.isdisjoint(self.flags)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What runs a model on one kind of processor."""
+    """The runtimes for one kind of processor."""
 
     vendor: str
     flag: str
-    """One of ``Processor.flags``."""
+    """A flag in ``Processor.flags``."""
     images: str
-    """The fastest of ONNX_RUNTIME, OPENVINO and OPENVINO_BF16 for an image tower; of equals, the most exact."""
+    """The fastest of ONNX_RUNTIME, OPENVINO and OPENVINO_BF16 for an image tower; among equals, the most exact."""
     texts: str
-    """The same for a text tower."""
+    """The fastest runtime for a text tower, chosen in the same way."""
     measured: str
-    """The measurement behind the choice, and what was not measured."""
+    """The measurement behind the choice, and gaps in it."""
 
     def __str__(self) -> str:
         return f"{_VENDORS[self.vendor]} with {self.flag}: {self.measured}"
@@ -93,20 +93,20 @@ TABLE: Final = (
         "slowed both",
     ),
 )
-"""The first row with a processor's vendor and a flag of it counts. Rates are those of ViT-B-32 on two cores, for
+"""The first row that matches a processor's vendor and flags counts. Rates are those of ViT-B-32 on two cores, for
 batches of 1 / 8 / 32, medians of rounds in which the runtimes took turns; ``python -m benchmarks runtimes`` measures a
-row. Flags alone do not tell which runtime is the fastest: bf16 is twice as fast as fp32 on AMD and slower on Intel,
-both with avx512_bf16."""
+row. Flags alone do not tell the fastest runtime: with avx512_bf16, bf16 is twice as fast as fp32 on AMD, but slower on
+Intel."""
 
 
 def row_of(processor: Processor) -> Row | None:
-    """Return the row that counts for ``processor``; None if no such processor was measured."""
+    """Return the row for ``processor``; None if no such processor was measured."""
     matching = (row for row in TABLE if row.vendor == processor.vendor and row.flag in processor.flags)
     return next(matching, None)
 
 
 def _fields(cpu_info: Path) -> dict[str, str]:
-    """Return the fields of the first processor; none where there is no such file."""
+    """Return the fields of the first processor; none if there is no such file."""
     try:
         text = cpu_info.read_text(encoding="ascii", errors="replace")
     except OSError:

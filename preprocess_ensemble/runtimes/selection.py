@@ -1,4 +1,4 @@
-"""Chooses what runs the model: what a table says is the fastest on this processor, if its vectors agree with fp32."""
+"""Select the runtime of a model: the fastest for this processor by a table, if its vectors agree with fp32."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from preprocess_ensemble.runtimes.model import OpenModel, RuntimeUnusable
 from preprocess_ensemble.runtimes.processor import ONNX_RUNTIME, Processor, row_of
 
 if TYPE_CHECKING:
+    from preprocess_ensemble.contract import Precision
     from preprocess_ensemble.model_repository.passport import Passport
-    from preprocess_ensemble.runtimes.precision import Precision
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """What runs the model, and why."""
+    """The selected runtime, and the reason."""
 
     model: OpenModel
     reason: str
     """Clauses, such as ``"fp32 was asked for"``."""
     disagrees: bool = False
-    """Whether a runtime was opened and computed other vectors than the reference, or none."""
+    """True if a runtime was opened, but computed other vectors than the reference, or failed."""
 
     def __str__(self) -> str:
         return f"{self.model} ({self.reason})"
@@ -34,29 +34,29 @@ class Selection:
 def select(
     reference: OpenModel,
     passport: Passport | None,
-    precision: Precision,
+    compute_precision: Precision,
     open_openvino: Callable[[str], OpenModel],
     *,
     tokenizer: Path | None = None,
     processor: Processor | None = None,
 ) -> Selection:
-    """Return what runs the model of ``passport`` in ``precision``: ``reference``, or what ``open_openvino`` opens.
+    """Return the runtime for the model of ``passport``: ``reference``, or that of ``open_openvino``.
 
-    It is the image tower, or the text tower if ``tokenizer`` is the folder of its files. ``open_openvino`` takes
-    ``"fp32"`` or ``"bf16"`` and raises RuntimeUnusable.
+    The model is the image tower, or the text tower if ``tokenizer`` is the folder of the tokenizer's files.
+    ``open_openvino`` takes ``"fp32"`` or ``"bf16"`` and raises RuntimeUnusable.
 
-    ``"fp32"`` means the reference, and ``"auto"`` what the table of processors names for
-    ``processor`` (default: this machine's), or the reference if that cannot be used or does not agree with it.
+    The precision ``"fp32"`` means the reference. ``"auto"`` means the runtime that the table of processors names for
+    ``processor`` (default: this machine's); if it cannot be used or disagrees with the reference, the reference.
 
     ``passport`` is None for a model that is not CLIP, which cannot be checked.
     """
-    if passport is None or reference.precision != "fp32":
+    if passport is None or reference.compute_precision != "fp32":
         return Selection(model=reference, reason="other precisions need an fp32 export with a passport, on a CPU")
-    if precision == "fp32":
+    if compute_precision == "fp32":
         return Selection(model=reference, reason="fp32 was asked for")
     row = row_of(processor or Processor.here())
     if row is None:
-        return Selection(model=reference, reason="no other runtime was measured on a processor like this one")
+        return Selection(model=reference, reason="no other runtime was measured on such a processor")
     wanted = row.images if tokenizer is None else row.texts
     if wanted == ONNX_RUNTIME:
         return Selection(model=reference, reason=f"the fastest on {row}")

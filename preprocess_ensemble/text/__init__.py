@@ -1,1 +1,1 @@
-"""From a text to the token ids of a model, as open_clip makes them. Nothing here may import torch or transformers."""
+"""Turn texts into the token ids of a model, equal to those of open_clip, without torch and transformers."""

@@ -1,4 +1,4 @@
-"""Texts as they arrive, in bytes, to token ids: the one path of the server and of ``local:``."""
+"""Turn texts, as bytes, into token ids. The server and ``local:`` both use this module."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from preprocess_ensemble.text.tokenizer import Tokenizer
 
 _MOST_S: Final = 4.0
-"""Processor time for the texts of one request. A text of 64 KB takes 2 to 65 ms, but 900 ms if each of its lines is a
-damaged character, which is repaired."""
+"""Processor time for the texts of one request, in seconds. A text of 64 KB takes 2 to 65 ms, but 900 ms if each of its
+lines is a damaged character that has to be repaired."""
 _ALWAYS_BYTES: Final = 4096
 """Texts up to this size are tokenized even if their request has used up its time; the slowest takes 60 ms."""
 
@@ -41,11 +41,11 @@ class TokenizedText(NamedTuple):
 
     status: ImageStatus
     truncated: bool = False
-    """Whether the text is longer than the context, so that only its beginning counts."""
+    """True if the text is longer than the context, so that only its beginning counts."""
     message: str = ""
     """One sentence for the client; empty if the text is good."""
     log: str = ""
-    """The traceback of an internal error, else empty. It may hold paths: log it, but never send it."""
+    """Traceback of an internal error, else empty. Log it, but never send it, because it may hold paths."""
 
 
 def checked_text(data: bytes) -> str:
@@ -67,7 +67,7 @@ def tokenize_rows(tokenizer: Tokenizer, rows: Sequence[bytes]) -> tuple[npt.NDAr
     """Tokenize the texts of one request, in UTF-8.
 
     Returns token ids, int32 (N, L), and the outcome of each text. The ids of a text that failed are those of the empty
-    text. Raises nothing because of a text.
+    text. A bad text never makes this function raise.
     """
     tokens = np.tile(tokenizer.empty, (len(rows), 1))
     outcomes = []

@@ -1,8 +1,7 @@
-"""The tokenizer of an exported model: texts in, token ids out, those of open_clip's tokenizer for the model.
+"""The tokenizer of an exported model. It gives a text the same token ids as open_clip's tokenizer for the model.
 
-What open_clip does to a text before its tokenizer sees it is repeated here, because open_clip needs PyTorch; a test
-compares the two. The cleaning is from OpenAI's CLIP (MIT licence), the canonical form from Google's big_vision (Apache
-licence).
+open_clip needs PyTorch, so this module repeats its cleaning of texts; a test compares the two. The cleaning is from
+OpenAI's CLIP (MIT licence), the canonical form from Google's big_vision (Apache licence).
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 TOKENIZER_FILE: Final = "tokenizer.json"
-"""In the format of the tokenizers library, with the length of the context and the padding."""
+"""File in the format of the tokenizers library, with the length of the context and the padding."""
 
 Kind = Literal["clip-bpe", "hf"]
 Cleaning = Literal["lower", "canonicalize", "whitespace"]
-"""open_clip's names."""
+"""open_clip's names of cleanings."""
 CLEANINGS: Final = get_args(Cleaning)
 
 START: Final = "<start_of_text>"
@@ -40,7 +39,8 @@ END: Final = "<end_of_text>"
 _WORD: Final = regex.compile(
     rf"""{START}|{END}|'s|'t|'re|'ve|'m|'ll|'d|[\p{{L}}]+|[\p{{N}}]|[^\s\p{{L}}\p{{N}}]+""", regex.IGNORECASE
 )
-"""``regex`` knows newer letters than the tokenizers library, which therefore splits some texts in other places."""
+"""Pattern of a word. ``regex`` has newer letters than the tokenizers library, which would split some texts
+differently."""
 _WITHOUT_PUNCTUATION: Final = str.maketrans("_", " ", string.punctuation.replace("_", ""))
 
 
@@ -50,19 +50,19 @@ class TokenizerError(ReportedError):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerConfig:
-    """What open_clip does around the tokenizer's file."""
+    """open_clip's settings around the tokenizer's file."""
 
     kind: Kind
-    """``"clip-bpe"``, that of CLIP, which gets words; or ``"hf"``, any other, which gets the text."""
+    """``"clip-bpe"`` for CLIP's tokenizer, which gets words; ``"hf"`` for any other, which gets the text."""
     clean: Cleaning
     context_length: int
-    """Number of token ids of each text: a longer one is cut off, a shorter one padded."""
+    """Number of token ids of each text: longer texts are cut off, shorter texts are padded."""
     zeroed_id: int | None = None
-    """A token id in whose place the model gets 0 (open_clip's ``strip_sep_token``)."""
+    """Token id that is replaced by 0 (open_clip's ``strip_sep_token``)."""
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> TokenizerConfig:
-        """Read what the passport holds of it: its fields. Raises TokenizerError."""
+        """Read the fields from the passport. Raises TokenizerError."""
         try:
             config = cls(**mapping)
         except TypeError as error:
@@ -71,14 +71,14 @@ class TokenizerConfig:
             ) from None
         if config.kind not in get_args(Kind) or config.clean not in CLEANINGS:
             raise TokenizerError(
-                f"This package knows no tokenizer of the kind {config.kind!r} with the cleaning {config.clean!r}; "
+                f"This package has no tokenizer of the kind {config.kind!r} with the cleaning {config.clean!r}; "
                 "install the version that exported the model, or export it again."
             )
         return config
 
 
 class Tokenizer:
-    """Makes token ids of texts. Threads may share one."""
+    """Turns texts into token ids. Thread-safe."""
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, config: TokenizerConfig) -> None:
         """Use :meth:`load`."""
@@ -89,9 +89,9 @@ class Tokenizer:
 
     @classmethod
     def load(cls, directory: Path, config: TokenizerConfig, sha256: Mapping[str, str]) -> Tokenizer:
-        """Load the tokenizer of the folder ``directory``, whose files must have these SHA-256: file name -> digest.
+        """Load the tokenizer from the folder ``directory``. ``sha256`` maps the name of each file to its digest.
 
-        Raises TokenizerError if a file is missing, or is not the one that was exported with the model.
+        Raises TokenizerError if a file is missing, or differs from the file that was exported with the model.
         """
         files = {name: _read(directory / name) for name in {TOKENIZER_FILE, *sha256}}
         for name, data in files.items():
@@ -119,16 +119,17 @@ class Tokenizer:
     def _encode(self, text: str) -> tokenizers.Encoding:
         if self.config.kind == "hf":
             return self._tokenizer.encode(text)
-        # As many words as the context has room for decide all its tokens, and with one more it is too long: the rest
-        # of 64 KB costs nothing.
+        # Pass only as many words as the context has tokens. They decide all its tokens, and whether the text is too
+        # long, so the rest of 64 KB costs nothing.
         return self._tokenizer.encode(_clip_words(text, self.config.context_length), is_pretokenized=True)
 
 
 def _clean(text: str, cleaning: Cleaning) -> str:
-    """Return ``text`` as a tokenizer of this ``cleaning`` gets it.
+    """Return ``text`` in the form for a tokenizer with this ``cleaning``.
 
-    All repair wrongly decoded characters, resolve HTML entities, twice, and make one space of all white space. A lone
-    surrogate becomes U+FFFD. "lower" then changes to lower case; "canonicalize" also removes ASCII punctuation.
+    Every cleaning repairs wrongly decoded characters, resolves HTML entities twice, and turns white space into single
+    spaces. A lone surrogate becomes U+FFFD. "lower" then changes to lower case; "canonicalize" also removes ASCII
+    punctuation.
     """
     text = html.unescape(html.unescape(ftfy.fix_text(text)))
     if cleaning == "canonicalize":
@@ -138,15 +139,16 @@ def _clean(text: str, cleaning: Cleaning) -> str:
 
 
 def _clip_words(text: str, limit: int) -> list[str]:
-    """Return the first ``limit`` words of a clean text; each becomes one token or more."""
+    """Return the first ``limit`` words of a clean text. Each word becomes one token or more."""
     return [match.group() for match in islice(_WORD.finditer(text), limit)]
 
 
 def _parsed(data: bytes) -> tokenizers.Tokenizer:
     tokenizer = tokenizers.Tokenizer.from_buffer(data)
     if isinstance(tokenizer.model, tokenizers.models.Unigram):
-        # The library reads some scores wrong in the last bit, and transformers does not. It decides between orders of
-        # the same pieces: "of" forty times may be thirteen long pieces and a short one, whose place is then another.
+        # Set the scores again: unlike transformers, the library reads some of them wrong in the last bit. This bit
+        # decides between orders of the same pieces: "of" forty times may be thirteen long pieces and a short piece in
+        # another place.
         model = json.loads(data)["model"]
         scores = [(piece, score) for piece, score in model["vocab"]]
         tokenizer.model = tokenizers.models.Unigram(scores, model["unk_id"], model.get("byte_fallback", False))

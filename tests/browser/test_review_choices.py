@@ -1,4 +1,4 @@
-"""What the review in Chromium marks to move, what one key does to photos that nobody saw, and what it says is left."""
+"""The review in Chromium: marked photos, keys that act on photos which nobody saw, and the counts of the rest."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_enter_moves_no_photo_that_the_page_does_not_show(browser: Browser, tmp_
 
 
 def test_what_moves_is_marked_and_gives_the_group_its_tier(browser: Browser, tmp_path: Path) -> None:
-    """One photo is the same file; the other one only looks alike, and stays."""
+    """The first copy is the same file; the second copy only looks alike, and stays."""
     kept, copy = photos(tmp_path, 2, b"copy")
     alike = member(write(tmp_path / "Pictures" / "alike.jpg", b"alike"), width=40, height=30, tier=SIMILAR)
     with reviewing(tmp_path, (kept, copy, alike)) as review, opened(browser, review, serves_photos=False) as context:

@@ -250,7 +250,7 @@ def test_ten_thousand_groups_open_page_by_page(browser: Browser, tmp_path: Path)
 def test_a_photo_that_the_kept_one_may_be_made_from_is_kept_unless_a_person_marks_it(
     browser: Browser, tmp_path: Path
 ) -> None:
-    """A screenshot of a photo is larger, and it is no reason to move the photo."""
+    """A screenshot of a photo is larger, but is not a reason to move the photo."""
     paths = [write(tmp_path / "Pictures" / name, name.encode()) for name in ("screenshot.png", "photo.jpg")]
     doubted = members.aligned(EDITED, doubts=(PUT_INTO,))
     pair = member(paths[0], width=1170, height=2532), member(paths[1], tier=EDITED, matches=doubted)

@@ -275,5 +275,5 @@ def test_a_server_on_another_port_receives_nothing_that_opens_the_review(browser
     assert len(pages) == 6
     assert not any(review.secret[1:] in request or "cookie:" in request.lower() for request in received)
     seen = [json.loads(unquote(request.split()[1].partition("?")[2])) for request in pages if "/seen?" in request]
-    # No cookie, referrer or opener, and no answer that a page of another server may read.
+    # A page of another server gets no cookie, referrer or opener, and cannot read an answer of the review.
     assert seen == [[["", "", "null", ""], [None, None]]] * 3

@@ -19,7 +19,7 @@ import pytest
 from anyio import to_thread
 
 from clip_client import ClientConfig
-from clip_client._vectors.vector_file import FileModel, FileVersion
+from clip_client._storage.vector_file import FileModel, FileVersion
 from clip_client.cli.main import main
 from clip_client.distributed import DistributedError, EmbeddingSummary, embed_partitions, embedding
 from clip_client.distributed.cluster import cluster

@@ -13,7 +13,7 @@ from PIL import Image
 
 from clip_client import ClientConfig, ClipClient, ImageError, ItemErrors, ProtocolMismatch
 from clip_client.testing import FakeTriton, Reply, fake_vector
-from preprocess_ensemble.contract import ENSEMBLE
+from preprocess_ensemble.contract import DEFAULT_NAMES
 from tests.fixtures.fakes import InMemoryClient, asynchronous, images
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class Garbled(FakeTriton):
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:
         response = await super().ModelInfer(request, context)
-        if request.model_name == ENSEMBLE and self.texts is not None:
+        if request.model_name == DEFAULT_NAMES.image and self.texts is not None:
             response.raw_output_contents[[output.name for output in response.outputs].index("error")] = self.texts
         return response
 

@@ -179,7 +179,7 @@ async def test_the_remaining_time_travels(server: FakeTriton, clip: ClipClient) 
     server.script(Reply(status=grpc.StatusCode.UNAVAILABLE, delay_s=0.5))
     await clip.embed(b"a", timeout_s=10.0)
     first, second = (request.timeout_s or 0.0 for request in server.requests)
-    # gRPC sends a time that is up to 3 % longer, if it has sent that one before.
+    # gRPC sends a time that is up to 3 % longer, if it has sent the longer time before.
     assert 9.5 * 1.03 < first <= 10.4
     assert 0 < second <= 9.5 * 1.03
 
@@ -202,7 +202,7 @@ async def test_a_half_open_connection_is_detected_and_replaced(server: FakeTrito
 
 
 async def test_a_server_that_hangs_up_is_tried_again_soon_and_by_each_client() -> None:
-    """By gRPC's defaults the fifth attempt comes after seven seconds or more, and all clients of a process share it."""
+    """gRPC makes the fifth attempt after seven seconds or more by default, and all clients of a process share it."""
     tries = 0
 
     async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -223,7 +223,7 @@ async def test_a_server_that_hangs_up_is_tried_again_soon_and_by_each_client() -
 
 
 def test_how_long_grpc_may_wait_before_it_tries_again() -> None:
-    """What the test above cannot observe: the first pause, the longest one, and the longest time for one attempt."""
+    """The test above cannot observe these settings: the first and the longest pause, and the time for one attempt."""
     config = ClientConfig()
     given = dict(channel_options(config, config.endpoints[0], None))
     assert {name: value for name, value in given.items() if "backoff" in name} == {

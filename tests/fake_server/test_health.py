@@ -10,7 +10,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from clip_client import ClientConfig, ClipClient, ClipError, DeadlineExceeded, HealthStep
-from clip_client.cli.doctor import check_server
+from clip_client.cli.commands.doctor_checks import check_server
 from clip_client.testing import PNG_1X1, FakeTriton, Reply, fake_vector
 from tests.fixtures.fakes import NEVER, InMemoryClient, now
 from tests.fixtures.simulated_time import simulated
@@ -79,7 +79,7 @@ async def test_a_server_that_fails_at_a_step(server: FakeTriton, step: str, says
 EXACT = fake_vector(PNG_1X1)
 OFF = fake_vector(b"other") - np.dot(fake_vector(b"other"), EXACT) * EXACT
 OFF /= np.linalg.norm(OFF)
-"""At right angles to the vector of the canary."""
+"""A vector at right angles to the vector of the canary."""
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ class Newer(FakeTriton):
         return service_pb2.ServerMetadataResponse(name="triton", version="2.75.0")
 
 
-async def test_doctor_shows_what_the_health_check_found_and_the_holes_of_the_release() -> None:
+async def test_doctor_shows_what_the_health_check_found_and_the_vulnerabilities_of_the_release() -> None:
     async with Newer() as server:
         checks, answered = await check_server(ClientConfig(urls=(server.url,)), origin="a test", timeout_s=20)
         assert answered

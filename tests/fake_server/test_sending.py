@@ -1,4 +1,4 @@
-"""Which image is sent next, to which server, and what becomes of it: in simulated time."""
+"""The order of sending, the choice of a server, and the end of each image, in simulated time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from clip_client import ClipError, DeadlineExceeded, ImageError, Overloaded, Unavailable
 from clip_client.testing import FakeTriton, Reply
-from preprocess_ensemble.contract import ENSEMBLE
+from preprocess_ensemble.contract import DEFAULT_NAMES
 from tests.fixtures.fakes import LOST, NEVER, images, now
 from tests.fixtures.simulated_time import connected, simulated
 
@@ -26,7 +26,7 @@ DEFECT = Reply(status=grpc.StatusCode.INTERNAL, details="boom")
 
 @simulated
 async def test_a_server_that_fails_at_once_does_not_attract_the_requests() -> None:
-    """It always has the fewest images in flight. The healthy one gets what it failed on, so no call fails."""
+    """The failing server always has the fewest images in flight. The healthy server gets its images: no call fails."""
     good, bad = FakeTriton(), FakeTriton()
     good.answer_always(Reply(delay_s=0.05))
     bad.answer_always(DEFECT)
@@ -73,7 +73,7 @@ async def test_retried_images_go_before_waiting_ones() -> None:
 
 @simulated
 async def test_an_image_to_retry_fails_at_its_deadline_while_its_server_is_busy() -> None:
-    """At its deadline, not at the next event on that server."""
+    """The image fails at its deadline, not at the next event on that server."""
 
     async def source() -> AsyncIterator[bytes]:
         yield b"first"
@@ -199,7 +199,7 @@ class Moody(FakeTriton):
     """Refuses every other request."""
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:
-        if request.model_name == ENSEMBLE and self.requests_received % 2 == 0:
+        if request.model_name == DEFAULT_NAMES.image and self.requests_received % 2 == 0:
             self.script(FULL)
         return await super().ModelInfer(request, context)
 

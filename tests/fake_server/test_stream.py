@@ -215,7 +215,7 @@ async def test_an_unexpected_error_while_encoding_ends_the_stream(
 
 
 async def test_a_source_that_gets_no_thread_ends_the_stream(near: ClipClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container with a limit on threads."""
+    """A container with a limit on threads may cause this."""
 
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

@@ -1,4 +1,4 @@
-"""What remains of a stream or a call that is left, cancelled or closed: nothing."""
+"""A stream or a call that is left, cancelled or closed leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def other_tasks() -> set[str]:
 
 @pytest.fixture
 async def reported() -> list[Any]:
-    """What the running loop reports of errors that no caller gets."""
+    """Errors that the running loop reports because no caller gets them."""
     errors: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context.get("exception")))
     return errors
@@ -108,7 +108,7 @@ KINDS = pytest.mark.parametrize(
 async def test_a_source_is_closed_when_its_stream_ends(
     fake: FakeTriton, near: ClipClient, kind: Callable[..., Any], how: str
 ) -> None:
-    """By then, not when the garbage is collected or the loop ends."""
+    """The source is closed before the call returns, not when the garbage is collected or the loop ends."""
     source = Recorded(3) if how == "end" else Recorded()
     await near.model()
     # anyio cancels again at each await, including those that clean up.
@@ -133,7 +133,7 @@ async def test_a_source_is_closed_when_its_stream_ends(
 async def test_a_source_that_fails_to_close_is_reported(
     near: ClipClient, kind: Callable[..., Any], reported: list[Any]
 ) -> None:
-    """It does not hide why the stream was left."""
+    """An error of closing the source does not hide the reason for leaving the stream."""
     error = ZeroDivisionError("of the user")
 
     async def leave() -> None:
@@ -148,7 +148,7 @@ async def test_a_source_that_fails_to_close_is_reported(
 
 @pytest.mark.parametrize("blocks", [False, True])
 async def test_a_source_that_is_left_while_it_makes_an_image(near: ClipClient, blocks: bool) -> None:
-    """It is closed before its stream ends, or when it returns if it blocks."""
+    """The source is closed before its stream ends, or when it returns if it blocks."""
     reached, left, go_on, closed = (threading.Event() for _ in range(4))
 
     def source() -> Iterator[bytes]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def server() -> Iterator[FakeTriton]:
-    """A fake in an event loop of its own, since these tests block theirs."""
+    """A fake in an event loop of its own, because these tests block theirs."""
     with start_blocking_portal() as portal:
         fake = portal.call(lambda: FakeTriton(has_text=True))
         with portal.wrap_async_context_manager(fake):
@@ -38,7 +38,7 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def threads() -> set[threading.Thread]:
-    """Those that run an event loop for blocking code."""
+    """Return the threads that run an event loop for blocking code."""
     return {thread for thread in threading.enumerate() if "portal" in thread.name.lower()}
 
 
@@ -117,7 +117,7 @@ def test_many_threads_share_one_client(server: FakeTriton) -> None:
 
 
 async def test_in_the_thread_of_a_running_loop_errors_are_the_same() -> None:
-    """What a notebook does: blocking code called while this thread's loop is running."""
+    """A notebook does this: it calls blocking code while this thread's loop is running."""
     before = threads()
     with SyncClipClient("localhost:1") as clip:
         with pytest.raises(Unavailable, match="No server answers"):

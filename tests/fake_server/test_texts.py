@@ -133,7 +133,7 @@ async def test_one_of_several_models_is_named() -> None:
         assert (await clip.health()).ok
     assert {request.model for request in server.requests} == {"siglip_image", "siglip_text"}
     async with InMemoryClient({"localhost": server}, model="nlb") as clip:
-        with pytest.raises(ModelNotReady, match=r"no ready model named 'nlb'; it has 'clip', 'siglip'\. Name one"):
+        with pytest.raises(ModelNotReady, match=r"no ready model named 'nlb'; it has 'clip', 'siglip'\. Name a model"):
             await clip.embed_text("a")
 
 

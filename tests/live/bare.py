@@ -12,8 +12,8 @@ import urllib.request
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from preprocess_ensemble.serving.cleanup import remove_stale_regions
-from preprocess_ensemble.serving.launcher import PARENT_VARIABLE
+from preprocess_ensemble.tritonserver.cleanup import remove_stale_regions
+from preprocess_ensemble.tritonserver.launcher import PARENT_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

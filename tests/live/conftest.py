@@ -34,7 +34,7 @@ def pair_server(tiny_pair_repository: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def album(photos: Path, tmp_path: Path) -> Path:
-    """Three photos, a copy under a name that is not UTF-8, and a file that is no photo."""
+    """Three photos, a copy under a name that is not UTF-8, and a file that is not a photo."""
     folder = tmp_path / "album"
     folder.mkdir()
     for name in ("coffee.jpg", "rocket.webp", "cell.jpg"):

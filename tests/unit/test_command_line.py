@@ -1,4 +1,4 @@
-"""What the four commands have in common: one parser, and one table of what is gone."""
+"""The parts that the four commands share: one parser, and one table of removed options."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from clip_client.cli.main import main as clip_client
 from clip_client.gateway.command import main as clip_gateway
+from clip_client.serving.command import main as clip_serve
 from preprocess_ensemble.export.command import main as clip_export
 from preprocess_ensemble.refusals import GONE, refusal
-from preprocess_ensemble.serving.command import main as clip_serve
 from tests.paths import ROOT
 
 if TYPE_CHECKING:

@@ -141,7 +141,7 @@ def test_shared_memory_fits_a_full_batch_of_the_largest_images() -> None:
 
 
 EDGE = ("edge.tlsSecret=tls", "edge.jwksSecret=keys")
-"""What the chart demands."""
+"""Settings that the chart demands."""
 GATEWAY = ("gateway.enabled=true", "gateway.tokenSecret=token")
 MONITORING = ("monitoring.enabled=true", "monitoring.labels.release=prometheus")
 

@@ -1,4 +1,4 @@
-"""How many cores a process may use, told by files that look like those of Linux."""
+"""The number of cores that a process may use, told by files that look like those of Linux."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which packages an installation brings, without one: the extras in setup.cfg, and what make would run."""
+"""The packages that an installation brings, without installing: the extras in setup.cfg, and what make would run."""
 
 from __future__ import annotations
 
@@ -98,9 +98,9 @@ COMMANDS: Final = {
     ),
     "preprocess_ensemble.export.command": ("--pretrained /no/such/file.safetensors",),
     "clip_client.gateway.command": ("--ssl-keyfile key.pem",),
-    "preprocess_ensemble.serving.command": ("--repository /no/such/folder",),
+    "clip_client.serving.command": ("--repository /no/such/folder",),
 }
-"""Module with ``main`` -> command lines that end at once: there is no photo, no server and no file."""
+"""Module with ``main`` -> command lines that end at once, because the photo, the server or the file is missing."""
 
 _RUN: Final = """\
 import contextlib, importlib, io, json, sys
@@ -131,7 +131,7 @@ def test_a_command_without_its_extras_prints_the_line_that_installs_all_of_them(
     known = {_normal(name) for extra in packages.keys() - FOR_DEVELOPERS for name in packages[extra]}
 
     def said(module: str, commands: Sequence[str], installed: str = "") -> list[str]:
-        """What the commands say if only these extras are installed."""
+        """Return the messages of the commands if only these extras are installed."""
         present = client_packages().union(*(packages[name] for name in installed.split(",") if name))
         given = json.dumps([module, _modules(known - _with_dependencies(present)), commands])
         done = subprocess.run(
@@ -175,7 +175,7 @@ def _normal(name: str) -> str:
 
 
 def test_no_file_names_an_address_of_packages() -> None:
-    """Where packages come from is set up on each machine."""
+    """The source of packages is set up on each machine."""
     host = re.compile(rb"https?://[\w.-]*(?:debian|ubuntu|pypi|pythonhosted|mirror)[\w.-]*[./:]\w", re.IGNORECASE)
     files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False).stdout.split(b"\0")
     named = {name.decode(): host.search((ROOT / name.decode()).read_bytes()) for name in files if name}

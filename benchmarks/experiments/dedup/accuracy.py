@@ -1,10 +1,10 @@
 """Which photos does ``dedup --apply`` move, and what would be lost with them?
 
-Every case is a few files of which it is known which of them show all that another one shows (``fixtures.copies.case``
-says what counts as a loss): true copies that one tool made in one step, and fakes that a person can tell apart. Each
-case is searched by itself, without a model, and the plan of ``--apply`` is judged by the truth. Beside it is what a
-perceptual hash would delete. The cases are drawn from seeds, so another seed is another set. A count of harm is stated
-with the share of cases that it does not exclude, with 95 % confidence (Clopper and Pearson's bound).
+A case is a few files with a known truth: which file shows all that another file shows. ``fixtures.copies.case`` says
+what counts as a loss. Cases are true copies, which one tool made in one step, and fakes, which a person can tell apart.
+Each case is searched by itself, without a model, and the plan of ``--apply`` is judged by the truth. The table also
+counts what a perceptual hash would delete. Another seed draws another set. The bound of a share of harm has 95 %
+confidence (Clopper and Pearson).
 
 ``--originals DIR`` draws from JPEG files as cameras wrote them; ``python -m benchmarks originals DIR`` fetches some.
 """
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 TOTAL: Final = "all"
 HASH_BITS: Final = 10
-"""Of 64: up to this many may differ for two pictures to be duplicates, by the default of imagededup."""
+"""Most bits of 64 that may differ between duplicates, by the default of imagededup."""
 CONFIDENCE: Final = 0.95
 
 

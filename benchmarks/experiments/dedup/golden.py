@@ -22,7 +22,7 @@ from benchmarks.harness.experiment import say
 Row = dict[str, Any]
 """One file: class, case, file, tier, moves, reason, kept."""
 MOVES: Final = "by default"
-"""How the report says that ``--apply`` moves a file."""
+"""Word of the report for a file that ``--apply`` moves."""
 CHANGES: Final = ("moves now", "moves no longer", "changed places", "other kept file", "other verdict", "other reason")
 _TIMEOUT_S: Final = 900
 

@@ -27,12 +27,13 @@ class System:
     """One of the systems that are compared."""
 
     words: str
-    """What a reader calls it."""
+    """Name for a reader."""
     adapter: Adapter
     service: str = ""
-    """Which one it asks. Empty if the model runs in the process of the load, which gets batches in place of callers."""
+    """Service that the system asks. Empty if the model runs in the process of the load; then there are batches in place
+    of callers."""
     least_cosine: float = LEAST_COSINE
-    """To the vectors of the first system; below it, a system does not do the same work."""
+    """Least cosine to the vectors of the first system; below it, a system does not do the same work."""
 
 
 def start(run: Run, systems: Mapping[str, System], services: Mapping[str, Server | Service]) -> dict[str, Worker]:

@@ -23,7 +23,7 @@ from benchmarks.harness.experiment import MODEL, PHOTOS, REPOSITORY, Run, experi
 from benchmarks.harness.results import LEAST_COSINE, cosine_to_first, median_of, of_rounds, ratios, show, spread
 from benchmarks.load.adapters import in_process, pytorch, ready_pixels, transport
 from benchmarks.load.worker import measured, start_load
-from preprocess_ensemble.contract import ENCODER, PREPROCESSOR
+from preprocess_ensemble.contract import DEFAULT_NAMES
 
 PARTS: Final = {
     "session": partial(in_process, load=ready_pixels),
@@ -77,7 +77,7 @@ def measure(run: Run) -> dict[str, Any]:
             measure_round(run, setting, parts if setting is settings[0] else {}, f"round {number}", reference)
     cells = run.saved.cells
     served = [summary_of(setting, options.concurrency, cells) for setting in settings]
-    summary: dict[str, Any] = {"settings": served, "parts": {}, "ratios": {}, "precision": run.passport.precision}
+    summary: dict[str, Any] = {"settings": served, "parts": {}, "ratios": {}, "precision": run.passport.weights_dtype}
     for part in parts:
         results = {size: of_rounds(cells, f"{part} x{size}") for size in options.concurrency}
         beside = {size: of_rounds(cells, f"{settings[0].name} x{size}") for size in options.concurrency}
@@ -140,9 +140,9 @@ def point(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 stage: statistics.median(run["models"][step]["mean_ms"].get(stage, 0.0) for run in runs)
                 for stage in ("queue", "compute_infer")
             }
-            for step in (PREPROCESSOR, ENCODER)
+            for step in (DEFAULT_NAMES.preprocess, DEFAULT_NAMES.encoder)
         },
-        "share_batched": median_of((run["models"][ENCODER] for run in runs), "share_batched"),
+        "share_batched": median_of((run["models"][DEFAULT_NAMES.encoder] for run in runs), "share_batched"),
         "gpu": {key: median_of((run["gpu"] for run in runs), key) for key in runs[0]["gpu"]},
     }
 
@@ -160,9 +160,9 @@ def rows_of(summary: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
                 "images/s": found["rate"]["median"],
                 "p50 ms": found["latency_ms"]["p50"],
                 "p99 ms": found["latency_ms"]["p99"],
-                "decode ms": found["server_ms"][PREPROCESSOR]["compute_infer"],
-                "queue ms": found["server_ms"][ENCODER]["queue"],
-                "model ms": found["server_ms"][ENCODER]["compute_infer"],
+                "decode ms": found["server_ms"][DEFAULT_NAMES.preprocess]["compute_infer"],
+                "queue ms": found["server_ms"][DEFAULT_NAMES.encoder]["queue"],
+                "model ms": found["server_ms"][DEFAULT_NAMES.encoder]["compute_infer"],
                 "share batched": found["share_batched"],
                 "ready after s": one["ready_s"],
                 "least cosine": one["cosine"],

@@ -43,17 +43,17 @@ from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option, s
 from benchmarks.harness.results import show
 from benchmarks.load.loops import closed_loop, open_loop
 from clip_client import ClipClient, ClipError
-from preprocess_ensemble.contract import PREPROCESSOR
+from preprocess_ensemble.contract import DEFAULT_NAMES
 
 PICTURES: Final = 24
 MOST_RATE: Final = 8.0
 """Images per second. More would show nothing new, and would take processor time from the recovery."""
 SHARE: Final = 0.4
-"""Of the server's own rate: it catches up with ten seconds of images in seven."""
+"""Share of the server's own rate. After ten seconds without answers, a server catches up in seven."""
 CALIBRATION_S: Final = 4.0
 DEADLINE_S: Final = 30.0
 LEAST_COSINE: Final = 0.999
-"""Of a right answer to the image's vector."""
+"""Least cosine of a right answer to the image's vector."""
 SMALL_SHARED_MEMORY: Final = "/dev/shm of 16 MB"
 
 
@@ -129,7 +129,7 @@ def _swap_models(server: Server) -> str:
 
 
 FAULTS: Final[dict[str, Callable[[Server], str | None]]] = {
-    "stub killed": lambda server: server.stub(PREPROCESSOR).kill(),
+    "stub killed": lambda server: server.stub(DEFAULT_NAMES.preprocess).kill(),
     "server killed": lambda server: server.triton.kill(),
     "server frozen": lambda server: server.triton.suspend(),
     "disk full, export": _export_to_a_full_disk,

@@ -24,7 +24,7 @@ _FUSED: Final = frozenset({"Attention", "MultiHeadAttention", "PackedMultiHeadAt
 
 def profile(model: Path, weights: str, size: tuple[int, int], batch: int, runs: int, scratch: Path) -> dict[str, Any]:
     """Run ``model`` on seeded pixels; the first run, which allocates, does not count."""
-    options, providers = session_options(weights=weights), [CUDA, CPU] if device() == "cuda" else [CPU]
+    options, providers = session_options(weights_dtype=weights), [CUDA, CPU] if device() == "cuda" else [CPU]
     options.enable_profiling, options.profile_file_prefix = True, str(scratch / f"batch-{batch}")
     session = open_session(model, options, providers)
     pixels = np.random.default_rng(1).integers(0, 256, (batch, *size, 3), np.uint8)
@@ -61,7 +61,7 @@ def measure(run: Run) -> dict[str, Any]:
     options = run.options
     model, size = version_directory(options.repository) / "model.onnx", preprocessing(options.repository).size
     summary = {
-        str(batch): profile(model, run.passport.precision, size, batch, options.runs, run.scratch)
+        str(batch): profile(model, run.passport.weights_dtype, size, batch, options.runs, run.scratch)
         for batch in options.batch
     }
     for batch, found in summary.items():

@@ -55,9 +55,9 @@ def input_file(images: list[bytes]) -> str:
 
 
 def analyze(folder: Path, model: str, concurrency: int, url: str, requests: int, root: Path | None) -> dict[str, Any]:
-    """Measure one model, whose ``input.json`` is in ``folder`` with the program; rows a second, and milliseconds.
+    """Measure one model; return rows a second, and milliseconds. ``folder`` has the program and the ``input.json``.
 
-    Returns nothing if three windows never agreed. Exits if perf_analyzer fails.
+    The result is empty if three windows did not agree. Exits if perf_analyzer fails.
     """
     inside = folder if root is None else Path("/", folder.relative_to(root))
     command: list[str | Path] = [] if root is None else ["chroot", root]

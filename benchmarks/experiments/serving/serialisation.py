@@ -32,7 +32,7 @@ from benchmarks.load.adapters import Embed, EmbedHere, Target, Vectors, clip_cli
 from benchmarks.load.loops import closed_loop
 from clip_client import ClientConfig, ModelInfo
 from clip_client._pipeline.encoder import ImageEncoder
-from preprocess_ensemble.contract import ENCODER
+from preprocess_ensemble.contract import DEFAULT_NAMES
 from preprocess_ensemble.imaging.preprocessor import Preprocessor
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ async def pixels_to_encoder(target: Target) -> AsyncIterator[Embed]:
             inputs = [InferInput("pixels", pixels.shape, "UINT8"), InferInput("status", [len(rows), 1], "INT32")]
             for one, array in zip(inputs, (pixels, np.zeros((len(rows), 1), np.int32)), strict=True):
                 one.set_data_from_numpy(array)
-            answer = await client.infer(ENCODER, inputs, outputs=[InferRequestedOutput("embedding")])
+            answer = await client.infer(DEFAULT_NAMES.encoder, inputs, outputs=[InferRequestedOutput("embedding")])
             vectors: Vectors = answer.as_numpy("embedding")
             return vectors
 

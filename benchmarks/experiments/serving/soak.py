@@ -32,15 +32,15 @@ from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option, s
 from benchmarks.harness.results import show
 from benchmarks.load.loops import closed_loop
 from clip_client import ClipClient
-from preprocess_ensemble.contract import ENCODER, PREPROCESSOR
-from preprocess_ensemble.serving.cleanup import SHARED_MEMORY, region_prefix
+from preprocess_ensemble.contract import DEFAULT_NAMES
+from preprocess_ensemble.tritonserver.cleanup import SHARED_MEMORY, region_prefix
 
 PICTURES: Final = 24
 CANCELLED_AFTER_S: Final = 0.002
 """Long enough for a request to be sent."""
 MOST_GROWTH: Final = 0.05
 LEAST_READINGS: Final = 50
-"""With fewer, a tenth of the run is too short to tell growth from chance."""
+"""Least number of readings. With fewer readings, a tenth of the run is too short to tell growth from chance."""
 MIB: Final = 2**20
 _IN_MIB: Final = " in MiB"
 """Ends the names of memory, which may grow by 5 %; counted things may not grow at all."""
@@ -58,7 +58,7 @@ class Watch:
 
     def _find(self) -> None:
         own, serve, triton = psutil.Process(), psutil.Process(self._server.process.pid), self._server.triton
-        stubs = {model: self._server.stub(model) for model in (PREPROCESSOR, ENCODER)}
+        stubs = {model: self._server.stub(model) for model in (DEFAULT_NAMES.preprocess, DEFAULT_NAMES.encoder)}
         self._processes = {"client": own, "clip-serve": serve, "tritonserver": triton, **stubs}
         self._prefix = region_prefix(triton.pid)
 
@@ -98,7 +98,7 @@ class Call(NamedTuple):
 
     file: bytes
     is_bad: bool = False
-    """It must fail."""
+    """True if the call must fail."""
     is_cancelled: bool = False
 
 

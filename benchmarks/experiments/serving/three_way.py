@@ -91,7 +91,7 @@ ODD: Final = (
 
 
 def services(run: Run) -> dict[str, Callable[[], AbstractContextManager[Any]]]:
-    """What starts each service. An ensemble that names no other precision runs in fp32, as the plain service does."""
+    """Return what starts each service. Without another precision, an ensemble runs in fp32, as the plain service."""
     weights = (run.options.model or run.passport.model, run.passport.pretrained)
     serve = partial(serving, run.options.repository, *QUIET)
     return {
@@ -120,7 +120,7 @@ def int8(model: str, pretrained: str) -> Iterator[Server]:
     MODEL,
     option("--text", action="store_true", help="embed texts; the result is called text, or text_long"),
     option("--systems", nargs="+", choices=[*SYSTEMS, *TEXT_SYSTEMS], help="default: all; of texts those in -text"),
-    option("--device", choices=("cpu", "cuda"), help="end if this one is not used (default: a card, if there is one)"),
+    option("--device", choices=("cpu", "cuda"), help="end if this device is not used (default: a card, if any)"),
     option("--captions", type=int, default=256, help="different texts"),
     option("--long-every", type=int, default=0, metavar="N", help="each N-th has 30 to 77 tokens (default: none)"),
     option("--concurrency", type=int, nargs="+", default=[1, 8, 32], help="callers, or images in a batch"),

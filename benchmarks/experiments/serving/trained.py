@@ -90,13 +90,13 @@ async def compared(
 
 
 def cosines(ours: Vectors, theirs: Vectors) -> dict[str, float]:
-    """How close rows of unit vectors (N, D) are to others."""
+    """Return the least and the median cosine between rows of unit vectors (N, D) and the same rows of other vectors."""
     each = (ours.astype(np.float64) * theirs).sum(axis=1)
     return {"least": float(each.min()), "median": float(np.median(each))}
 
 
 async def about_threshold(clip: ClipClient, paths: Sequence[Path], photos: EmbeddingBatch) -> dict[str, float]:
-    """How many copies reach the threshold for duplicates, and how many photos are that close to another photo."""
+    """Count the copies that reach the threshold for duplicates, and the photos that are as close to another photo."""
     similar = thresholds_for(photos.model_id).similar
     vectors = photos.vectors[np.isfinite(photos.vectors).all(axis=1)]
     found: dict[str, float] = {"threshold": similar}

@@ -26,7 +26,7 @@ from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.decode import DecodeError, decode
 
 MOST_IMAGES: Final = 32
-"""In one request."""
+"""Most images in one request."""
 
 
 class Batcher:

@@ -1,4 +1,4 @@
-"""What a person decides: ``decide`` about photos, and ``rules`` under a name."""
+"""``clip-client decide``: records a person's decisions about photos."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+from clip_client._files import FailedFile, printable
 from clip_client.cli.errors import CommandFailed, CommandMisused
-from clip_client.cli.options.dedup import check_keep_rules, saved_or_plain
 from clip_client.cli.options.paths import add_store_option, opened_store
 from clip_client.cli.output import add_json_option, write_json
-from clip_client.dedup.files.reading import hash_files
+from clip_client.dedup.files.reading import hash_file
 from clip_client.dedup.store.choices import KEEP, UNDONE, Choice, ChosenPhoto
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL, Decision
-from clip_client.dedup.text import counted, moment, printable
+from clip_client.dedup.text import counted, date_and_time
 
 if TYPE_CHECKING:
     from clip_client.dedup import Store
@@ -25,18 +25,18 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = commands.add_parser(
         "decide",
         usage="%(prog)s [options] {keep,different,keep-all,forget,list} [PHOTO ...]",
-        help="record that photos are different, all wanted, or which of them stays",
+        help="record that photos are different, that all are wanted, or which of them stays",
         description="Record that photos are different pictures, or that you want to keep all of them. They are never "
         "grouped with each other again, wherever you move them. New copies of any of them are still found. With keep, "
-        "choose that the first photo stays and the others move: clip-client dedup PATH --apply --act-on chosen moves "
-        "them if it finds them in one group, and clip-client review shows the choice.",
+        "the first photo stays and the others move: clip-client review shows this choice, and clip-client dedup PATH "
+        "--apply --act-on chosen moves the photos if it finds them in one group.",
     )
     parser.add_argument(
         "what",
         choices=(KEEP, DIFFERENT, KEEP_ALL, "forget", "list"),
         help="the decision; forget removes every decision and choice about the photos, list shows all of them",
     )
-    # With a default, argparse does not demand a PHOTO in the message about a missing decision.
+    # Set a default: without it, the message about a missing decision would also demand a PHOTO.
     parser.add_argument(
         "paths", nargs="*", default=[], metavar="PHOTO", help="two or more photos (forget: one or more)"
     )
@@ -48,11 +48,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Record, forget or list decisions."""
     if bool(arguments.paths) == (arguments.what == "list"):
         arguments.parser.error("list takes no PHOTO; keep, different, keep-all and forget need one")
-    try:
-        hashes = hash_files(map(os.path.abspath, map(os.path.expanduser, arguments.paths)))
-    except OSError as error:
-        raise CommandFailed(str(error)) from None
-    # A link is no second file.
+    hashes = {}
+    for path in map(os.path.abspath, map(os.path.expanduser, arguments.paths)):
+        found = hash_file(path)
+        if isinstance(found, FailedFile):
+            raise CommandFailed(f"{path}: {found.message}")
+        hashes[path] = found[1]
+    # A link does not count as a second file.
     contents = {os.path.realpath(path): sha256 for path, sha256 in hashes.items()}.values()
     with opened_store(arguments.store) as store:
         if arguments.what == "list":
@@ -84,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _decided(store: Store) -> dict[str, list[dict[str, Any]]]:
-    """Return everything that was decided, as JSON holds it."""
+    """Return all decisions and choices, as JSON holds them."""
     decisions = store.decisions.all()
     paths_of = store.files.paths_of(frozenset[str]().union(*(decision.contents for decision in decisions)))
 
@@ -113,58 +115,13 @@ def _decided(store: Store) -> dict[str, list[dict[str, Any]]]:
 def _in_words(decided: dict[str, Any]) -> str:
     lines = []
     for decision in decided["decisions"]:
-        lines.append(f"{moment(decision['at'])}  {decision['what']}")
+        lines.append(f"{date_and_time(decision['at'])}  {decision['what']}")
         for photo in decision["photos"]:
             seen = ", ".join(map(printable, photo["seen_at"])) or f"SHA-256 {photo['sha256']}, not seen by a search"
             lines.append(f"   {seen}")
     for choice in decided["choices"]:
         run = f", run {choice['run']}" if choice["run"] else ""
         undone = ", taken back" if choice["state"] == UNDONE else ""
-        lines.append(f"{moment(choice['at'])}  {choice['what']}{run}{undone}")
+        lines.append(f"{date_and_time(choice['at'])}  {choice['what']}{run}{undone}")
         lines += [f"   {printable(photo['path'])}{'  moves' if photo['moves'] else ''}" for photo in choice["photos"]]
     return "\n".join(lines) or "nothing was decided"
-
-
-def add_rules_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's options."""
-    parser = commands.add_parser(
-        "rules",
-        usage="%(prog)s [options] {save NAME RULE ...,list,delete NAME}",
-        help="save keep rules under a name",
-        description="Save the rules that choose the photo to keep under a name, and use them with --keep @NAME. "
-        "clip-client dedup --help lists the rules.",
-    )
-    parser.add_argument("what", choices=("save", "list", "delete"))
-    parser.add_argument("name", nargs="?", metavar="NAME", help="letters, digits, spaces and . _ -")
-    # With a default, argparse does not demand a RULE in the message about a missing action.
-    parser.add_argument("rules", nargs="*", default=[], metavar="RULE", help="in the order in which they decide")
-    add_json_option(parser, "the result")
-    add_store_option(parser)
-
-
-def run_rules(arguments: argparse.Namespace) -> int:
-    """Save, list or delete rules."""
-    result: dict[str, Any]
-    what, name, rules = arguments.what, arguments.name, arguments.rules
-    if (bool(name), bool(rules)) != (what != "list", what == "save"):
-        arguments.parser.error("save takes a NAME and rules, delete takes a NAME, and list takes neither")
-    with opened_store(arguments.store) as store:
-        if what == "save":
-            wanted = [one for rule in rules for one in saved_or_plain(rule, store)]
-            check_keep_rules(wanted)
-            try:
-                saved_rules = store.settings.save_keep_rules(name, wanted)
-            except ValueError as error:
-                raise CommandMisused(str(error)) from None
-            said, result = f"saved; use them with: --keep '@{name}'", {"rules": {name: saved_rules}}
-        elif what == "delete":
-            if not store.settings.delete_keep_rules(name):
-                raise CommandFailed(f"no rules are saved as {name}; clip-client rules list shows what is saved")
-            said, result = "deleted", {"deleted": name}
-        else:
-            saved = store.settings.keep_rules()
-            said = "\n".join(f"@{name}: {', '.join(rules)}" for name, rules in saved.items()) or "no rules are saved"
-            result = {"rules": saved}
-    if not write_json(arguments.json, result):
-        print(said)
-    return 0

@@ -41,12 +41,12 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "dedup",
         usage="%(prog)s [options] PATH ...",
         help="find duplicate photos",
-        description="Find photos that show the same picture. Nothing changes unless you give --apply: then duplicates "
-        "move to a quarantine, and clip-client undo restores them.",
-        epilog="A terminal shows the ten groups whose copies take the most space. If the output goes elsewhere, it "
-        "has one line for each copy, with tabs between the tier, the size in bytes, the copy, the photo for which it "
-        "moves, and whether it moves by default or on request. In these paths a backslash is written twice, and each "
-        "byte that cannot be printed as \\xNN; printf %b gives the path back.",
+        description="Find photos that show the same picture. With --apply, duplicates move to a quarantine, and "
+        "clip-client undo restores them; without it, all files stay as they are.",
+        epilog="A terminal shows the ten groups whose copies take the most space. Other outputs have one line for "
+        "each copy, with tabs between these columns: the tier, the size in bytes, the copy, the photo that stays, and "
+        "whether the copy moves by default or on request. In paths a backslash is written twice, and each byte that "
+        "cannot be printed as \\xNN; printf %b gives the path back.",
     )
     add_dedup_options(parser)
 
@@ -60,7 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
     options, action = read_search_options(arguments), read_action_options(arguments)
     if engine is not None and options.without_model:
         raise CommandMisused(
-            "--engine ray embeds on a cluster, and --without-model embeds nothing: leave out one of them"
+            "--engine ray embeds on a cluster, and --without-model embeds nothing: leave out --engine or "
+            "--without-model"
         )
     printer = _Printer(outputs, quiet=options.quiet, verbose=arguments.verbose)
     found = _scan(options, action, printer)
@@ -80,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _scan(options: SearchOptions, action: ActionOptions, printer: _Printer) -> Scan:
     """Find the photos, before a server or a model is needed.
 
-    Raises CommandFailed if no photo is found, or if a path on the command line names nothing; and NoAlbum if
+    Raises CommandFailed if a path on the command line does not exist, or if there are no photos. Raises NoAlbum if
     ``--apply`` needs an album of Apple Photos that cannot be filled.
     """
     from clip_client.dedup.reporting.terminal import print_failed
@@ -113,12 +114,12 @@ async def _search(
 def _search_on_ray(
     found: Scan, options: SearchOptions, action: ActionOptions, store: Store, show: ProgressBars, engine: EngineOptions
 ) -> DuplicateReport:
-    """Let a cluster read, embed and compare the photos. The search finds what was read in the store."""
+    """Let a cluster read, embed and compare the photos. The search then finds their vectors in the store."""
     from clip_client.distributed.cluster import cluster
     from clip_client.distributed.store_search import cluster_folder, fill_store, group_on_cluster
 
     options = replace(options, config=engine.servers(options.config, quiet=options.quiet))
-    # A thread of Ray prints what its daemons say; standard output is for the report.
+    # Silence the thread of Ray that prints messages of its daemons, because standard output is for the report.
     with redirect_stdout(io.StringIO()), locked(cluster_folder(store)), cluster(engine.address):
         model = fill_store(
             found.files,
@@ -150,10 +151,10 @@ def _write(
 
 
 class _Printer:
-    """Prints what people read.
+    """Prints the results.
 
-    In a terminal that is everything. Otherwise standard output has a line for each copy, or what ``--json -`` or
-    ``--csv -`` writes, and notes go to standard error.
+    In a terminal, groups and notes go to standard output. Otherwise standard output has a line for each copy, or the
+    report of ``--json -`` or ``--csv -``, and notes go to standard error.
     """
 
     def __init__(self, outputs: Sequence[Path], *, quiet: bool, verbose: bool) -> None:
@@ -169,7 +170,7 @@ class _Printer:
         self.notes.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def print_report(self, report: DuplicateReport) -> None:
-        """Raises CommandFailed if there was nothing to compare."""
+        """Print the groups or copies, and the notes. Raises CommandFailed if there was nothing to compare."""
         from clip_client.dedup.reporting.rows import copy_lines
         from clip_client.dedup.reporting.terminal import print_groups, print_notes
 
@@ -178,7 +179,7 @@ class _Printer:
         elif self._owns_stdout:
             for line in copy_lines(report):
                 print(line)
-            # Notes on the same screen come after the lines.
+            # Flush, so that notes on the same screen come after the lines.
             sys.stdout.flush()
         print_notes(report, self.notes, can_read_raw=can_read_raw(), verbose=self._verbose)
         if report.compared == 0 and not report.groups:

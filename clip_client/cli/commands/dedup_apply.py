@@ -9,19 +9,20 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from clip_client.cli.commands.quarantine import print_failures
+from clip_client._files import printable
+from clip_client._storage.sqlite import StoreError
 from clip_client.cli.output import progress_bars
+from clip_client.cli.quarantine import print_failures
 from clip_client.dedup.actions.apple_photos_album import ALBUM, fill_album
 from clip_client.dedup.actions.apply import apply
 from clip_client.dedup.actions.chosen_runs import settle
 from clip_client.dedup.actions.plan import Plan, plan_moves
-from clip_client.dedup.actions.verdicts import judged
+from clip_client.dedup.actions.verdicts import with_verdicts
 from clip_client.dedup.compare.chosen_groups import chosen_groups
 from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.store.choices import Choice, moving_tiers
-from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.store.store import store_option
-from clip_client.dedup.text import counted, human_bytes, printable
+from clip_client.dedup.text import counted, human_bytes
 from clip_client.dedup.types import QUARANTINE_NAME, SAFE_TIERS
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 _MOST_REASONS: Final = 5
-"""Lines in front of the two that matter."""
+"""Number of reasons that are printed; more would hide the two lines that matter."""
 
 
 def apply_report(
@@ -44,20 +45,20 @@ def apply_report(
 ) -> int:
     """Carry out ``--apply`` or show what it would do; return the exit code.
 
-    ``paths`` is what was searched; ``say`` prints a line. With ``verbose``, ``--apply`` also lists what stays, as
-    ``--dry-run`` and ``--act-on chosen`` do.
+    ``paths`` is what was searched; ``say`` prints a line. With ``verbose``, ``--apply`` also lists the photos that
+    stay, as ``--dry-run`` and ``--act-on chosen`` do.
     """
     moving: Mapping[str, Choice] = {}
     staying: Mapping[str, str] = {}
     chosen = None
     if options.is_chosen:
-        with suppress(StoreError), store.journal.exclusive():  # another process is carrying choices out
+        with suppress(StoreError), store.journal.exclusive():  # fails while another process carries choices out
             settle(store)
         compared = {os.path.abspath(member.path) for group in report.groups for member in group.members}
         found = chosen_groups(report, store.choices.all())
         moving, staying = found.moving, found.staying
         chosen = {path: moving_tiers(choice.rules) for path, choice in moving.items()}
-        report = judged(found.report, paths, options, compared=compared, files=store.files)
+        report = with_verdicts(found.report, paths, options, compared=compared, files=store.files)
     plan = plan_moves(report, paths, tiers=options.moving_tiers, options=options, chosen=chosen)
     refused = [skip for skip in plan.skipped if not skip.tier]
     if options.apply or options.dry_run:
@@ -81,7 +82,7 @@ def apply_report(
 
 
 def _print_what_stays(stays: Sequence[tuple[str, str]], say: Callable[[str], None], *, listed: bool) -> None:
-    """Print each photo and its reason, or how many photos have the most frequent reasons."""
+    """Print each photo and its reason, or the most frequent reasons with their numbers of photos."""
     if listed:
         for path, reason in stays:
             say(f"stays: {printable(path)}: {printable(reason)}")
@@ -92,11 +93,11 @@ def _print_what_stays(stays: Sequence[tuple[str, str]], say: Callable[[str], Non
     if others := sum(number for _, number in by_reason[_MOST_REASONS:]):
         say(f"{counted(others, 'more photo')} {'stays' if others == 1 else 'stay'} for other reasons")
     if stays:
-        say("to list what stays: -v")
+        say("to list these photos: -v")
 
 
 def _print_skipped_tiers(plan: Plan, options: ActionOptions, say: Callable[[str], None]) -> None:
-    """Count the copies that stay for their tier: the groups above show which, and there may be thousands."""
+    """Print the number of copies that stay for their tier. The groups above show them, and there may be thousands."""
     by_tier = Counter(skip.tier for skip in plan.skipped if skip.tier)
     for tier, number in sorted(by_tier.items()):
         wait, them = ("waits", "it") if number == 1 else ("wait", "them")
@@ -126,13 +127,13 @@ def _apply_plan(
     with progress_bars() as show, store.journal.exclusive():
         run = store.journal.new_run()
         if chosen:
-            # First the name of the run: if this process is killed, the next one knows which choices it had begun.
+            # Record the run with its choices first. If this process is killed, the next process knows them.
             store.choices.begin({chosen[move.duplicate.path].id for move in plan.moves}, run)
         outcomes = apply(plan, store.journal, run=run, files=store.files, on_progress=show)
         if chosen:
             settle(store)
     moved = {outcome.path for outcome in outcomes if outcome.done}
-    # undo needs to know the store unless it is the default one.
+    # Name the store for undo, unless it is the default store.
     where = store_option(store.journal.directory)
     if moved:
         above = {move.folder for move in plan.moves if move.duplicate.path in moved}

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from clip_client._vectors.files import VECTOR_SUFFIXES
-from clip_client._vectors.vector_file import FileVersion, VectorFolder, npz_file, parquet_file, vector_row
+from clip_client._files import printable
+from clip_client._storage.vector_file import FileVersion, VectorFolder, npz_file, parquet_file, vector_row
+from clip_client._storage.vectors import VECTOR_SUFFIXES
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.connection import (
     EngineOptions,
@@ -39,7 +40,7 @@ from clip_client.cli.output import (
 )
 from clip_client.dedup import FailedFile, Scan
 from clip_client.dedup.files.file_types import RAW_SUFFIXES
-from clip_client.dedup.text import counted, printable, skipped_files
+from clip_client.dedup.text import counted, skipped_files
 from preprocess_ensemble.command_line import user_path
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from clip_client.distributed import Partition
 
 _OUTAGE_S: Final = 300.0
-"""A server that restarts, with a model that takes minutes to build, must not end a run of hours."""
+"""Default of ``--timeout``: a server that restarts, and builds its model for minutes, must not end a run of hours."""
 
 
 _NOTHING: Final = "there is no photo to embed in the given paths"
@@ -63,11 +64,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         description="Write the CLIP vectors of photos into a file, or add them to a folder of Parquet files. A photo "
         "that fails gets a row with an error code and a reason instead of a vector. To continue a folder after a stop "
         "or a crash, run the same command again: it embeds only photos that are new or have changed. If a photo has "
-        "two rows, the later one counts.",
+        "two rows, the later row counts.",
     )
     add_walk_options(parser)
     add_model_options(parser)
-    add_timeout_option(parser, default_s=_OUTAGE_S, meaning="how long a photo may wait for an absent server")
+    add_timeout_option(parser, default_s=_OUTAGE_S, meaning="longest wait of a photo for an absent server")
     add_engine_options(parser)
     _add_source_options(parser)
     parser.add_argument(
@@ -78,10 +79,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="the folder to add to, or the file to write; the ending chooses the format",
     )
     parser.add_argument(
-        "--retry-failed", action="store_true", help="with a folder: also retry the photos that failed before"
+        "--retry-failed", action="store_true", help="with a folder: also try the photos again that failed before"
     )
     add_json_option(parser, "the counts")
-    parser.add_argument("--quiet", "-q", action="store_true", help="print nothing except errors")
+    parser.add_argument("--quiet", "-q", action="store_true", help="print only errors")
 
 
 def _add_source_options(parser: argparse.ArgumentParser) -> None:
@@ -90,15 +91,14 @@ def _add_source_options(parser: argparse.ArgumentParser) -> None:
         "--source",
         choices=("photos", "parquet", "webdataset"),
         default="photos",
-        help="what each PATH is or holds: photos, Parquet files with a column of images, or WebDataset tars. A PATH "
-        "and the output folder may be URLs, such as s3://bucket/photos (default: photos)",
+        help="content of each PATH: photos, Parquet files with a column of images, or WebDataset tars. A PATH and the "
+        "output folder may be URLs, such as s3://bucket/photos (default: photos)",
     )
     group.add_argument(
         "--column",
         default="bytes",
         metavar="NAME",
-        help="with --source parquet: the column with the bytes of the image files, or with their paths or URLs "
-        "(default: bytes)",
+        help="with --source parquet: the column with the image files, as bytes, paths or URLs (default: bytes)",
     )
     group.add_argument(
         "--path-column", metavar="NAME", help="with --source parquet: the column with the names of the images"
@@ -169,9 +169,9 @@ async def _embed_found(found: Scan, arguments: argparse.Namespace, counts: _Coun
 
 
 async def _write_file(found: Scan, arguments: argparse.Namespace, counts: _Counts, clip: ClipClient) -> None:
-    """Write a row for each photo, in order, then one for each path that the walk could not read.
+    """Write a row for each photo, in order, then a row for each path that the walk could not read.
 
-    If this fails, the rows until then are in a file of their own, and what was at ``--output`` stays as it was.
+    If this fails, the finished rows go into a separate ``.partial`` file, and the file at ``--output`` stays as it was.
     """
     output: Path = arguments.output
     opened = npz_file if output.suffix == ".npz" else parquet_file
@@ -189,7 +189,7 @@ async def _write_file(found: Scan, arguments: argparse.Namespace, counts: _Count
 
 
 async def _add_to_folder(found: Scan, arguments: argparse.Namespace, counts: _Counts, clip: ClipClient) -> None:
-    """Add the photos that are not in the folder yet; finished rows are kept even if this fails."""
+    """Add the photos that are missing in the folder; finished rows are kept even if this fails."""
     with locked(arguments.output):
         vectors = VectorFolder(arguments.output, await clip.model())
         counts.show("checking what is done", 0, None)
@@ -216,8 +216,8 @@ async def _embed(
     ordered: bool,
 ) -> None:
     counts.begun_at = time.monotonic()
-    counts.show("embedding", 0, len(photos))  # the rate counts from here
-    # A generator, so that each file is examined just before it is read.
+    counts.show("embedding", 0, len(photos))  # starts the measurement of the rate
+    # Use a generator, so that each file is examined just before it is read.
     files = (FileVersion.of(path) for path in photos)
     async with aclosing(clip.embed_stream(files, ordered=ordered)) as items:
         async for item in items:
@@ -240,7 +240,7 @@ def _unread(failure: FailedFile) -> FileVersion:
 
 @dataclass
 class _Counts:
-    """Counts of one run. Failures are printed when they happen, so that memory does not grow with them."""
+    """Counts of one run. Failures are printed at once and not collected, to save memory."""
 
     show: ProgressBars
     written: int = 0
@@ -248,9 +248,9 @@ class _Counts:
     there_before: int = 0
     new_files: int = 0
     partial: Path | None = None
-    """Where the rows are of a run that was stopped while it wrote one file."""
+    """File with the finished rows of a run that was stopped while it wrote one file."""
     begun_at: float = 0.0
-    """When the first photo was sent, by the monotonic clock."""
+    """Time of the first photo that was sent, by the monotonic clock."""
 
     @property
     def seen(self) -> int:
@@ -271,7 +271,7 @@ class _Counts:
         if self.there_before:
             text += f", {self.there_before:,} done before"
         elapsed_s = time.monotonic() - self.begun_at
-        # Less than a second says nothing about the server.
+        # Print the rate only after a second; a shorter time says nothing about the server.
         return f"{text}, {self.seen / elapsed_s:,.1f} photos/s" if self.seen and elapsed_s >= 1 else text
 
 
@@ -286,7 +286,7 @@ def _run_on_ray(arguments: argparse.Namespace, engine: EngineOptions) -> int:
         raise CommandMisused("--retry-failed needs --engine local, which continues the same folder")
     config = engine.servers(client_config(arguments, timeout_s=arguments.timeout_s), quiet=arguments.quiet)
     started = time.monotonic()
-    # A thread of Ray prints what its daemons say, such as that a worker has died; standard output is for the counts.
+    # Silence the thread of Ray that prints messages of its daemons, because standard output is for the counts.
     with redirect_stdout(io.StringIO()), progress_bars(quiet=arguments.quiet) as show:
         show("looking for photos", 0, None)
         partitions = _partitions(arguments)
@@ -313,7 +313,10 @@ def _run_on_ray(arguments: argparse.Namespace, engine: EngineOptions) -> int:
 
 
 def _partitions(arguments: argparse.Namespace) -> Sequence[Partition]:
-    """Raises CommandFailed if there is nothing to embed, and DistributedError for what cannot be read."""
+    """Return the partitions of all sources.
+
+    Raises CommandFailed if there is nothing to embed, and DistributedError for a source that cannot be read.
+    """
     from clip_client.distributed import image_files, images_below, parquet_images, webdataset_images
     from clip_client.distributed.storage import is_url
 

@@ -1,23 +1,19 @@
-"""Does it work, and if not, why: ``clip-client health`` asks the server, and ``doctor`` looks at this machine, too."""
+"""``clip-client health``: does a server embed, and if not, at which step does it fail?"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import os
-import shutil
-import sys
 from dataclasses import asdict
 from typing import Final
 
 from clip_client import ClipClient, HealthReport
-from clip_client._client import URL_VARIABLE
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.options.connection import add_server_options, add_timeout_option, client_config
 from clip_client.cli.output import add_json_option, write_json
 
 _TIMEOUT_S: Final = 10.0
-"""A probe needs a quick answer; a healthy server responds in a fraction of a second."""
+"""Default of ``--timeout``: a probe needs a quick answer, and a healthy server responds in a fraction of a second."""
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -26,8 +22,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "health",
         usage="%(prog)s [options]",
         help="check a server, step by step",
-        description="Check a server step by step; the last steps compare the vectors of a test image and, if the model "
-        "has a text tower, of a test text. The exit code suits a probe: 0 if all steps pass, 1 if one fails, 2 for "
+        description="Check a server step by step. The last steps compare the vectors of a test image and, if the model "
+        "has a text tower, of a test text. The exit code suits a probe: 0 if all steps pass, 1 if a step fails, 2 for "
         "wrong usage.",
     )
     add_server_options(parser)
@@ -37,7 +33,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print each step; 1 if one of them failed."""
+    """Print each step; return 1 if a step failed."""
     report = asyncio.run(_check(arguments))
     failed = report.failed
     steps = [{**asdict(step), "error": step.error and step.error.__name__} for step in report.steps]
@@ -62,36 +58,3 @@ def run(arguments: argparse.Namespace) -> int:
 async def _check(arguments: argparse.Namespace) -> HealthReport:
     async with ClipClient(config=client_config(arguments)) as clip:
         return await clip.health(timeout_s=arguments.timeout_s)
-
-
-def add_doctor_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's options."""
-    parser = commands.add_parser(
-        "doctor",
-        usage="%(prog)s [options]",
-        help="check the server and this installation",
-        description="Show which Triton server responds, with its model and provider, and what is installed here; name "
-        "what is missing and how to fix it. If you name no server and none responds, the model on this machine is "
-        "checked, which the commands that embed use then. The exit code is 1 if photos cannot be embedded.",
-    )
-    add_server_options(parser, may_be_local=True)
-    add_timeout_option(parser, default_s=10.0, meaning="time limit for each request to the server")
-    add_json_option(parser, "the findings")
-
-
-def run_doctor(arguments: argparse.Namespace) -> int:
-    """Run every check and print it; return 1 if there is a problem."""
-    from clip_client.cli.doctor import Level, check_machine, check_server, table_lines  # they load importlib.metadata
-
-    config = client_config(arguments)
-    origin = "--url" if arguments.url else URL_VARIABLE if os.environ.get(URL_VARIABLE) else "the default"
-    checks, answers = asyncio.run(check_server(config, origin=origin, timeout_s=arguments.timeout_s))
-    checks += check_machine(server_answers=answers)
-    is_well = all(check.level is not Level.PROBLEM for check in checks)
-    if not write_json(arguments.json, {"ok": is_well, "findings": [asdict(check) for check in checks]}):
-        # No rich and no other optional package: this command has to work without them.
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 120
-        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        for line in table_lines(checks, width=width, colour=colour):
-            print(line)
-    return 0 if is_well else 1

@@ -36,8 +36,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="decide about duplicates in the browser",
         description="Search for duplicates as clip-client dedup does, and show them in the browser: compare photos, "
         "choose which ones stay, and move the others to the quarantine. Nothing moves before you apply your choices. "
-        "The photos can also be searched by words. The pages are served on this computer only, to browsers that have "
-        "the printed address.",
+        "The photos can also be searched by words. Only browsers on this computer that have the printed address can "
+        "open the pages.",
         epilog="On another computer: ssh -L 8765:127.0.0.1:8765 HOST, then clip-client review --no-browser --port 8765 "
         "there, and open the printed address here.",
     )
@@ -48,7 +48,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         type=number_type(int, lambda port: 0 <= port <= 65535, expected="a port from 0 to 65535"),
         default=0,
         metavar="N",
-        help="port to serve the pages on (default: a free one)",
+        help="port of the pages (default: a free port)",
     )
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
     add_model_options(parser)
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     need("rich", "starlette", "uvicorn", "jinja2", extras="cli,dedup,review")
     options = read_search_options(arguments)
     options.walk.check_named()
-    # The search and the pages work at the same time, and one thread at a time may use a store.
+    # Open the store twice: the search and the pages work at the same time, and only one thread may use a store.
     with opened_store(arguments.store) as for_search, opened_store(arguments.store) as for_pages:
         tell_changes(for_pages, partial(print, file=sys.stderr))
         asyncio.run(_serve(options, for_search, for_pages, arguments))
@@ -71,7 +71,7 @@ async def _serve(options: SearchOptions, for_search: Store, for_pages: Store, ar
     from clip_client.review.state.session import Session
 
     with progress_bars() as show:
-        found = options.scan(show)  # before a model is loaded, which may be a download
+        found = options.scan(show)  # before a model is loaded, which may need a download
     if not found.files:
         raise CommandFailed(NO_PHOTO)
 
@@ -92,7 +92,7 @@ async def _serve(options: SearchOptions, for_search: Store, for_pages: Store, ar
 
 
 def has_screen(platform: str, environment: Mapping[str, str]) -> bool:
-    """Tell whether a browser would open a window. Without one, a text browser could take over the terminal."""
+    """Tell whether a browser would open a window. Otherwise a text browser could take over the terminal."""
     if platform in ("win32", "darwin"):
         return "SSH_CONNECTION" not in environment
     return "DISPLAY" in environment or "WAYLAND_DISPLAY" in environment

@@ -1,4 +1,4 @@
-"""Which server a command talks to and how the two authenticate each other, or which model or cluster it works with."""
+"""Options for the server of a command and its credentials, for a model on this machine, and for a cluster."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from clip_client.dedup.types import OnProgress
 
 _ELSE_LOCAL: Final = " if a server responds there, else the model on this machine"
-"""What ``auto:`` adds, for ``--help``."""
+"""Part of ``--help`` for the default address ``auto:``."""
 
 _OPENING: Final = "opening the model"
 
@@ -71,7 +71,7 @@ def add_server_options(parser: argparse.ArgumentParser, *, may_be_local: bool = 
     group.add_argument(
         "--model",
         metavar="NAME",
-        help="which of several models there, as clip-export --name gave it (default: clip)",
+        help="name of the model on the server, from clip-export --name (default: clip)",
     )
     add_credential_options(parser)
 
@@ -89,7 +89,7 @@ def add_timeout_option(parser: argparse.ArgumentParser, *, default_s: float, mea
 
 
 def client_config(arguments: argparse.Namespace, *, timeout_s: float | None = None) -> ClientConfig:
-    """Read the server settings from the options and, for what they leave out, from the environment.
+    """Read the server settings from the options, and missing settings from the environment.
 
     ``timeout_s`` is the client's. Raises CommandMisused for options that contradict each other, and for files that
     cannot be read.
@@ -113,16 +113,16 @@ async def connected(
 ) -> AsyncIterator[ClipClient]:
     """Give a client whose model is known. With ``auto:``, the model may run in this process.
 
-    ``hint`` is one more remedy for a machine without a model. ``show`` tells that a model is opened, which takes
-    seconds in this process. Which of the two it is, is printed on standard error, unless ``quiet``. If it is this
-    process and there is no model yet, it gets one. Raises the ClipError of the server, and CommandFailed with the
-    remedies if, with ``auto:``, no server responds and this machine has no model either.
+    ``hint`` is one more remedy for a machine without a model. ``show`` reports that a model is opened, which takes
+    seconds in this process. Standard error says whether the server or this process embeds, unless ``quiet``. If this
+    process embeds and there is no model yet, a model is exported. Raises the ClipError of the server. Raises
+    CommandFailed with the remedies if the address is ``auto:``, no server responds and this machine has no model.
     """
     first = config.endpoints[0]
     is_auto = first.kind is EndpointKind.AUTO
     async with AsyncExitStack() as stack:
         clip = await stack.enter_async_context(ClipClient(config=config))
-        # Nothing is shown before the question whether to get a model.
+        # Without a model, show nothing yet: the question whether to get one comes first.
         shows = show is not None and first.kind is not EndpointKind.GRPC and has_model(default_repository())
         try:
             if show is not None and shows:
@@ -134,7 +134,7 @@ async def connected(
             if not clip.is_local:
                 raise
             is_missing = isinstance(error, ModelNotReady) and not has_model(default_repository())
-            # A repository that the user has named is not filled: a wrong path would look like a missing model.
+            # Do not export into a repository that the user has named: a wrong path would look like a missing model.
             is_default = first.model == DEFAULT_NAME and not first.repository and REPOSITORY_VARIABLE not in os.environ
             if not (is_missing and is_default and export_default_model()):
                 if not is_auto:
@@ -144,19 +144,19 @@ async def connected(
                     f"{why}, and no server responds at {first.address}: {hint}get a model with clip-export, start a "
                     "server with clip-serve, or name one with --url"
                 ) from error
-            # Another client: this one has chosen the repository that has no model.
+            # Open a new client, because the first has chosen the repository without a model.
             clip = await stack.enter_async_context(ClipClient(config=config))
             await clip.model()
         if is_auto and not clip.is_local and not quiet:
-            # In the other case the library itself prints a notice.
+            # If the model runs in this process, the library itself prints a notice.
             print(f"clip-client: using the server at {first.address}", file=sys.stderr)
         yield clip
 
 
 def export_default_model() -> bool:
-    """Export the default model into the user's data directory with ``clip-export``; return whether it is there now.
+    """Export the default model into the user's data directory with ``clip-export``; return whether that succeeded.
 
-    On a terminal it asks first. What happens is printed on standard error, by ``clip-export`` as well.
+    On a terminal, ask first. The progress is printed on standard error.
     """
     repository = user_repository()
     sys.stderr.write(_NOTICE.format(repository=repository))
@@ -166,21 +166,22 @@ def export_default_model() -> bool:
         if sys.stdin.readline().lower() not in ("\n", "y\n", "yes\n"):
             return False
     repository.mkdir(parents=True, exist_ok=True)
-    # A process of its own returns its memory.
+    # Export in a separate process, which returns its memory.
     return subprocess.run([*_EXPORT, "--repository", str(repository)], check=False).returncode == 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
-    """How to use Ray."""
+    """The cluster of ``--engine ray``."""
 
     address: str | None
     workers: int | None
 
     def servers(self, config: ClientConfig, *, quiet: bool) -> ClientConfig:
-        """Return the settings for the workers' clients: what ``auto:`` finds here need not be what a worker finds.
+        """Return the settings for the workers' clients, with ``auto:`` resolved on this machine.
 
-        Raises CommandMisused if the workers may run on other machines and no server was named.
+        Raises CommandMisused if the workers may run on other machines and no server was named: they might find another
+        server, or none.
         """
         if config.endpoints[0].kind is not EndpointKind.AUTO:
             return config
@@ -202,19 +203,19 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         "--engine",
         choices=("local", "ray"),
         default="local",
-        help="work in this process, or on a Ray cluster whose machines all see the photos (default: local)",
+        help="work in this process, or on a Ray cluster; all its machines must see the photos (default: local)",
     )
     group.add_argument(
         "--address",
         metavar="A",
-        help="with --engine ray: the cluster, host:port, or auto for the one that this machine belongs to (default: "
+        help="with --engine ray: address of the cluster, host:port, or auto for the cluster of this machine (default: "
         "Ray on this machine only)",
     )
     group.add_argument(
         "--workers",
         type=count,
         metavar="N",
-        help="with --engine ray: the most worker processes (default: one for every four CPUs of each machine)",
+        help="with --engine ray: at most N worker processes (default: one for every four CPUs of each machine)",
     )
 
 

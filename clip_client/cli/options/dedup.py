@@ -1,4 +1,4 @@
-"""The options of a search for duplicates, which ``dedup`` and ``review`` share, and of what becomes of them."""
+"""The options of a search for duplicates, which ``dedup`` and ``review`` share, and the options for moving them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from clip_client.dedup.types import OnProgress
 
 CHOSEN: Final = "chosen"
-"""For ``--act-on``: what a person chose, instead of tiers."""
+"""Value of ``--act-on`` that means the choices of a person, instead of tiers."""
 _SIMILARITY: Final = number_type(float, lambda value: 0 <= value <= 1, expected="a cosine similarity between 0 and 1")
 
 NO_PHOTO: Final = "there is no photo to compare in the given paths"
@@ -42,15 +42,15 @@ NO_PHOTO: Final = "there is no photo to compare in the given paths"
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
-    """What to search, on which server, and what counts as a duplicate."""
+    """The photos to search, the server, and the rules for duplicates."""
 
     walk: WalkOptions
     config: ClientConfig
     references: tuple[str, ...]
     compare_by: Mapping[str, Any]
-    """What counts as a duplicate, and which one stays: arguments of :func:`find_duplicates`."""
+    """Arguments of :func:`find_duplicates` that decide which photos are duplicates and which photo stays."""
     without_model: bool
-    """Compare bytes, pixels, perceptual hashes and alignments, and no vectors."""
+    """Compare only bytes, pixels, perceptual hashes and alignments, not vectors."""
     quiet: bool
 
     @asynccontextmanager
@@ -77,13 +77,13 @@ class SearchOptions:
         *,
         options: MoveOptions | None = None,
     ) -> DuplicateReport:
-        """Search the photos that :meth:`scan` found, and judge which of them may move with ``options``."""
+        """Find duplicates among the photos of :meth:`scan`, and judge which of them may move with ``options``."""
         more: dict[str, Any] = {"references": self.references, **self.compare_by}
         return await find_duplicates(clip, found, store=store, options=options, on_progress=show, group=group, **more)
 
 
 def read_search_options(arguments: argparse.Namespace) -> SearchOptions:
-    """Check the parsed arguments.
+    """Read the options of the search.
 
     Raises CommandMisused for options that contradict each other, and CommandFailed for a missing package or reference
     folder.
@@ -98,11 +98,13 @@ def read_search_options(arguments: argparse.Namespace) -> SearchOptions:
         quiet=vars(arguments).get("quiet", False),
     )
     if options.without_model and arguments.url:
-        raise CommandMisused("--url names a server, and --without-model asks none: leave out one of them")
+        raise CommandMisused("--url names a server, and --without-model needs none: leave out --url or --without-model")
     if options.without_model and arguments.threshold is not None:
-        raise CommandMisused("--threshold is about vectors, and --without-model compares none: leave out one of them")
+        raise CommandMisused(
+            "--threshold is about vectors, and --without-model compares none: leave out --threshold or --without-model"
+        )
     for folder in options.references:
-        # A misspelt reference folder would let photos move that should stay.
+        # Refuse a misspelt reference folder: photos would move that should stay.
         if not os.path.exists(folder):
             raise CommandFailed(f"there is no folder {folder}, which --reference names")
     return options
@@ -121,8 +123,8 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--without-model",
         action="store_true",
-        help="compare bytes, pixels, perceptual hashes and alignments only: needs no model and no server, and misses "
-        "strong crops and edits",
+        help="compare only bytes, pixels, perceptual hashes and alignments: works without a model and a server, but "
+        "misses strong crops and edits",
     )
     group.add_argument(
         "--reference",
@@ -135,17 +137,17 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
         "--keep",
         action="append",
         metavar="RULE",
-        help="how to choose the photo to keep; can be given several times, and the first rule that prefers one photo "
+        help="rule that chooses the photo to keep; can be given several times. The first rule that prefers one photo "
         "decides. RULE is reference, companions, undoubted (not made from another of the photos), original (with the "
         "metadata of a camera), pixels, lossy (no lossless conversion), siblings (most files with its bytes), "
         "metadata, oldest, name (no copy mark), newest, folder=DIR, format=A,B, path=PATTERN or not-path=PATTERN "
-        "(default: the first ten, in this order; oldest and name always break ties), "
-        "or @NAME for rules that clip-client rules has saved",
+        "(default: the first ten, in this order; oldest and name always break ties). "
+        "@NAME stands for rules that clip-client rules has saved",
     )
 
 
 def _keep_rules(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Return the rules that ``--keep`` names, saved ones in the place of their names.
+    """Return the rules that ``--keep`` names, with saved rules in place of ``@NAME``.
 
     Raises CommandMisused for an unknown rule, and CommandFailed for an unknown name or folder.
     """
@@ -160,7 +162,8 @@ def _keep_rules(arguments: argparse.Namespace) -> tuple[str, ...]:
 def saved_or_plain(rule: str, store: Store) -> tuple[str, ...]:
     """Return the rules that are saved under ``@NAME``, or the rule itself.
 
-    Those that left are not returned, and it is said. Raises CommandFailed for an unknown name.
+    Rules of earlier versions that no longer exist are left out, and named on standard error. Raises CommandFailed for
+    an unknown name.
     """
     if not rule.startswith("@"):
         return (rule,)
@@ -168,7 +171,7 @@ def saved_or_plain(rule: str, store: Store) -> tuple[str, ...]:
     if rule[1:] not in saved:
         raise CommandFailed(f"no rules are saved as {rule}; clip-client rules list shows what is saved")
     if gone := [one for one in saved[rule[1:]] if one in RETIRED_RULES]:
-        print(f"clip-client: {rule} goes on without {' and '.join(gone)}, which is no rule any more", file=sys.stderr)
+        print(f"clip-client: {rule} is used without {' and '.join(gone)}, which no longer exists", file=sys.stderr)
     return tuple(one for one in saved[rule[1:]] if one not in RETIRED_RULES)
 
 
@@ -188,25 +191,25 @@ def check_keep_rules(rules: Sequence[str]) -> None:
     except ValueError as error:
         raise CommandMisused(str(error)) from None
     for name, _, folder in (rule.partition("=") for rule in rules):
-        # A misspelt folder would silently prefer nothing.
+        # Refuse a misspelt folder: the rule would silently prefer nothing.
         if name == "folder" and not os.path.isdir(os.path.expanduser(folder)):
             raise CommandFailed(f"there is no folder {folder}, which --keep names")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ActionOptions(MoveOptions):
-    """What to do with the duplicates that were found."""
+    """Options for moving the duplicates."""
 
     tiers: tuple[str, ...] = ()
     """Tiers to move; empty for the default."""
     is_chosen: bool = False
-    """Move what a person chose, and nothing else."""
+    """Move only the photos that a person chose."""
     apply: bool = False
     dry_run: bool = False
 
     @property
     def moving_tiers(self) -> tuple[str, ...]:
-        """What ``--apply`` moves."""
+        """The tiers that ``--apply`` moves."""
         return self.tiers or SAFE_TIERS
 
 
@@ -221,7 +224,7 @@ def add_dedup_options(parser: argparse.ArgumentParser) -> None:
 
 
 def read_action_options(arguments: argparse.Namespace) -> ActionOptions:
-    """Read what to do with duplicates. Raises CommandMisused for options that contradict each other."""
+    """Read the options for moving duplicates. Raises CommandMisused for options that contradict each other."""
     named = arguments.act_on or ()
     options = ActionOptions(
         tiers=tuple(tier for tier in named if tier != CHOSEN),
@@ -238,14 +241,15 @@ def read_action_options(arguments: argparse.Namespace) -> ActionOptions:
         raise CommandMisused(str(error)) from None
     if options.is_chosen and options.tiers:
         tier = options.tiers[0]
-        raise CommandMisused(f"--act-on {CHOSEN} moves what you chose and nothing else: leave out --act-on {tier}")
+        raise CommandMisused(f"--act-on {CHOSEN} moves only the photos that you chose: leave out --act-on {tier}")
     return options
 
 
 def read_outputs(arguments: argparse.Namespace) -> tuple[Path, ...]:
-    """Return the reports to write.
+    """Return the paths of the reports to write.
 
-    Raises if one cannot be written, or would replace a photo, as after ``--json *.jpg``.
+    Raises CommandFailed for a path that cannot be written, and CommandMisused for two reports with one path and for a
+    report that would replace a photo, as after ``--json *.jpg``.
     """
     need("rich", *(["jinja2"] if arguments.report else []), extras="cli,dedup")
     outputs = tuple(path for path in (arguments.json, arguments.csv, arguments.report) if path is not None)
@@ -253,7 +257,7 @@ def read_outputs(arguments: argparse.Namespace) -> tuple[Path, ...]:
         if path != STDOUT:
             check_place(path)
     if len(set(map(os.path.abspath, outputs))) < len(outputs):
-        raise CommandMisused("--json, --csv and --report need a file each: name different files")
+        raise CommandMisused("--json, --csv and --report cannot write the same file: name different files")
     return outputs
 
 
@@ -270,28 +274,28 @@ def _add_output_options(group: argparse._ArgumentGroup) -> None:
     )
     amount = group.add_mutually_exclusive_group()
     amount.add_argument("--verbose", "-v", action="store_true", help="show every group, with similarities and tests")
-    amount.add_argument("--quiet", "-q", action="store_true", help="print nothing except errors and what - names")
+    amount.add_argument("--quiet", "-q", action="store_true", help="print only errors, and a report that goes to -")
 
 
 def _add_action_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--apply", action="store_true", help="move the certain duplicates to the quarantine")
     group.add_argument(
-        "--dry-run", action="store_true", help="show what --apply would move, and move nothing, also with --apply"
+        "--dry-run", action="store_true", help="only show what --apply would move, even together with --apply"
     )
     group.add_argument(
         "--act-on",
         action="append",
         metavar="TIER",
-        help="move fewer than exact, same-pixels and re-encoded copies: only this one of the three tiers; can be given "
-        "several times. chosen moves only what you chose in clip-client review or with clip-client decide keep, of any "
-        "tier",
+        help="move only copies of this tier: exact, same-pixels or re-encoded (default: all three); can be given "
+        "several times. chosen moves only the photos that you chose in clip-client review or with clip-client decide "
+        "keep, of any tier",
     )
     group.add_argument(
         "--merge-metadata",
         action="store_true",
-        help="with --apply: if a duplicate has a date, GPS position, rating, keywords, title, caption, creator or the "
-        "like that the kept photo lacks, write them into an XMP sidecar beside the kept photo; without this option "
-        "such a duplicate stays",
+        help="with --apply: write metadata that only a duplicate has (date, GPS position, rating, keywords, title, "
+        "caption, creator or the like) into an XMP sidecar beside the kept photo; without this option such a duplicate "
+        "stays",
     )
 
 

@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from clip_client._files import printable
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.dedup import Scan, Store, scan
 from clip_client.dedup.store.store import default_directory
-from clip_client.dedup.text import printable
 from preprocess_ensemble.command_line import user_path
 
 if TYPE_CHECKING:
     from clip_client.dedup.types import OnProgress
 
 _NEAR: Final = 0.75
-"""Least ratio of :mod:`difflib` for a name that is misspelt: one wrong letter of four, two swapped ones of eight."""
+"""Least ratio of :mod:`difflib` for a misspelt name: one wrong letter in four, or two swapped letters in eight."""
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
@@ -41,7 +41,7 @@ def add_walk_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--files-from",
         metavar="FILE",
-        help="also take the paths listed in FILE, one per line; - is standard input",
+        help="also take the paths in FILE, one on each line; - is standard input",
     )
     parser.add_argument(
         "--null", action="store_true", help="the paths in FILE end with a NUL byte, as find -print0 writes them"
@@ -62,12 +62,12 @@ def add_walk_options(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class WalkOptions:
-    """What to search, and how to walk it."""
+    """The paths to search, and the options of the walk."""
 
     paths: tuple[str, ...]
-    """Every path that was given, patterns and lists resolved; a pattern that matches nothing stays as it is."""
+    """All given paths, with patterns and lists resolved; a pattern that matches nothing stays as it is."""
     missing: tuple[str, ...]
-    """Those on the command line that name nothing; what a list names may be gone by now."""
+    """Paths on the command line that do not exist. Paths from a list may be gone by now, so they do not count."""
     how: Mapping[str, bool]
     """Arguments of :func:`scan`."""
 
@@ -89,9 +89,9 @@ class WalkOptions:
 
 
 def read_walk_options(arguments: argparse.Namespace) -> WalkOptions:
-    """Read what :func:`add_walk_options` added.
+    """Read the options of :func:`add_walk_options`.
 
-    Ends the command with its usage if no path was given; raises CommandFailed if a list of paths cannot be read, and
+    Ends the command with its usage if no path was given. Raises CommandFailed if a list of paths cannot be read, and
     CommandMisused for a URL or an empty path.
     """
     if not arguments.paths and arguments.files_from is None:
@@ -110,7 +110,7 @@ def read_walk_options(arguments: argparse.Namespace) -> WalkOptions:
 def _resolved(path: str) -> list[str]:
     if not path:
         raise CommandMisused("a PATH is empty; . is the current folder")
-    # A shell has expanded most patterns already, and a file's name may look like a pattern.
+    # Look for a file first: the name of a file may look like a pattern.
     if not os.path.lexists(path):
         refuse_url(path)
         path = os.path.expanduser(path)
@@ -126,7 +126,7 @@ def refuse_url(path: str) -> None:
 
 
 def meant(path: str) -> str:
-    """Return "; did you mean ...?" for a path that names nothing but nearly matches one that exists, else ""."""
+    """Return "; did you mean ...?" for a missing path that nearly matches an existing path, else an empty text."""
     found = os.sep if os.path.isabs(path) else ""
     for name in filter(None, path.split(os.sep)):
         try:
@@ -145,14 +145,14 @@ def _listed(source: str, *, null: bool) -> list[str]:
         data = sys.stdin.buffer.read() if source == "-" else user_path(source).read_bytes()
     except OSError as error:
         raise CommandFailed(f"the list {source} cannot be read: {error.strerror}") from None
-    # Windows' editors and PowerShell begin a list with a mark.
+    # Remove the mark with which Windows' editors and PowerShell begin a list.
     data = data.removeprefix(codecs.BOM_UTF8)
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         try:
             data = os.fsencode(data.decode("utf-16"))
         except UnicodeError:
             raise CommandFailed(f"the list {source} begins as UTF-16 and is not; save it as UTF-8") from None
-    # Not splitlines: a name may contain a carriage return; only at the end of a line it belongs to the line break.
+    # Do not use splitlines: a name may contain a carriage return, which belongs to the line break only at a line's end.
     lines = data.split(b"\0") if null else [line.removesuffix(b"\r") for line in data.split(b"\n")]
     return [os.fsdecode(line) for line in lines if line]
 
@@ -184,5 +184,5 @@ def opened_store(directory: Path | None) -> Iterator[Store]:
     except sqlite3.Error as error:  # while reading; errors of opening and writing are StoreErrors
         raise CommandFailed(
             f"a database of the store {folder} cannot be read ({error}); files.sqlite is a cache that you can move "
-            "away, restore the others from a backup"
+            "away; restore other files from a backup"
         ) from error

@@ -1,4 +1,4 @@
-"""Where ``search`` looks: a store, photos that are embedded first, or vectors that ``embed`` wrote."""
+"""The place that ``search`` searches: a store, photos that are embedded first, or vectors that ``embed`` wrote."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from anyio import to_thread
 
-from clip_client._vectors.files import VECTOR_SUFFIXES
-from clip_client._vectors.vector_file import is_vector_folder
+from clip_client._files import printable
+from clip_client._storage.vector_file import is_vector_folder
+from clip_client._storage.vectors import VECTOR_SUFFIXES
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.paths import add_store_option, opened_store
 from clip_client.dedup import Scan, Store, scan
-from clip_client.dedup.text import printable
 
 if TYPE_CHECKING:
     from clip_client import ClipClient
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from clip_client.search.pictures import Place
 
 _STORE_FILE: Final = "files.sqlite"
-"""Every store that was filled has it."""
+"""Name of a file in every store that was filled."""
 
 
 def add_place_options(parser: argparse.ArgumentParser) -> None:
@@ -37,28 +37,29 @@ def add_place_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=os.path.expanduser,
         metavar="DIR|FILE",
-        help="where to look: a folder of photos, a store, or what clip-client embed wrote; can be given several times "
-        "(default: all that the store knows)",
+        help="where to search: a folder of photos, a store, or the output of clip-client embed; can be given several "
+        "times (default: all photos in the store)",
     )
     add_store_option(parser)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Where:
-    """What the user named."""
+    """The places that the user named."""
 
     photos: tuple[str, ...] = ()
     """Photos and folders of photos, which are embedded first."""
     vectors: Path | None = None
-    """What ``clip-client embed`` wrote."""
+    """Output of ``clip-client embed``."""
     store: Path | None = None
-    """A store that is searched as it is, or that keeps what is embedded; None for the default one."""
+    """Store to search, which also keeps the vectors of ``photos``; None for the default store."""
 
     @classmethod
     def of(cls, named: Sequence[str], store: Path | None) -> Where:
-        """Tell what the paths are: a store, vectors, or any number of photos and their folders.
+        """Sort named paths: a store, a file or folder of vectors, or any number of photos and their folders.
 
-        Raises CommandFailed for one that does not exist, and CommandMisused for several of which one is no photo.
+        Raises CommandFailed for a path that does not exist, and CommandMisused for a store or vectors among several
+        paths.
         """
         places = [cls._place(name) for name in named]
         if alone := [name for name, place in zip(named, places, strict=True) if place]:
@@ -80,11 +81,11 @@ class Where:
         return None
 
     def opened_store(self) -> AbstractContextManager[Store | None]:
-        """Open the store, if one takes part."""
+        """Open the store; None if vectors are searched, which need no store."""
         return nullcontext() if self.vectors is not None else opened_store(self.store)
 
     def photos_in(self, store: Store | None, show: ProgressBars) -> Scan | None:
-        """Find the photos that were named; None if others are searched. It needs no model, which may be a download.
+        """Find the named photos, before a model is needed, which may be a download; None if no photos were named.
 
         Raises CommandFailed if there is nothing to search, and StoreError.
         """
@@ -104,7 +105,7 @@ class Where:
         return None
 
     async def opened(self, clip: ClipClient, store: Store | None, found: Scan | None, show: ProgressBars) -> Place:
-        """Open what can be searched; new photos of those ``found`` are embedded first, and kept in ``store``.
+        """Open the place; new photos among ``found`` are embedded first, and kept in ``store``.
 
         Raises VectorsError for vectors of another model, StoreError, and what the client raises.
         """

@@ -45,9 +45,9 @@ def check_photos() -> None:
 def fill_album(
     entries: Sequence[Move], *, on_progress: Callable[[str, int, int], None] | None = None
 ) -> tuple[Outcome, ...]:
-    """Put each photo into the album and return one outcome for each; a photo that is in it already stays in it.
+    """Put each photo into the album and return one outcome for each; a photo that the album already has stays in it.
 
-    Both files of an entry are hashed again first; an entry is skipped if one of them changed or disappeared.
+    Both files of an entry are hashed again first. An entry is skipped if either file changed or disappeared.
     """
     outcomes: list[Outcome] = []
     try:

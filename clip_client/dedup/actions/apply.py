@@ -1,7 +1,7 @@
 """Move duplicates into the quarantine and back: the journal first, then the files, one entry at a time.
 
-A process may be killed between any two steps. The next process that moves files recovers: an entry that did not arrive
-whole goes back whole, and one that was on its way back is restored.
+A process may be killed between any two steps. The next process that moves files recovers: it brings an entry that did
+not arrive whole back, and finishes an entry that was on its way back.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from clip_client._files import FailedFile, stored_ns
+from clip_client._storage.sqlite import StoreError
 from clip_client.dedup.actions.quarantine import (
     CannotMove,
     check_old_path,
@@ -32,9 +34,7 @@ from clip_client.dedup.actions.verdicts import another_companion
 from clip_client.dedup.files.directories import is_same_file
 from clip_client.dedup.files.reading import has_sha256, hash_file
 from clip_client.dedup.store.journal import IN_QUARANTINE, JournalEntry, MovedFile, State
-from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.store.store import store_option
-from clip_client.dedup.types import FailedFile, stored_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
 
 QUARANTINE: Final = "quarantine"
 HARDLINK: Final = "hardlink"
-"""Method of moves by the former option ``--hard-link``: a hard link to the kept photo took the place of the copy."""
+"""Method of moves by the former option ``--hard-link``, which replaced the copy by a hard link to the kept photo."""
 RESTORED: Final = "Restored."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What happened to one photo."""
+    """The result of moving or restoring one photo."""
 
     path: str
     done: bool
@@ -100,11 +100,11 @@ def apply(
 
 
 def undo(journal: Journal, *, only: Collection[int] | None = None) -> tuple[Outcome, ...]:
-    """Restore what is in the quarantine: everything, or the entries with the ids (``JournalEntry.id``) in ``only``.
+    """Restore everything in the quarantine, or only the entries with the ids (``JournalEntry.id``) in ``only``.
 
-    What a killed process was moving or restoring is restored in any case, and has an outcome, too. Of the others, the
-    newest is restored first. If another file has taken the name of a file, that file stays in the quarantine, and you
-    can try again later. Raises StoreError if another process moves files with this journal.
+    Entries that a killed process was moving or restoring are restored in any case; they have outcomes, too. The other
+    entries follow, the newest first. A file stays in the quarantine if another file has taken its name; you can try
+    again later. Raises StoreError if another process moves files with this journal.
     """
     with journal.exclusive():
         recovered = recover(journal)
@@ -139,7 +139,7 @@ def recover(journal: Journal) -> tuple[Outcome, ...]:
 def _move(move: Move, journal: Journal, *, run: str) -> Outcome:
     duplicate, kept = move.duplicate, move.kept
     path, kept_path = os.path.abspath(duplicate.path), os.path.abspath(kept.path)
-    # What another photo beside it has, too, moves with the last of them.
+    # A companion that belongs to several photos moves with the last of these photos.
     along = [one for one in move.companions if not any(map(os.path.lexists, one.others))]
     left_behind = [os.path.abspath(one.path) for one in move.companions if one not in along]
     names = (path, *(os.path.abspath(companion.path) for companion in along))
@@ -176,7 +176,7 @@ def _move(move: Move, journal: Journal, *, run: str) -> Outcome:
                 raise CannotMove("It changed during the move, and is back.")
         # A search with another store may move the kept photo at the same time: the process that moves last notices.
         if _version(kept_path) != kept_version:
-            raise CannotMove("The kept photo disappeared or changed during the move, so this one is back.")
+            raise CannotMove("The kept photo disappeared or changed during the move, so its copy is back.")
     except (OSError, CannotMove) as error:
         _restore_files(entry, journal, at_end=State.ABANDONED)
         raise CannotMove(sentence(error)) from error
@@ -186,7 +186,7 @@ def _move(move: Move, journal: Journal, *, run: str) -> Outcome:
 
 
 def _record_file(path: str, move: Move, run: str) -> MovedFile:
-    """Record a file as it is; the times first, because hashing changes the access time."""
+    """Record a file as it is. Its times are read first, because hashing changes the access time."""
     status = os.lstat(path)
     if not stat.S_ISREG(status.st_mode):
         raise CannotMove("It is no longer a regular file.")
@@ -205,7 +205,7 @@ def _record_file(path: str, move: Move, run: str) -> MovedFile:
 
 
 def _version(path: str) -> tuple[int, ...] | None:
-    """Return what changes if a file is replaced or written to; None if there is no file."""
+    """Return numbers that change if a file is replaced or written to; None if there is no file."""
     with suppress(OSError):
         status = os.stat(path)
         return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
@@ -232,8 +232,8 @@ def _is_back(entry: JournalEntry) -> bool:
 
 
 def _restore_files(entry: JournalEntry, journal: Journal, *, at_end: str) -> str:
-    """Restore all files of an entry, or none if one has no free place; return the first problem, or an empty text."""
-    # The places first: a sidecar must not come back beside another photo that has taken the name of its own.
+    """Restore all files of an entry, or none if a name is taken; return the first problem, or an empty text."""
+    # Check all names first: a sidecar must not come back beside another photo that has taken its photo's name.
     problems = _problems(check_old_path, entry) or _problems(partial(restore, folders=entry.folders), entry)
     if out_of_reach := problems and why_out_of_reach(entry):
         return out_of_reach

@@ -1,7 +1,7 @@
-"""What became of choices: which ones a run carried out, which ones still wait, and which ones were taken back.
+"""The states of choices: a choice waits, was carried out by a run, or was taken back.
 
-The journal and the decisions say what was done. A process may be killed before it records that with the choices, so
-:func:`settle` compares them: each time before choices are carried out, and after they were.
+The journal and the decisions say what was done. A process may be killed before it records that with the choices.
+:func:`settle` therefore compares them, before and after choices are carried out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from clip_client.dedup.store.store import Store
 
     _Decision = tuple[str, frozenset[tuple[str, int]]]
-    """What was decided, and how many files of each content it is about."""
+    """(what was decided, the contents that it is about and the number of files of each)."""
     _Moves = Mapping[tuple[str, str], tuple[str, str]]
     """(run, old path) -> state and method of the move."""
 
@@ -32,19 +32,19 @@ class TakenBack(NamedTuple):
     """The result of :func:`take_back`."""
 
     outcomes: tuple[Outcome, ...]
-    """One for each photo that was in the quarantine."""
+    """One outcome for each photo that was in the quarantine."""
     decisions: int
     """Number of groups that are no longer declared different, or all wanted."""
 
 
 def settle(store: Store, *, taken_back: Collection[str] = ()) -> None:
-    """Record what became of the choices in ``store``; the caller holds :meth:`.Journal.exclusive`.
+    """Bring the states of the choices in ``store`` up to date; the caller holds :meth:`.Journal.exclusive`.
 
-    ``taken_back`` are paths from which another run moved photos that a person now brings back. Of the choices:
+    ``taken_back`` holds the paths of photos that a person now restores, whichever run moved them.
 
-    - One that waits is undone if it would move a photo of ``taken_back``.
-    - One that was begun by a killed process is done if the journal has moves of it. Otherwise it waits again.
-    - One that is done is undone if the journal or the decisions no longer have it, or if all its photos are back.
+    - A choice that waits is undone if it would move a photo of ``taken_back``.
+    - A choice that a killed process had begun is done if the journal has moves of it. Otherwise it waits again.
+    - A choice that is done is undone if the journal or the decisions no longer have it, or if all its photos are back.
     """
     # Read before anything is written: SQLite does not say what a change means for rows that are still being read.
     choices = [choice for choice in store.choices.all() if choice.state != UNDONE]
@@ -60,7 +60,7 @@ def settle(store: Store, *, taken_back: Collection[str] = ()) -> None:
 
 
 def record(decisions: Decisions, declared: Iterable[tuple[str, Sequence[ChosenPhoto]]]) -> None:
-    """Record what is no duplicate, each (what, photos), unless a process that was killed has done it already."""
+    """Record ``declared``, pairs of (what, photos), except the pairs that a killed process has already recorded."""
     recorded = _recorded(decisions)
     for what, photos in declared:
         if _decision(what, photos) not in recorded:
@@ -76,15 +76,15 @@ def take_back(
 ) -> TakenBack:
     """Restore photos as :func:`~.apply.undo` does, and mark the choices that moved them as undone.
 
-    Everything in the quarantine is restored, or what one run moved, what was moved from ``paths``, or the entries with
-    the ids in ``only``. If a whole ``run`` is meant, what it declared different or all wanted is taken back, too.
-    Raises StoreError if another process moves files with this store.
+    Everything in the quarantine is restored; ``run``, ``paths`` (where the photos were) and ``only`` (ids of entries)
+    limit this. With ``run`` alone, the groups that the run declared different or all wanted are taken back, too. Raises
+    StoreError if another process moves files with this store.
     """
     with store.journal.exclusive():
         originals = [None] if paths is None else map(os.path.abspath, paths)
         entries = [one for path in originals for one in store.journal.entries(IN_QUARANTINE, run=run, original=path)]
         moved = {one.id: one.files[0].original for one in entries if only is None or one.id in only}
-        # First: if this process is killed, nothing may move again that it has brought back.
+        # Settle first: if this process is killed, a photo that it has restored must not move again.
         settle(store, taken_back=set(moved.values()))
         outcomes = undo(store.journal, only=moved.keys())
         is_whole_run = run is not None and paths is None and only is None
@@ -101,12 +101,12 @@ def take_back(
 
 
 def declared_by(store: Store, run: str | None) -> list[Choice]:
-    """Return the choices by which one run or any declared photos different or all wanted, and that still hold."""
+    """Return the choices that declared photos different or all wanted and still hold: those of ``run``, or all."""
     return [choice for choice in store.choices.all(run=run) if choice.what != KEEP and choice.state == DONE]
 
 
 def _state(choice: Choice, moves: _Moves, declared: Collection[_Decision], taken_back: Collection[str]) -> str:
-    """Return the state that a choice has by the journal, the decisions and the disk."""
+    """Return the state of a choice according to the journal, the decisions and the disk."""
     if choice.what != KEEP:
         if choice.state == BEGUN:
             return WAITING  # to record it a second time changes nothing
@@ -120,7 +120,7 @@ def _state(choice: Choice, moves: _Moves, declared: Collection[_Decision], taken
     if choice.state == BEGUN:
         if State.MOVED in states or State.PURGED in states:
             return DONE
-        # What is still being moved or restored is on a disk that is not connected.
+        # Recovery leaves only moves on a disk that is not connected unfinished.
         return BEGUN if states & set(IN_QUARANTINE) else WAITING
     # A hard link has the path of the copy that it replaced.
     is_back = HARDLINK not in {method for _, method in by_run} and all(

@@ -1,7 +1,7 @@
-"""What a duplicate has that the kept photo lacks, so that moving it would lose something: metadata, and its picture.
+"""Losses that a move would cause: metadata, and kinds of picture data, that a duplicate has and the kept photo lacks.
 
-A duplicate stays where it is if its metadata would be lost. With ``--merge-metadata`` the date and what people write
-go into an XMP sidecar beside the kept photo, and the duplicate may move.
+A duplicate stays where it is if its metadata would be lost. With ``--merge-metadata`` its date and the fields that
+people write go into an XMP sidecar beside the kept photo, and the duplicate may move.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from clip_client._files import FailedFile
 from clip_client.dedup.actions.quarantine import CannotMove
 from clip_client.dedup.actions.sidecars import SidecarToWrite, is_sidecar_too_long, sidecar_path
 from clip_client.dedup.files.directories import why_read_only
@@ -23,7 +24,7 @@ from clip_client.dedup.metadata.facts import Facts, Position, read_attributes, r
 from clip_client.dedup.metadata.merging import merged, sidecar_text
 from clip_client.dedup.metadata.names import BY_PEOPLE, SAVED, rank
 from clip_client.dedup.photo import Photo
-from clip_client.dedup.types import EDITED, EXACT, RAW, SAME_PIXELS, SIMILAR, Companion, FailedFile
+from clip_client.dedup.types import EDITED, EXACT, RAW, SAME_PIXELS, SIMILAR, Companion
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from clip_client.dedup.metadata.facts import Value
 
 _MOST_NAMES: Final = 4
-"""Facts that a sentence names; people look into the files for the others."""
+"""Number of facts that a sentence names; the sentence only counts the others."""
 _LARGEST_SIDECAR: Final = 2**20
 """Bytes."""
 _UNREADABLE: Final = "Its metadata cannot be read, so it cannot be compared with that of the kept photo."
@@ -39,7 +40,7 @@ _LACKS: Final = "It has metadata that the kept photo lacks"
 
 
 class KeptMetadata:
-    """What a kept photo and its sidecars say, and what copies that move add to it."""
+    """The metadata of a kept photo and its sidecars, and the fields that copies add to it when they move."""
 
     def __init__(self, kept: Photo) -> None:
         self.kept = kept
@@ -51,13 +52,13 @@ class KeptMetadata:
                     self._sidecars[os.path.abspath(companion.path)] = file.read(_LARGEST_SIDECAR + 1)
         self._beside = list(map(read_sidecar_facts, self._sidecars.values()))
         self._new = Facts()
-        """What a new sidecar will say."""
+        """Content of the new sidecar."""
 
     def check(self, copy: Photo, *, is_same_shot: bool, can_merge: bool) -> None:
         """Raise CannotMove if metadata of the copy would be lost with it. If ``can_merge``, a new sidecar can save it.
 
-        If the copy is not proved to be the same shot, only the date and what people write are compared. Of files with
-        the same bytes only the extended attributes can differ.
+        If the copy is not proved to be the same shot, only the date and the fields that people write are compared. If
+        the files have the same bytes, only their extended attributes are compared.
         """
         lost, attributes = self.lost(copy, is_same_shot=is_same_shot)
         if not (lost or attributes):
@@ -87,9 +88,9 @@ class KeptMetadata:
             raise CannotMove(f"No sidecar can be written beside the kept photo: its {problem}: {folder}.")
 
     def lost(self, copy: Photo, *, is_same_shot: bool) -> tuple[list[str], list[str]]:
-        """Name the fields, and the extended attributes, that neither the kept photo nor its sidecars say.
+        """Name the fields and the extended attributes of ``copy`` that the kept photo and its sidecars lack.
 
-        The most important ones come first; housekeeping does not count. Raises CannotMove if the metadata of the copy
+        The most important names come first; housekeeping does not count. Raises CannotMove if the metadata of the copy
         cannot be read.
         """
         fields: Iterable[str] = ()
@@ -103,11 +104,11 @@ class KeptMetadata:
 
     @property
     def _said(self) -> list[Facts]:
-        """What the photo and its sidecars say; the photo is read once there is a copy of other bytes."""
+        """The facts of the photo and of its sidecars; the photo is read only for a copy with other bytes."""
         return [_facts_of(self.kept), *self._beside]
 
     def add(self, copy: Photo) -> None:
-        """Add the fields of a copy that moves to what the kept photo's sidecar will contain."""
+        """Add the fields that only the copy has to the new sidecar, because the copy moves."""
         if copy.sha256 != self.kept.sha256:
             self._new = merged(self._new, _facts_of(copy), self._said)
 
@@ -125,9 +126,9 @@ class KeptMetadata:
 
 
 def lost_since(moved: str, kept: str, sidecars: Iterable[str], *, is_same_shot: bool) -> str:
-    """Name what a moved photo says and neither the file at ``kept`` nor these sidecars say now; empty for nothing.
+    """Name the metadata of a moved photo that the file at ``kept`` and these sidecars now lack; empty if none.
 
-    Raises CannotMove if its metadata cannot be read.
+    Raises CannotMove if the metadata of the moved photo cannot be read.
     """
     beside = tuple(Companion(path=path, kind=SIDECAR) for path in sidecars)
     before, now = (Photo(path=path, sha256=sha256_of(path), size_bytes=0) for path in (moved, kept))
@@ -136,10 +137,11 @@ def lost_since(moved: str, kept: str, sidecars: Iterable[str], *, is_same_shot: 
 
 
 def picture_loss(photo: Photo, kept: Photo, tier: str) -> tuple[str, str]:
-    """Return which kinds of data ``kept`` cannot hold, such as a colour profile, and why the photo stays.
+    """Return (the kinds of picture data that ``kept`` lacks, such as a colour profile; why ``photo`` therefore stays).
 
     Both are empty if nothing is lost. Copies of the same bytes or pixels lose nothing: equal pixels have one colour
-    space, 8 bits and no more frames. The reason alone says that the files do not tell whether ``kept`` is as good.
+    space, 8 bits and no more frames. A reason without kinds means that the files do not tell whether ``kept`` is as
+    good.
     """
     if photo.sha256 == kept.sha256 or tier in (EXACT, SAME_PIXELS):
         return "", ""
@@ -159,14 +161,14 @@ def picture_loss(photo: Photo, kept: Photo, tier: str) -> tuple[str, str]:
     return "", "How its file or the kept one stores the picture cannot be read." if is_unknown else ""
 
 
-# A file is read once while its content stays: a kept photo is compared with each of its copies.
+# Cached by content, because a kept photo is compared with each of its copies.
 
 
 def _facts_of(photo: Photo) -> Facts:
     facts, shown = _facts_in(photo.path, photo.sha256), photo.metadata
     if photo.features.format != RAW:
         return facts
-    # Only the preview says when and where a RAW file that is not a TIFF file was taken.
+    # If a RAW file is not a TIFF file, only its preview says when and where it was taken.
     said: dict[str, set[Value]] = dict(facts.said)
     if shown.taken:
         said["date"] = {*said.get("date", ()), shown.taken}
@@ -188,7 +190,7 @@ def _encoding_of(path: str, sha256: str) -> Encoding | None:
 
 @lru_cache(maxsize=2)
 def _data_of(path: str, sha256: str) -> bytes:
-    """Read a photo, or the one that is kept, once for its fields and its encoding; empty if it cannot be read."""
+    """Return the bytes of a photo, read once for its fields and its encoding; empty if it cannot be read."""
     found = read_file(path)
     return b"" if isinstance(found, FailedFile) else found[1]
 

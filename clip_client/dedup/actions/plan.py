@@ -32,13 +32,13 @@ class Move:
     tier: str
     companions: tuple[Companion, ...] = ()
     folder: str = ""
-    """It contains the quarantine that the photo moves to; empty for a photo that goes into the album."""
+    """Folder whose quarantine takes the photo; empty for a photo that goes into the album."""
     reason: str = ""
-    """Why it moves only because a person chose it; empty if it moves by its verdict."""
+    """Reason why the photo moves only because a person chose it; empty if it moves by its verdict."""
     is_chosen: bool = False
     """A person looked at the photo and chose that it moves."""
     sidecars: tuple[SidecarToWrite, ...] = ()
-    """Sidecars that must be beside the kept photo before this one moves."""
+    """Sidecars that must be beside the kept photo before the duplicate moves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,12 +54,12 @@ class Skip:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What ``--apply`` would do."""
+    """The moves that ``--apply`` makes, and the duplicates that stay."""
 
     moves: tuple[Move, ...]
     skipped: tuple[Skip, ...]
     for_album: tuple[Move, ...] = ()
-    """Photos in libraries of Apple Photos. They are never moved; they would go into an album there."""
+    """Photos in libraries of Apple Photos. They go into an album there instead of moving."""
 
     @property
     def size_bytes(self) -> int:
@@ -77,9 +77,9 @@ def plan_moves(
 ) -> Plan:
     """Plan the moves of a report that was judged with the same ``paths`` and ``options``.
 
-    A photo moves as its verdict says, if its tier is among ``tiers``. With ``chosen``, only the photos move whose paths
-    it holds: those of the tiers that it maps them to, or, for None, which says that a person looked at the photo, all
-    but those that never move.
+    A photo moves as its verdict says, if its tier is among ``tiers``. ``chosen`` limits the moves to the photos whose
+    paths it holds, and maps each path to the tiers in which that photo moves. None as the tiers says that a person
+    looked at the photo: it moves unless its verdict is that it never moves.
 
     :func:`~.apply.apply` moves exactly what the plan says, unless another program changes the files in between. Raises
     ValueError for tiers that do not move by themselves.
@@ -93,15 +93,15 @@ def plan_moves(
     for group in report.groups:
         photos = {member.path: member.photo for member in group.members}
         moved: dict[str, Move] = {}
-        """By the path of the photo that moves."""
+        """Path of the photo that moves -> its move."""
         metadata: dict[str, KeptMetadata] = {}
-        """By the path of a photo that stays."""
+        """Path of the photo that stays -> its metadata, with the fields of its copies that move."""
         for member in _copies_last(group):
             photo, verdict = member.photo, member.verdict
             if chosen is not None and photo.path not in chosen:
                 continue
             selected = tiers if chosen is None else chosen[photo.path]
-            if reason := verdict.why_it_stays(selected):
+            if reason := verdict.reason_to_stay(selected):
                 skipped.append(Skip(photo=photo, reason=reason, tier=verdict.tier if verdict.is_copy else ""))
                 continue
             kept, tier = photos[verdict.kept], verdict.tier
@@ -124,7 +124,7 @@ def plan_moves(
                 metadata.setdefault(kept.path, KeptMetadata(kept)).add(photo)
             moved[photo.path] = move
         for_album += (move for move in moved.values() if not move.folder)
-        # Several copies may add to one sidecar, so it is complete only now.
+        # Several copies may add to one sidecar, so sidecars are complete only after all moves are known.
         moves += (
             replace(move, sidecars=metadata[move.kept.path].sidecars_for(move.duplicate))
             for move in moved.values()

@@ -1,4 +1,4 @@
-"""Send the quarantine to the system's trash: the one step that ``undo`` cannot revert."""
+"""Send the quarantine to the system's trash, the only step that ``undo`` cannot revert."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from clip_client.dedup.store.journal import Journal, JournalEntry, MovedFile
 
 Prove: TypeAlias = Callable[[str, str], str]
-"""``prove(kept, moved)`` returns the tier by which the file at ``kept`` shows all of the picture at ``moved``; empty if
-that cannot be proved."""
+"""``prove(kept, moved)`` returns the tier in which the file at ``kept`` is proved to show all of the picture at
+``moved``; empty if that cannot be proved."""
 
 _IS_BACK: Final = "Its move was interrupted, so it is back in its folder."
 
@@ -48,15 +48,16 @@ def purge(
     trash: Callable[[str], None] | None = None,
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> tuple[Outcome, ...]:
-    """Send the quarantine to the system's trash: everything, or what one run moved.
+    """Send everything in the quarantine, or only what one run moved, to the system's trash.
 
     ``only`` holds the ids (``JournalEntry.id``) that a person agreed to; other entries may have been added since. A
-    photo is purged only if it is unchanged since its move, if the photo that was kept instead still exists with the
-    same bytes, and if the sidecars that saved its metadata still say it. If the kept photo was itself moved later, and
-    this move was proved to lose nothing, the photo that was kept instead of it counts. What a version with another
-    :data:`~.journal.PROOF` moved, and no person chose, has to be proved again, with ``prove``, or stays. ``trash``
-    takes a path and defaults to ``send2trash.send2trash``. Raises StoreError if another process moves files with this
-    journal.
+    photo is purged only under three conditions: it is unchanged since its move, the photo that was kept instead still
+    exists with the same bytes, and the sidecars that saved its metadata still hold it. If the kept photo was itself
+    moved later, and that move was proved to lose nothing, the photo that was kept instead of it counts.
+
+    A photo that a version with another :data:`~.journal.PROOF` moved is proved again with ``prove``, unless a person
+    chose its move. Without a new proof the photo stays. ``trash`` takes a path and defaults to
+    ``send2trash.send2trash``. Raises StoreError if another process moves files with this journal.
     """
     if trash is None:
         from send2trash import send2trash
@@ -79,9 +80,9 @@ def suspects(
     run: str | None = None,
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> list[JournalEntry]:
-    """Return the moved photos that :func:`purge` leaves because no photo is left that is proved to show the same.
+    """Return the moved photos that :func:`purge` leaves because no remaining photo is proved to show the same.
 
-    Those on a disk that is not connected are not among them.
+    Photos on a disk that is not connected are left out.
     """
     found, entries = [], journal.entries((State.MOVED,), run=run)
     for done, entry in enumerate(entries, start=1):
@@ -134,17 +135,17 @@ def _why_it_stays(entry: JournalEntry, journal: Journal, prove: Prove | None) ->
         return f"The sidecar beside the kept photo was changed and lacks its {lost} now: {rewritten[0]}; {restore}."
     for file in entry.files[1:]:
         if not is_there(file.quarantined):
-            continue  # it is back, with another photo that has it, or a person took it out
+            continue  # it was restored with another photo that it belongs to, or a person took it out
         kind = companion_kind(file.original)
-        # Programs write to the kept photo's sidecar; of a RAW file and a film, the bytes must be there.
+        # Programs write to the kept photo's sidecar, so its bytes may differ. Those of a RAW file or a film must not.
         is_rewritten = kind in (SIDECAR, RESOURCE_FORK)
-        if not (_has_beside(kept, kind, file) or (is_rewritten and _has_its_own(kept, file))):
+        if not (_has_beside(kept, kind, file) or (is_rewritten and _has_as_many(kept, file, entry))):
             return f"The {kind} that was kept instead is no longer beside {kept}."
     return ""
 
 
 def _lost_since(entry: JournalEntry, kept: str) -> str:
-    """Name the metadata of a moved photo that its sidecars and the photo at ``kept`` do not say."""
+    """Name the metadata of a moved photo that its sidecars and the photo at ``kept`` lack."""
     sidecars = [one.path for one in entry.sidecars]
     is_same_shot = entry.tier in PROVED_TIERS and not entry.is_chosen
     return lost_since(entry.files[0].quarantined, kept, sidecars, is_same_shot=is_same_shot)
@@ -152,7 +153,7 @@ def _lost_since(entry: JournalEntry, kept: str) -> str:
 
 def _is_as_it_was_moved(file: MovedFile) -> bool:
     status = os.lstat(file.quarantined)
-    # FAT timestamps shift with daylight saving, so another time alone does not mean that the file was changed.
+    # FAT timestamps shift with daylight saving time, so a file with another time is compared by its bytes.
     is_unchanged = (status.st_size, status.st_mtime_ns) == (file.size_bytes, file.mtime_ns)
     return is_unchanged or is_copy(file.quarantined, file)
 
@@ -164,7 +165,7 @@ def _kept_instead(entry: JournalEntry, journal: Journal, prove: Prove | None) ->
     remedy = f"{_how_to_restore(entry, journal)}, or all such photos with: {all_such}"
     if not left:
         return "", f"The photo that was kept instead is missing or changed: {entry.kept}; {remedy}."
-    # A person may have asked for the move of a photo that is not proved, but only while this photo was kept for it.
+    # A person's choice replaces the proof of this move, but not the proofs of later moves.
     if entry.proof == PROOF or entry.is_chosen or _has_same_bytes(entry):
         for path, is_proved in left:
             if is_proved:
@@ -182,9 +183,9 @@ def _kept_instead(entry: JournalEntry, journal: Journal, prove: Prove | None) ->
 
 
 def _left_instead(entry: JournalEntry, journal: Journal, seen: frozenset[int]) -> Iterator[tuple[str, bool]]:
-    """Yield each photo that is left instead of a moved one, and whether the later moves that lead to it are proved.
+    """Yield each photo that is left instead of a moved photo, and whether the later moves that lead to it are proved.
 
-    ``seen`` are ids of entries not to go back to.
+    ``seen`` holds the ids of the entries that were already followed.
     """
     is_itself_quarantined = QUARANTINE_NAME in os.path.realpath(entry.kept).split(os.sep)  # a link to there
     if not is_itself_quarantined and has_sha256(entry.kept, entry.kept_sha256):
@@ -208,9 +209,15 @@ def _how_to_restore(entry: JournalEntry, journal: Journal) -> str:
     return f"restore it with: clip-client undo {path}{store_option(journal.directory)}"
 
 
-def _has_its_own(kept: str, lost: MovedFile) -> bool:
-    """Tell whether the kept photo has a companion with the ending of ``lost``."""
-    return any(suffix_of(one.path) == suffix_of(lost.original) for one in companions([kept]).get(kept, ()))
+def _has_as_many(kept: str, lost: MovedFile, entry: JournalEntry) -> bool:
+    """Tell whether the kept photo has as many companions of the kind and ending of ``lost`` as the moved one."""
+
+    def form(path: str) -> tuple[str, str]:
+        return companion_kind(path), suffix_of(path)
+
+    wanted = form(lost.original)
+    away = [file for file in entry.files[1:] if form(file.original) == wanted and is_there(file.quarantined)]
+    return [form(one.path) for one in companions([kept]).get(kept, ())].count(wanted) >= len(away)
 
 
 def _has_beside(kept: str, kind: str, lost: MovedFile) -> bool:

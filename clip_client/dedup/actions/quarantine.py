@@ -1,9 +1,9 @@
-"""The quarantine: where duplicates go instead of being deleted, and the single steps there and back.
+"""The quarantine, which takes duplicates instead of deleting them, and the single steps there and back.
 
 A quarantine is the folder ``.clip-quarantine`` in a folder that you named. If another file system is mounted below that
-folder, the files on it go to a quarantine in its top folder, because only a rename within one file system is atomic and
-copies nothing. In the quarantine each file has the path ``<run>/<its path below the folder>``, so you can find it
-without a tool.
+folder, its files go to a quarantine in its own top folder. Only a rename within one file system is atomic and copies
+nothing. In the quarantine each file has the path ``<run>/<its path below the folder>``, so you can find it without a
+tool.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from contextlib import suppress
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
-from clip_client.dedup.files.directories import is_mount, is_name_too_long, is_same_file, why_read_only
+from clip_client._files import stored_ns
+from clip_client.dedup.files.directories import is_same_file, why_read_only
 from clip_client.dedup.files.places import place_of
 from clip_client.dedup.files.reading import sha256_of
 from clip_client.dedup.store.journal import LONGEST_RUN, Folder
-from clip_client.dedup.types import QUARANTINE_NAME, stored_ns
+from clip_client.dedup.types import QUARANTINE_NAME
 from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ _NO_SUCH_NAME: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLON
 _NO_HARD_LINKS: Final = frozenset(
     {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL, errno.EXDEV}
 )
-"""EINVAL is what Python makes of Windows' answer for a drive with FAT. EXDEV comes from pooled file systems, such as
-mergerfs, whose folders lie on several disks."""
+"""Errors of file systems without hard links. Windows answers EINVAL for a drive with FAT. EXDEV comes from pooled file
+systems, such as mergerfs, whose folders lie on several disks."""
 
 
 class CannotMove(ReportedError):
@@ -42,16 +43,16 @@ class CannotMove(ReportedError):
 
 
 def quarantined_path(folder: str, run: str, path: str) -> str:
-    """Return where ``run`` moves the file at an absolute ``path`` to, in the quarantine of ``folder``."""
+    """Return the path that the file at an absolute ``path`` gets from ``run`` in the quarantine of ``folder``."""
     return os.path.join(folder, QUARANTINE_NAME, run, os.path.relpath(path, folder))
 
 
 def quarantine_folder(path: str, roots: Mapping[str, str]) -> str:
     """Return the folder whose ``.clip-quarantine`` takes the photo at ``path``.
 
-    ``roots`` holds absolute folders in which files may move, and where their quarantines are, at or above them; the
-    innermost above the photo counts. Nothing is written. Raises CannotMove if ``path`` is not a regular file or is
-    below no such folder, or if its folder or the quarantine cannot be written.
+    ``roots`` maps each absolute folder in which files may move to the folder of its quarantine, which is the same
+    folder or above it. The innermost folder above the photo counts. Nothing is written. Raises CannotMove if ``path``
+    is not a regular file, if it is outside these folders, or if its folder or the quarantine cannot be written.
     """
     given, path = path, os.path.abspath(path)
     try:
@@ -69,7 +70,7 @@ def quarantine_folder(path: str, roots: Mapping[str, str]) -> str:
             raise CannotMove("It is in none of the folders that you named.")
         if not PurePath(os.path.realpath(folder)).is_relative_to(os.path.realpath(root)):
             raise CannotMove("It was reached through a link that leads out of the folders that you named.")
-        if is_mount(path, status):
+        if _is_mount(path, status):
             raise CannotMove("The file is a mount point, and files cannot be renamed across file systems.")
         device = os.stat(folder).st_dev
         top = _top_of_file_system(folder, root, device)
@@ -99,7 +100,7 @@ def check_can_move(path: str, what: str) -> None:
         status = os.lstat(path)
         if not stat.S_ISREG(status.st_mode):
             raise CannotMove(f"{what} is a link or not a regular file.")
-        is_mounted = is_mount(path, status)
+        is_mounted = _is_mount(path, status)
     except OSError as error:
         raise CannotMove(f"{what} cannot be read: {error.strerror}.") from None
     if is_mounted:
@@ -132,7 +133,7 @@ def _check_writable(folder: str) -> None:
 
 
 def folders_now(files: Sequence[MovedFile], sidecars: Iterable[Sidecar]) -> list[Folder]:
-    """Return the folders, as they are now, whose names a move changes, or an undo, and those that it may make."""
+    """Return the folders that a move or an undo may change or make, with their modes and times now."""
     names = {os.path.dirname(sidecar.path) for sidecar in sidecars}
     for file in files:
         top = file.quarantined.partition(f"{os.sep}{QUARANTINE_NAME}{os.sep}")[0] or os.sep
@@ -157,7 +158,7 @@ def give_back_times(folders: Iterable[Folder]) -> None:
 def _make_folder(folder: str, like: str, folders: Iterable[Folder]) -> None:
     """Make a folder and its parents. They are on the disk when this returns.
 
-    They get the modes that ``folders`` has of ``like`` and its parents.
+    They get the modes that ``folders`` records for ``like`` and its parents.
     """
     modes = {folder.path: folder.mode for folder in folders}
     missing = []
@@ -167,8 +168,8 @@ def _make_folder(folder: str, like: str, folders: Iterable[Folder]) -> None:
     for name, mode in reversed(missing):
         os.mkdir(name, 0o777 if mode is None else mode)
         if mode is not None:
-            with suppress(OSError):  # of file systems without modes: not all of them say EPERM
-                os.chmod(name, mode)  # mkdir leaves out what the umask says
+            with suppress(OSError):  # file systems without modes raise EPERM or other errors
+                os.chmod(name, mode)  # mkdir leaves out the bits of the umask
         sync_folder(os.path.dirname(name))
 
 
@@ -187,7 +188,7 @@ def sync_folder(folder: str) -> None:
 
 
 def _sync_folders_of(moved_to: str, moved_from: str) -> None:
-    # The new entry first: after a crash, the file has two names rather than none.
+    # Sync the new name first: after a crash, the file has two names rather than none.
     for path in (moved_to, moved_from):
         sync_folder(os.path.dirname(path))
 
@@ -200,8 +201,8 @@ def _check_free(path: str) -> None:
 def rename_new(source: str, target: str) -> None:
     """Rename a file. Raises FileExistsError if ``target`` exists, and never replaces it.
 
-    If the file system supports hard links, the file has both names for a moment, because a plain rename could replace
-    a file that another program writes to ``target`` at the same time.
+    A plain rename could replace a file that another program writes to ``target`` at the same time. If the file system
+    supports hard links, the file therefore has both names for a moment.
     """
     try:
         os.link(source, target)
@@ -218,9 +219,9 @@ def rename_new(source: str, target: str) -> None:
 def quarantine(file: MovedFile, folders: Iterable[Folder] = ()) -> None:
     """Move one file to the quarantine. Raises OSError, and FileExistsError if its path there is taken.
 
-    Unlike :func:`rename_new`, this is a single step. Between two steps another program could save the photo with a
-    rename, and the second step would remove the file that it saved. Each run has its own folder in the quarantine, so
-    the rename cannot replace a file there.
+    Unlike :func:`rename_new`, this is a single step. With two steps, another program could save the photo with a rename
+    between them, and the second step would remove the file that it saved. Each run has its own folder in the
+    quarantine, so the rename cannot replace a file there.
     """
     _make_folder(os.path.dirname(file.quarantined), os.path.dirname(file.original), folders)
     _check_free(file.quarantined)
@@ -242,9 +243,9 @@ def check_old_path(file: MovedFile, *, replace_equal: bool = False) -> None:
 def restore(file: MovedFile, folders: Iterable[Folder] = (), *, replace_equal: bool = False) -> None:
     """Move one file back to its old path and set its old times. After a crash at any step, this can be repeated.
 
-    If a person has removed its folder, that is made again as it is in ``folders``.
-    With ``replace_equal``, a file with the same bytes at the old path is the hard link that ``--hard-link`` made there,
-    and is replaced. Raises CannotMove if another file has taken the old path, or if the file is in neither place.
+    If a person has removed its folder, the folder is made again with the mode that ``folders`` records. With
+    ``replace_equal``, a file with the same bytes at the old path is replaced: it is the hard link that ``--hard-link``
+    made there. Raises CannotMove if another file has taken the old path, or if the file is in neither place.
     """
     original, quarantined = file.original, file.quarantined
     check_old_path(file, replace_equal=replace_equal)
@@ -271,7 +272,7 @@ def restore(file: MovedFile, folders: Iterable[Folder] = (), *, replace_equal: b
 
 
 def _is_one_name(path: str, other: str) -> bool:
-    """Tell whether two paths lead to one name in one folder, such as through a link to the folder."""
+    """Tell whether two paths lead to the same name in the same folder, such as through a link to the folder."""
     folders = (os.path.dirname(path), os.path.dirname(other))
     return os.path.basename(path) == os.path.basename(other) and is_same_file(*folders)
 
@@ -288,16 +289,16 @@ def is_there(path: str) -> bool:
 
 
 def why_out_of_reach(entry: JournalEntry) -> str:
-    """Say that the disk of an entry is not connected; empty if it is.
+    """Say that the disk of an entry is not connected; empty if it is connected.
 
-    The folder that contained the quarantine is then missing, or is an empty mount point. If a person empties a
-    quarantine by hand, that folder still contains other files, the kept photo among them. If another disk is mounted in
-    its place, or none on a folder with files of its own, what the run moved is missing, and so are the file's old
-    folder or the kept photo. A kept photo on a third disk proves nothing.
+    Without the disk, the folder that contained the quarantine is missing or is an empty mount point. If a person
+    empties a quarantine by hand, that folder still contains other files, the kept photo among them. Another disk may be
+    mounted in its place, or the mount point may have files of its own. Then the run's folder in the quarantine is
+    missing, and so is the file's old folder or the kept photo. A kept photo on a third disk proves nothing.
     """
     file = entry.files[0]
     above, name, _ = file.quarantined.partition(f"{os.sep}{QUARANTINE_NAME}")
-    folder = os.path.dirname(above + name)  # of a quarantine in the root of all files, or of a drive, the root
+    folder = os.path.dirname(above + name)  # the root, if the quarantine is in the root of all files or of a drive
     try:
         with os.scandir(folder) as entries:
             is_empty = next(entries, None) is None
@@ -344,9 +345,30 @@ def is_copy(path: str, file: MovedFile) -> bool:
 
 
 def sentence(error: OSError | CannotMove) -> str:
-    """Return why a file did not move."""
+    """Return the reason why a file did not move, as one sentence for people."""
     if isinstance(error, CannotMove):
         return str(error)
     if error.errno == errno.EXDEV:  # the plan compares devices, and one device can be mounted twice
         return "Its folder is mounted there, and files cannot be renamed across mounts; name that folder itself."
     return f"The system refuses: {error.strerror or error}."
+
+
+def _is_mount(path: str, status: os.stat_result) -> bool:
+    """Tell whether something is mounted on the regular file at ``path``; ``status`` is its ``os.lstat``.
+
+    On overlayfs a file may have the device of the layer that holds it, and its folder always has another one. Both then
+    have the same file system. Raises OSError.
+    """
+    folder = os.path.dirname(path) or os.curdir
+    if status.st_dev == os.stat(folder).st_dev:
+        return False
+    return not hasattr(os, "statvfs") or os.statvfs(path).f_fsid != os.statvfs(folder).f_fsid
+
+
+def is_name_too_long(path: str) -> bool:
+    """Tell whether the system takes no file at ``path``, because the path or its last name is too long for it."""
+    try:
+        os.lstat(path)
+    except OSError as error:
+        return error.errno == errno.ENAMETOOLONG
+    return False

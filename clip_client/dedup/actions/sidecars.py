@@ -1,7 +1,7 @@
 """Sidecars that save a duplicate's metadata: written before it moves, removed when all such duplicates are back.
 
-One sidecar of a kept photo may save the fields of several duplicates; each of their journal entries names it. It is
-written under a temporary name first, so a killed process leaves either no sidecar or a whole one.
+One sidecar of a kept photo may save the fields of several duplicates; each of their journal entries names the sidecar.
+The sidecar is written under a temporary name first, so a killed process leaves a whole sidecar or none.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clip_client.dedup.actions.quarantine import CannotMove, is_there, rename_new, sync_folder
-from clip_client.dedup.files.directories import is_name_too_long
+from clip_client.dedup.actions.quarantine import CannotMove, is_name_too_long, is_there, rename_new, sync_folder
 from clip_client.dedup.files.reading import sha256_of
 from clip_client.dedup.store.journal import LONGEST_RUN, Sidecar
 
@@ -31,21 +30,21 @@ class SidecarToWrite:
     """Absolute."""
     data: bytes
     is_ours: bool
-    """True if it is written for duplicates, False if it is there already."""
+    """True for a new sidecar; False for a sidecar that another program wrote earlier."""
 
 
 def sidecar_path(photo: str) -> str:
-    """Return the path for a sidecar of ``photo``: the whole name and ``.xmp``, as other files may share its stem."""
+    """Return the path for a sidecar of ``photo``: the whole name and ``.xmp``; other files may share the stem."""
     return f"{os.path.abspath(photo)}.xmp"
 
 
 def is_sidecar_too_long(path: str) -> bool:
-    """Tell whether the system cannot take a sidecar at ``path``, or the draft of it, whose name is longer."""
+    """Tell whether a sidecar at ``path``, or its draft, whose name is longer, has too long a name for the system."""
     return is_name_too_long(_draft(path, LONGEST_RUN))
 
 
 def check_sidecars(sidecars: Sequence[SidecarToWrite], journal: Journal) -> tuple[Sidecar, ...]:
-    """Return what the journal has to record. Raises CannotMove if another program wrote or removed a sidecar."""
+    """Return the records for the journal. Raises CannotMove if another program wrote or removed a sidecar."""
     records = []
     for sidecar in sidecars:
         sha256 = hashlib.sha256(sidecar.data).hexdigest()

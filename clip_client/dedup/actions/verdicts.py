@@ -1,6 +1,7 @@
 """The verdict about each photo of a group: whether it may move, for which photo, and if not, why.
 
-Nothing else decides this. The terminal, the pages, JSON, CSV, rules and the plan show what :func:`judged` returns.
+Only this module decides that. The terminal, the pages, JSON, CSV, rules and the plan show what :func:`with_verdicts`
+returns.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from clip_client.dedup.actions.losses import KeptMetadata, picture_loss
 from clip_client.dedup.actions.quarantine import CannotMove, check_can_move, check_room, quarantine_folder
 from clip_client.dedup.aligned import UNPROVED, UNTOLD
-from clip_client.dedup.files.companions import companions, differing_companion, what_would_be_lost
+from clip_client.dedup.files.companions import companions, differing_companion
 from clip_client.dedup.files.directories import identity_of, why_read_only
 from clip_client.dedup.files.file_types import EDITED as EDITED_VERSION
 from clip_client.dedup.files.file_types import OTHER, PICTURES
@@ -32,7 +33,7 @@ from clip_client.dedup.types import (
     SAFE_TIERS,
     SIMILAR,
     TIERS,
-    tells_alike,
+    has_trained_vectors,
 )
 
 if TYPE_CHECKING:
@@ -54,13 +55,13 @@ _COMPARED_ITSELF: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class MoveOptions:
-    """How photos move, as far as it decides which of them can."""
+    """Options that decide which photos can move."""
 
     merge_metadata: bool = False
-    """Metadata that only a copy has goes into a new sidecar of the kept photo, if that has none yet."""
+    """Metadata that only a copy has goes into a new sidecar of the kept photo, if the kept photo has none yet."""
 
 
-def judged(
+def with_verdicts(
     report: DuplicateReport,
     paths: Iterable[str | os.PathLike[str]],
     options: MoveOptions | None = None,
@@ -71,15 +72,15 @@ def judged(
 ) -> DuplicateReport:
     """Return the report with a verdict for each photo, as the files are now.
 
-    These photos never move: photos in a reference folder; the target of a symbolic link, and a file with other hard
-    links; a photo with metadata, companions or parts of its file that the kept photo lacks; what the file system
-    refuses. Only if a person chooses it: another shot, an altered picture, one that shows what the kept photo lacks,
-    and one of which it cannot be told whether the kept one was made from it.
+    These photos never move: a photo in a reference folder; the target of a symbolic link; a file with other hard links;
+    a photo with metadata, companions or embedded parts that the kept photo lacks; and a photo that the file system
+    does not let move. These photos move only if a person chooses it: another shot; an altered picture; a picture that
+    shows more than the kept photo; and a picture that the kept photo may be made from.
 
     ``paths`` is what was searched: no file outside it may move. ``compared`` holds the absolute paths of the photos
-    that are in groups, by default those of the report. ``files`` may know the contents of companions, so that they are
-    not read again. Without ``looks_again`` the companions are those that the search found; a program may have written a
-    sidecar since.
+    that are in groups, by default those of the report. ``files`` may know the hashes of companions, which saves reading
+    them again. With ``looks_again`` the companions are looked up again, because a program may have written a sidecar
+    since the search.
     """
     if compared is None:
         compared = {os.path.abspath(member.path) for group in report.groups for member in group.members}
@@ -124,12 +125,12 @@ class _Judge:
 
     def _about(self, relation: _Relation, member: Member, metadata: KeptMetadata) -> Verdict:
         photo, kept = member.photo, relation.kept
-        verdict = _proved(relation, member, is_trained=tells_alike(self.report.model))
+        verdict = _proved(relation, member, is_trained=has_trained_vectors(self.report.model))
         try:
             if kept.not_kept:
                 raise CannotMove(f"The kept photo is in {kept.not_kept}, so nothing moves for it: {kept.path}.")
             self._check_may_move(photo, kept)
-            # Another photo than the kept one may itself move, and a sidecar beside it would not.
+            # If the relation is to another copy, that copy may itself move, and a sidecar beside it would stay.
             is_group_kept = kept is metadata.kept
             (metadata if is_group_kept else KeptMetadata(kept)).check(
                 photo,
@@ -162,7 +163,8 @@ class _Judge:
         if other := next((one.path for one in companions if one.kind == OTHER), ""):
             name = os.path.basename(other)
             raise CannotMove(f"Another file has its name and may belong to it; rename one of the two: {name}.")
-        if lost := what_would_be_lost(companions, beside_kept):
+        of_kept = {companion.kind for companion in beside_kept}
+        if lost := next((one.kind for one in companions if one.kind not in of_kept), ""):
             raise CannotMove(f"It has a {lost} beside it, which the kept photo lacks.")
         # A move depends on the duplicate's companions, and on those of the same kinds of the kept photo.
         kinds = {companion.kind for companion in companions} & PICTURES
@@ -174,7 +176,7 @@ class _Judge:
         with suppress(OSError):
             names = os.lstat(photo.path).st_nlink
             if names > 1 and photo.in_library is None:
-                raise CannotMove(f"It has {names} names (hard links), so moving this one would free no space.")
+                raise CannotMove(f"It has {names} names (hard links), so moving one would free no space.")
 
     def _hash_of(self, path: str) -> str:
         return sha256_of(path) if self.files is None else self.files.sha256_of(path, sha256_of)
@@ -195,7 +197,7 @@ class _Judge:
 
 
 def _says_all(path: str, other: str) -> bool:
-    """Tell whether the file at ``path`` has the extended attributes of another one."""
+    """Tell whether the file at ``path`` has all extended attributes of the file at ``other``."""
     return not read_attributes(other).lost_in([read_attributes(path)])
 
 
@@ -212,7 +214,7 @@ def _with_companions_now(groups: Collection[DuplicateGroup]) -> list[DuplicateGr
 
 
 class _Relation(NamedTuple):
-    """A photo that may stay in place of another one, and what the search proved about the two."""
+    """A photo that may stay in place of another photo, and what the search proved about the two."""
 
     kept: Photo
     tier: str
@@ -221,7 +223,7 @@ class _Relation(NamedTuple):
 
 
 def _relations(member: Member, group: DuplicateGroup) -> Iterator[_Relation]:
-    """Yield the photos for which ``member`` may move, the one that it is the surest copy of first."""
+    """Yield the photos for which ``member`` may move, in the order of their tiers: the surest first."""
     relations = [_Relation(group.members[0].photo, member.tier, member.alignment, member.other_shot)]
     if member.copy_of:
         kept = next(one.photo for one in group.members if one.path == member.copy_of)
@@ -230,9 +232,9 @@ def _relations(member: Member, group: DuplicateGroup) -> Iterator[_Relation]:
 
 
 def as_proved(member: Member, group: DuplicateGroup, *, is_trained: bool) -> Verdict:
-    """Return the verdict as far as the proofs tell, whatever else the file and the file system say.
+    """Return the verdict by the proofs alone, without looking at the files or the file system.
 
-    ``is_trained``: a model with trained weights made the vectors.
+    ``is_trained`` says that the model that made the vectors has trained weights.
     """
     verdicts = (_proved(one, member, is_trained=is_trained) for one in _relations(member, group))
     return min(verdicts, key=_likelihood)
@@ -251,18 +253,18 @@ def _proved(relation: _Relation, member: Member, *, is_trained: bool) -> Verdict
     elif tier == ALTERED:
         reason = "A region of it differs from the kept photo, so only a person can tell whether it is wanted."
     elif tier in (RE_ENCODED, EDITED) and alignment is None:
-        # A person or rules keep another photo than the one that it was aligned with.
+        # A person or the keep rules keep another photo than the photo that it was aligned with.
         reason = "It was not aligned with the kept photo."
     elif lost:
         reason = f"It shows what the kept photo lacks: {', '.join(lost)}."
     elif doubts == (UNTOLD,):
         reason = "Which of the two shows more cannot be told, so neither moves."
     elif doubts == (UNPROVED,):
-        reason = "The kept photo is not proved to show all that this one shows, so neither moves."
+        reason = "The kept photo is not proved to show all of this photo, so neither moves."
     elif doubts:
         reason = f"The kept photo may be made from it: {', '.join(doubts)}."
     elif tier == SIMILAR and not is_trained:
-        reason = "No trained model and no proof says that it is the same picture."
+        reason = "Neither a proof nor a trained model says that it is the same picture."
     elif tier in SAFE_TIERS:
         moves = BY_DEFAULT
     else:
@@ -283,10 +285,11 @@ def check_tiers(tiers: Iterable[str]) -> None:
 
 
 def roots_of(paths: Iterable[str | os.PathLike[str]]) -> dict[str, str]:
-    """Return the folders in which files may move, the named ones and those of named files, and where the quarantine is.
+    """Return folder in which files may move -> folder of its quarantine, for named folders and the folders of files.
 
-    That of a named folder is in it. Named files below no named folder share one, however long the list is: in the
-    lowest folder above all of them, or in the highest ones below it that can be written.
+    A named folder has its own quarantine. Named files outside the named folders share one quarantine, however many
+    they are. It is in the lowest folder above all of them; if that cannot be written, several quarantines are in the
+    highest folders below it that can.
     """
     absolute = {os.path.abspath(os.fsdecode(path)) for path in paths}
     folders = {path for path in absolute if os.path.isdir(path)}
@@ -301,9 +304,9 @@ def roots_of(paths: Iterable[str | os.PathLike[str]]) -> dict[str, str]:
 
 
 def _highest_below(shared: str, folder: str) -> str:
-    """Return the highest folder above ``folder`` and not above ``shared`` that can be written, as all between can.
+    """Climb from ``folder`` towards ``shared`` while the folders above can be written; return the last such folder.
 
-    It is never the root of all files, and no link lies between.
+    The climb stops below the root of all files, and at a link.
     """
     while folder != shared and not os.path.islink(folder):
         above = os.path.dirname(folder)
@@ -314,5 +317,5 @@ def _highest_below(shared: str, folder: str) -> str:
 
 
 def another_companion(kind: str) -> str:
-    """Say that a photo stays because its companion of this kind differs from the kept photo's."""
+    """Say that a photo stays because its companion of this kind differs from that of the kept photo."""
     return f"The {kind} beside it is damaged, or differs from that of the kept photo."

@@ -7,9 +7,10 @@ import os
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from clip_client._files import printable
 from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.store.decisions import KEEP_ALL
-from clip_client.dedup.text import counted, moment, printable
+from clip_client.dedup.text import counted, date_and_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -229,7 +230,7 @@ _PLAIN: Final = {
     "reference": Rule(lambda one: not one.is_reference, lambda kept, other: "in a reference folder"),
     "original": Rule(
         lambda one: not one.is_original,
-        lambda kept, other: f"camera original: {kept.camera}, taken {moment(kept.metadata.taken)}",
+        lambda kept, other: f"camera original: {kept.camera}, taken {date_and_time(kept.metadata.taken)}",
     ),
     "companions": Rule(
         lambda one: -len({*(each.kind for each in one.companions), *filter(None, one.features.embedded.split(", "))}),

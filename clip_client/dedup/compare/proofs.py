@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
+from clip_client._files import FailedFile
 from clip_client.dedup.aligned import LACKS_DETAIL
 from clip_client.dedup.features.pixel_hash import pixel_hash
 from clip_client.dedup.features.preview import picture_file
 from clip_client.dedup.files.reading import read_file, sha256_of
 from clip_client.dedup.formats.embedded_parts import embedded_parts
 from clip_client.dedup.formats.encoding import read_encoding
-from clip_client.dedup.types import EXACT, RE_ENCODED, SAME_PIXELS, TIERS, FailedFile
+from clip_client.dedup.types import EXACT, RE_ENCODED, SAME_PIXELS, TIERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence, Set

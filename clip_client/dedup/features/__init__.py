@@ -1,1 +1,1 @@
-"""What photos are compared by: size, hashes, capture time, metadata and vector. Nothing here compares two photos."""
+"""The features by which photos are compared: size, hashes, capture time, metadata and vector."""

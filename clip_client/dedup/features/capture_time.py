@@ -1,7 +1,6 @@
-"""Whether two photos are one shot.
+"""Tell by the times of capture and the exposures whether two photos are one shot.
 
-Models cannot distinguish the frames of a burst, a bracket or a focus stack, or two shots of a scene, from copies. The
-times of capture and the exposures can.
+Models cannot distinguish copies from the frames of a burst, a bracket or a focus stack, or from two shots of a scene.
 """
 
 from __future__ import annotations
@@ -13,17 +12,17 @@ from typing import Final
 from clip_client.dedup.types import BURST, SAME_SCENE, CaptureTime
 
 _SAME_EXPOSURE: Final = 0.06
-"""Relative: programs that copy a number round it to two digits. The smallest steps of cameras, a third of an EV, change
-the aperture by 12 % and time and sensitivity by 26 %."""
+"""Relative difference below which numbers are equal: programs that copy a number round it to two digits. The smallest
+steps of cameras, a third of an EV, change the aperture by 12 % and time and sensitivity by 26 %."""
 _SAME_BIAS_EV: Final = 0.1
-"""The smallest step of cameras is 0.3 EV, and some write 0.33 or 1/3."""
+"""Difference up to which biases are equal. The smallest step of cameras is 0.3 EV; some write 0.33 or 1/3."""
 _SHOT: Final = re.compile(r"([A-Z\d_]{4})(\d{4})(?![A-Z\d])")
-"""What cameras call their files: DCF 2.0, section 3.2.3. Programs that make copies add to the name or leave it."""
+"""Names of cameras' files: DCF 2.0, section 3.2.3. Programs that make copies keep this name or add to it."""
 
 _BURST_MS: Final = 2_000
-"""Frames of a burst follow each other within this; the slowest cameras take one per second."""
+"""Longest time between frames of a burst; the slowest cameras take one frame per second."""
 _SCENE_MS: Final = 60_000
-"""A second shot of the same scene rarely takes longer."""
+"""Longest time between two shots of the same scene; a second shot rarely takes longer."""
 
 
 def classify_burst(
@@ -32,11 +31,11 @@ def classify_burst(
     """Return ``BURST`` or ``SAME_SCENE`` if times or exposures show that two alike photos are two pictures, else empty.
 
     ``same_form`` tells whether the photos have the same size and format, as all frames of a burst do. ``names`` are
-    those of the files, in which cameras count their shots.
+    the names of the files, in which cameras count their shots.
 
-    Photos from different cameras are not classified. Two exposures are two shots, whenever they were taken: a bracket
-    is no edit. Photos with the same exposure, or without one, are not classified without a time, or with more than a
-    minute between them.
+    The result is empty for photos from different cameras. Two exposures are two shots, whenever they were taken: a
+    bracket is not an edit. If the exposures do not differ, the result is empty unless both photos have a time, at most
+    a minute apart.
     """
     if first.camera == second.camera and _other_exposure(first, second):
         return SAME_SCENE
@@ -52,9 +51,9 @@ def classify_burst(
     elif is_numbered or not is_same_second:
         is_one_shot = is_same_second
     else:
-        # Equal seconds may mean one picture or two. Two files of one form count as two, because keeping a copy does
-        # less harm than losing a picture. A file of another size or format was made from the picture, unless its name
-        # is that of another shot, as in a focus stack.
+        # Equal seconds may mean one picture or two. Two files of one form count as two pictures, because keeping a copy
+        # does less harm than losing a picture. A file of another size or format counts as a copy, unless the names
+        # count two shots, as in a focus stack.
         return BURST if same_form else SAME_SCENE if _are_two_shots(*names) else ""
     if is_one_shot or interval_ms > _SCENE_MS:
         return ""
@@ -62,7 +61,7 @@ def classify_burst(
 
 
 def _other_exposure(first: CaptureTime, second: CaptureTime) -> bool:
-    """Tell whether time, aperture, sensitivity or bias differ; what one of the photos does not say is left out."""
+    """Tell whether exposure time, aperture, sensitivity or bias differ. Values that a photo lacks are not compared."""
     pairs = [(first.exposure_s, second.exposure_s), (first.f_number, second.f_number), (first.iso, second.iso)]
     said = [(ours, theirs) for ours, theirs in pairs if ours and theirs]
     if any(not math.isclose(*pair, rel_tol=_SAME_EXPOSURE) for pair in said):
@@ -72,6 +71,6 @@ def _other_exposure(first: CaptureTime, second: CaptureTime) -> bool:
 
 
 def _are_two_shots(first: str, second: str) -> bool:
-    """Tell whether both names are a camera's, and count two shots."""
+    """Tell whether both names are a camera's, with the same prefix and different numbers."""
     ours, theirs = _SHOT.match(first.upper()), _SHOT.match(second.upper())
     return ours is not None and theirs is not None and ours[1] == theirs[1] and ours[2] != theirs[2]

@@ -1,4 +1,4 @@
-"""Everything that a search needs to know of its files: from the store, and for new content from files and server."""
+"""Collect the features and vectors of a search's files: from the store, and for new content from files and server."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ import numpy as np
 from anyio import to_thread
 
 from clip_client._encoding import EncodedImage
+from clip_client._files import FailedFile
+from clip_client._storage.sqlite import StoreError
 from clip_client.dedup.features.image_features import (
     BYTES_ONLY,
     FeatureTable,
@@ -31,8 +33,7 @@ from clip_client.dedup.features.preview import picture_file
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.files.reading import hash_file, is_unchanged, read_file
 from clip_client.dedup.photo import ImageFeatures
-from clip_client.dedup.store.sqlite import StoreError
-from clip_client.dedup.types import FailedFile, PhotoFile, SearchStats
+from clip_client.dedup.types import PhotoFile, SearchStats
 from preprocess_ensemble.cores import usable_cores
 
 if TYPE_CHECKING:
@@ -45,24 +46,24 @@ if TYPE_CHECKING:
     from clip_client.dedup.types import OnProgress
 
     KeepPicture = Callable[[str, DecodedPhoto], None]
-    """Called with the SHA-256 of a file, and with what was decoded."""
+    """``keep_picture(sha256, decoded)``: the SHA-256 of a file, and its decoded picture."""
     ReadOutcome = tuple[PhotoFile, str] | FailedFile
     """The file and the SHA-256 of its content."""
 
 _FILES_AT_ONCE: Final = 32
 """Files that are read and decoded before the event loop gets their outcomes."""
 _LARGEST_BYTES: Final = 64 * 2**20
-"""A larger file is hashed in pieces and not decoded, because no server takes it (``DecodeLimits.max_bytes``)."""
+"""Size above which a file is only hashed, in pieces, because servers refuse it (``DecodeLimits.max_bytes``)."""
 _SAVE_EVERY_S: Final = 5.0
-"""An interrupted search loses no more than this."""
+"""Longest time between two saves: the work that an interrupted search can lose."""
 _FINDING: Final = "finding known photos"
 _DAMAGED: Final = frozenset({"TRUNCATED", "CORRUPT"})
-"""Names of the ``ImageStatus`` of files that a decoder takes for damaged."""
+"""Names of the ``ImageStatus`` of files that the decoder reports as damaged."""
 _NOT_AN_IMAGE: Final = "NOT_AN_IMAGE"
-"""Name of the ``ImageStatus`` of a file that has no known image format."""
+"""Name of the ``ImageStatus`` of a file with an unknown format."""
 
 
-# asyncio.run asks for the repr of what it returns, which would write much out.
+# Without a repr: asyncio.run asks for the repr of its result, which would be huge.
 @dataclass(kw_only=True, repr=False)
 class CollectedFeatures:
     """The files of a search by content, and the features of each content."""
@@ -78,13 +79,13 @@ class CollectedFeatures:
     """The files that could not be read."""
     stats: SearchStats = field(default_factory=SearchStats)
     pictures: Mapping[str, bytes] = field(default_factory=dict)
-    """What ``keep_picture`` kept of the pictures that were decoded, by content."""
+    """SHA-256 -> the small picture that ``keep_picture`` kept, for the contents that were decoded."""
 
     def comparable(self) -> tuple[list[str], list[FailedFile]]:
         """Return the contents that can be compared, by their first path, and the files that cannot be decoded.
 
-        Equal bytes need no decoder, so an image that cannot be decoded is compared if there are copies of it, and
-        is listed as failed all the same. A file that is no image is not compared.
+        An image that cannot be decoded is listed as failed. If it has copies, it is also compared, because equal bytes
+        need no decoder. Files that are not images are not compared.
         """
         contents: list[str] = []
         failed: list[FailedFile] = []
@@ -99,7 +100,7 @@ class CollectedFeatures:
         return sorted(contents, key=lambda sha256: os.fsencode(self.copies[sha256][0].path)), failed
 
     def paths_with_code(self, code: str) -> list[str]:
-        """Return the files of contents with ``code``, in the order of their paths' bytes."""
+        """Return the paths of files whose contents have ``code``, in the order of their bytes."""
         found = [self.copies.get(sha256, ()) for sha256, (own, _) in self.refused.items() if own == code]
         return sorted((file.path for files in found for file in files), key=os.fsencode)
 
@@ -116,11 +117,11 @@ async def collect_features(
     *,
     keep_picture: KeepPicture | None = None,
 ) -> CollectedFeatures:
-    """Collect the features and vectors of ``files``: those that ``store`` holds, and the rest from files and server.
+    """Collect the features and vectors of ``files``: from ``store`` if it has them, else from the files and the server.
 
-    New ones reach the store within seconds, so an interrupted search continues where it was. Files are read while
-    others are embedded. Without an ``embedder`` no content has a vector. ``keep_picture`` is called, in many threads,
-    with each picture that is decoded, other than that of a RAW file. Raises StoreError, and what
+    New features reach the store within seconds, so an interrupted search continues where it stopped. Files are read
+    while other files are embedded. Without an ``embedder`` the contents have no vectors. ``keep_picture`` is called, in
+    many threads, with each decoded picture except those of RAW files. Raises StoreError, and what
     ``embedder.embed_stream`` raises if the server fails.
     """
     model = None if embedder is None else await embedder.model()
@@ -146,8 +147,6 @@ async def collect_features(
 
 
 class _Collector:
-    """Collects the features of one search."""
-
     def __init__(
         self,
         model: ModelInfo | None,
@@ -167,18 +166,19 @@ class _Collector:
         self._failed: list[FailedFile] = []
         self._refused: dict[str, tuple[str, str]] = {}
         self._work: Counter[str] = Counter()
-        """By the names of :class:`SearchStats`."""
+        """Field of :class:`SearchStats` -> count."""
         self._with_features: set[str] = set()
         self._with_outcome: set[str] = set()
-        """Contents that the server embedded or refused."""
+        """Contents that the server has embedded or refused."""
         self._in_store: set[bytes] = set()
         """The contents in the store; empty except while files without a known hash are read."""
         self._moved: list[tuple[PhotoFile, str]] = []
-        """Files under new names whose contents the store may hold: they are looked up together, which is faster."""
+        """Files with new names and known contents. They are looked up in the store together, which is faster."""
         self._extracting = Lock()
         self._extracted: dict[tuple[str, bool], tuple[ImageFeatures, EncodedImage | None] | None] = {}
-        """(Content, as a RAW file) -> features that are not recorded yet and what to send, None while a thread
-        extracts them. One content under both kinds of names may give two pictures."""
+        """(content, whether it is read as a RAW file) -> features that are not recorded yet, and the image to send;
+        None while a thread extracts them. One content may give two pictures, because files with RAW names and files
+        with other names are read differently."""
         self._sent: list[tuple[str, PhotoFile]] = []
         """Content and file of each image that was sent, in the order of sending."""
         self._unsaved: list[tuple[PhotoFile, str]] = []
@@ -186,25 +186,25 @@ class _Collector:
         self._total, self._done = total, 0
         self._on_progress = on_progress
         self.what = _FINDING
-        """What goes on, for people."""
+        """Name of the present step, for people."""
 
     def load_known(self, files: Sequence[PhotoFile]) -> dict[str, str]:
-        """Find out what the store holds about files that have not changed; return path -> SHA-256 of these files."""
+        """Look up unchanged files in the store; return path -> SHA-256 of these files."""
         known = self._index.known(files)
         self._load(set(known.values()))
         return known
 
     def _load(self, contents: Collection[str]) -> None:
-        """Find out what the store holds about contents, but for refusals that a package has made outdated since."""
+        """Look up contents in the store. Refusals do not count if a package that was missing is installed by now."""
         names, outdated = list(contents), outdated_messages()
         keys = [bytes.fromhex(name) for name in names]
-        # Features are read whole, because damaged ones count as missing and are made again.
+        # Read whole rows of features: damaged rows count as missing and are made again.
         columns_of = (None, self._with_features), (["code", "message"], self._with_outcome)
         for table, (columns, held) in zip(self._tables, columns_of, strict=False):
             for positions, rows in table.find(keys, columns):
                 texts = (rows.column(name).to_pylist() for name in ("code", "message"))
                 for position, code, message in zip(positions.tolist(), *texts, strict=True):
-                    # An earlier server may have taken a file for damaged whose picture can be read by now.
+                    # If an earlier server found a file damaged that decodes here, ask the server again.
                     is_doubted = columns is not None and code in _DAMAGED and names[position] not in self._refused
                     if message not in outdated and not is_doubted:
                         held.add(names[position])
@@ -212,7 +212,7 @@ class _Collector:
                             self._refused[names[position]] = code, message
 
     def finish(self) -> CollectedFeatures:
-        """Read what was collected from the store, whose small files are merged, so that later searches open few."""
+        """Merge the store's small files, so that later searches open few files; read the collected features from it."""
         for table in self._tables:
             with suppress(StoreError):  # the disk may have no room for the copy
                 table.compact()
@@ -233,12 +233,12 @@ class _Collector:
         return vectors
 
     def _has_moved(self, sha256: str) -> bool:
-        """Tell whether a content is in the store and was not looked up, as its file had another name."""
+        """Tell whether the store has a content that was not looked up, because its file had another name."""
         is_loaded = sha256 in self._with_features or sha256 in self._with_outcome
         return not is_loaded and bytes.fromhex(sha256) in self._in_store
 
     async def sources(self, files: Sequence[PhotoFile], known: Mapping[str, str]) -> AsyncGenerator[str | bytes, None]:
-        """Hash and decode the files that are new; yield the path or the image of each content without a vector."""
+        """Hash and decode new files; yield the path or the image of each content without a vector."""
         unknown, without_vector = self._add_known(files, known)
         for path in without_vector:
             yield await self._source(path)
@@ -259,7 +259,7 @@ class _Collector:
                         yield await self._source(file.path)
 
     def _add_known(self, files: Sequence[PhotoFile], known: Mapping[str, str]) -> tuple[list[PhotoFile], list[str]]:
-        """Add the known files to their contents; return the others, and a path of each content without a vector."""
+        """Add known files to their contents; return the unknown files, and a path of each content without a vector."""
         unknown, without_vector = [], []
         for file in files:
             sha256 = known.get(file.path)
@@ -267,7 +267,7 @@ class _Collector:
                 unknown.append(file)
             elif self._add_copy(sha256, file):
                 without_vector.append(file.path)
-        # Known photos take no time: they would make the rate of the others look higher.
+        # Report known photos first and alone: they take no time, and would make the rate of the others look higher.
         self._on_progress(self.what, self._total, self._total)
         if unknown or without_vector:
             with_model = "reading and embedding" if unknown else "embedding"
@@ -276,7 +276,7 @@ class _Collector:
         return unknown, without_vector
 
     async def _source(self, path: str) -> str | bytes:
-        """Return what is sent of a file that was not decoded: its path, or of a RAW file the preview inside it."""
+        """Return the source of a file that was not decoded: its path, or the preview inside a RAW file."""
         if is_raw(path):
             read = await to_thread.run_sync(read_file, path)
             if not isinstance(read, FailedFile):
@@ -284,7 +284,7 @@ class _Collector:
         return path
 
     def save(self) -> None:
-        """Write what is not in the store yet."""
+        """Write collected features, vectors and hashes to the store."""
         self._index.remember(self._unsaved)
         self._unsaved = []
         for table in self._tables:
@@ -296,7 +296,7 @@ class _Collector:
             self.save()
 
     def _count_done(self) -> None:
-        # Not when a file is read: files are read ahead, as fast as the disk is.
+        # Count a file when it is done, not when it is read: files are read ahead at the speed of the disk.
         self._done += 1
         self._on_progress(self.what, self._done, self._total)
 
@@ -304,7 +304,7 @@ class _Collector:
         """Add a file to its content; return whether the content has to be embedded from this file."""
         copies = self._copies.setdefault(sha256, [])
         copies.append(file)
-        # What cannot be decoded here has no hash to be compared by, so its vector would be of no use.
+        # Skip undecodable files: without a hash they are never candidates.
         if len(copies) > 1 or self._vectors is None or sha256 in self._with_outcome or sha256 in self._refused:
             self._count_done()
             return False
@@ -339,13 +339,13 @@ class _Collector:
         return found, sha256
 
     def _record_file(self, outcome: ReadOutcome) -> str | EncodedImage | None:
-        """Keep what was read of one file; return its image or its path if its content has to be embedded."""
+        """Record one file that was read or failed; return its image or path if its content has to be embedded."""
         if isinstance(outcome, FailedFile):
             self._count_done()
             self._failed.append(outcome)
             return None
         file, sha256 = outcome
-        # The first copy gets the features that its own name demands, whichever copy's thread extracted them.
+        # Take the features for the kind of name (RAW or not) of the first copy, whichever thread extracted them.
         is_new = sha256 not in self._with_features
         extracted = self._extracted.pop((sha256, is_raw(file.path)), None) if is_new else None
         features, image = extracted or (None, None)
@@ -364,7 +364,7 @@ class _Collector:
         return (image or file.path) if self._add_copy(sha256, file) else None
 
     def record_vector(self, item: EmbeddedItem) -> None:
-        """Keep the vector of an image that was sent, or the reason why it is missing."""
+        """Record the vector of an image that was sent, or the reason why the vector is missing."""
         sha256, file = self._sent[item.index]
         code, message = ("", "") if item.error is None else (item.error.code, item.error.message)
         if not code and not is_unchanged(file):
@@ -372,7 +372,7 @@ class _Collector:
         self._count_done()
         self._work["embedded"] += 1
         if code == "UNREADABLE":
-            # This file went away since it was hashed. Its copies are compared without a vector in this search.
+            # The file changed or disappeared after it was hashed. This search compares its copies without a vector.
             self._failed.append(FailedFile(path=file.path, code=code, message=message))
             self._copies[sha256].remove(file)
             if not self._copies[sha256]:

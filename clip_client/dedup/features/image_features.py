@@ -1,6 +1,6 @@
-"""What one decode of a photo gives: its features, which need no model, and what is sent to a model.
+"""Decode a photo once for its features, which need no model, and for the image that is sent to a model.
 
-The features are size, perceptual hash, metadata, and what else the file holds.
+The features are size, perceptual hash, metadata, and the other parts of the file.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 
 from clip_client._encoding import IMAGE_ENCODINGS, EncodedImage, ImageEncoding
+from clip_client._storage.sqlite import StoreError
 from clip_client.dedup.features.perceptual_hash import inner_hash, perceptual_hash
 from clip_client.dedup.features.preview import NEEDS_RAWPY, DecodedPhoto, RawPreview, can_read_raw, raw_preview
 from clip_client.dedup.formats.embedded_parts import RAW_DATA, embedded_parts
 from clip_client.dedup.metadata.summary import read_metadata
 from clip_client.dedup.photo import FEATURE_PARTS, ImageFeatures
-from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.types import RAW
 
 if TYPE_CHECKING:
@@ -28,28 +28,31 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from clip_client._model import ModelInfo
-    from clip_client.dedup.store.parquet_store import ParquetStore
+    from clip_client._storage.parquet_store import ParquetStore
     from clip_client.dedup.store.store import Store
     from preprocess_ensemble.imaging.transform import PreprocessConfig
 
-ALGORITHM: Final = "look-8"
-"""Version of :class:`ImageFeatures`, and its folder in a store: change it with anything that changes their values."""
+ALGORITHM: Final = "look-9"
+"""Version of :class:`ImageFeatures`, and its folder in a store: change it with any change of their values."""
 
 BYTES_ONLY: Final = "BYTES_ONLY"
-"""Code of a RAW file without a readable preview: it is compared by its bytes only, which is no failure."""
+"""Code of a RAW file without a readable preview. It is compared by its bytes only, and is not reported as failed."""
 
 _FLATNESS_SIDE: Final = 64
-"""Pixels. A picture that is flat at this size has no content for a model to compare."""
+"""Longest side, in pixels, at which flatness is measured. A picture that is flat at this size has nothing for a model
+to compare."""
 _FLAT_LEVELS: Final = 3.0
 """Standard deviation, of 255 levels, below which a picture counts as flat. Measured: sensor noise on an even ground
 0.5, a page with one line of text 6, the plainest of the sample photos 10, a clear evening sky 23."""
 
 _HASHES: Final = ("perceptual_hash", "inner_hash")
 _HASH_SIDE: Final = 128
-"""Pixels; four times what the hash is made of, so that a JPEG's scaled decoding leaves no trace in it."""
+"""Side in pixels of the picture from which the hash is made: four times the hash's own size, so that a JPEG's scaled
+decoding leaves no trace in the hash."""
 _DECODED_SIDE: Final = 471
-"""Pixels, the least side of a scaled decode: what a model of 224 pixels needs, so that one decode serves both. It was
-256 in earlier programs, which made the same version: of 132 photos 27 have another hash, by at most 2 bits."""
+"""Least side of a scaled decode, in pixels. A model of 224 pixels needs as much, so one decode serves hash and model.
+Earlier versions decoded to 256 pixels under the same version of the features: 27 of 132 photos have another hash
+there, by at most 2 bits."""
 
 
 def cached_features(store: Store) -> ParquetStore:
@@ -73,7 +76,7 @@ def feature_columns() -> dict[str, pa.DataType]:
 
 
 class FeatureTable:
-    """:class:`ImageFeatures` by content, in columns: as Python objects those of a million photos take gigabytes."""
+    """:class:`ImageFeatures` by content, in columns. As Python objects, a million of them would take gigabytes."""
 
     def __init__(self, contents: Sequence[str], table: pa.Table) -> None:
         """``table`` has the rows of ``contents``, with at least the columns of :func:`feature_columns`."""
@@ -82,7 +85,7 @@ class FeatureTable:
 
     @classmethod
     def read(cls, store: ParquetStore, contents: Sequence[str]) -> Self:
-        """Read the features of contents that all have some. Raises StoreError if they cannot be read any more."""
+        """Read the features of contents that are all in the store. Raises StoreError if they can no longer be read."""
         import pyarrow as pa
 
         found: list[str] = []
@@ -106,7 +109,7 @@ class FeatureTable:
 
 
 def outdated_messages() -> set[str]:
-    """Return the messages of features and refusals that name a missing package which is installed by now."""
+    """Return the messages of features and refusals that ask for a package that is installed by now."""
     from preprocess_ensemble.imaging.formats import outdated_refusals
 
     return outdated_refusals() | ({NEEDS_RAWPY} if can_read_raw() else set())
@@ -119,10 +122,11 @@ def extract_features(
     *,
     is_raw: bool = False,
 ) -> tuple[ImageFeatures, EncodedImage | None]:
-    """Decode an image file once for all; return its features and, with a ``model_input``, what is sent of it.
+    """Decode an image file once; return its features and, with a ``model_input``, the image to send.
 
-    Never raises. A file that cannot be decoded gives features with a ``code``; a RAW file (``is_raw``) without a
-    preview gives :func:`bytes_only_features`. ``keep`` is called with what was decoded, of a RAW file its preview.
+    Never raises. A file that cannot be decoded gives features with a ``code``. A RAW file (``is_raw``) without a
+    preview gives :func:`bytes_only_features`. ``keep`` is called with the decoded picture; for a RAW file, with its
+    preview.
     """
     from preprocess_ensemble.imaging.decode import DecodeError, decode
 
@@ -144,14 +148,14 @@ def extract_features(
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInput:
-    """Reduces decoded photos to the input of a model, to the bytes that the client would send for their files."""
+    """Reduces decoded photos to the input of a model: the same bytes that the client would send for their files."""
 
     config: PreprocessConfig
     encoding: ImageEncoding
 
     @classmethod
     def of(cls, model: ModelInfo) -> Self | None:
-        """Return how photos are reduced for a model; None if the client sends whole files, or has to say what fails."""
+        """Return the reduction for a model; None if the client sends whole files, or if it reports unknown settings."""
         from preprocess_ensemble.imaging.transform import PreprocessConfig
 
         encoding = next((one for one in IMAGE_ENCODINGS.values() if one.id == model.transfer), None)
@@ -164,7 +168,7 @@ class ModelInput:
         return cls(config=config, encoding=encoding)
 
     def encode(self, decoded: DecodedPhoto) -> EncodedImage | None:
-        """Return what is sent of a file; None if it cannot be decoded for the model.
+        """Return the image to send for a file; None if it cannot be decoded for the model.
 
         The file is not decoded again if that would give the same picture.
         """
@@ -189,7 +193,7 @@ def bytes_only_features() -> ImageFeatures:
 
 
 def _features_of(decoded: DecodedPhoto) -> ImageFeatures:
-    """Extract the features of a picture, which is made smaller."""
+    """Extract the features of a picture. The picture is made smaller in place."""
     from preprocess_ensemble.imaging.decode import SCALE_INFO
     from preprocess_ensemble.imaging.formats import identify
 
@@ -219,7 +223,7 @@ def _features_of(decoded: DecodedPhoto) -> ImageFeatures:
 def _is_flat(picture: Image.Image) -> bool:
     """Tell whether a picture has nearly one colour.
 
-    The vectors of such pictures are all alike, so two black frames or blank pages would count as copies.
+    The vectors of such pictures are all alike: two black frames or blank pages would count as copies.
     """
     small = picture.copy()
     small.thumbnail((_FLATNESS_SIDE, _FLATNESS_SIDE))
@@ -228,8 +232,8 @@ def _is_flat(picture: Image.Image) -> bool:
 
 
 def _of_raw_file(data: bytes, raw: RawPreview, features: ImageFeatures) -> ImageFeatures:
-    """Return the features of a RAW file, with those of its preview, and with the size of the sensor."""
-    # Pillow reads the EXIF of most RAW files, which are TIFF files; for the others the preview has a copy of it.
+    """Return the features of a RAW file: those of its preview, with the file's own metadata and the sensor's size."""
+    # Pillow reads the EXIF of most RAW files, which are TIFF files. For other files the preview has a copy of it.
     capture_time, metadata = read_metadata(data)
     if capture_time.taken_ms is None:
         capture_time, metadata = features.capture_time, features.metadata

@@ -13,19 +13,20 @@ if TYPE_CHECKING:
 _SIDE: Final = 32
 """Pixels of the small grey picture that is hashed."""
 _FREQUENCIES: Final = 8
-"""The lowest ones per direction; 8 x 8 make the bits."""
+"""Number of the lowest frequencies in each direction; 8 x 8 of them make the bits."""
 _COSINES: Final[NDArray[np.float64]] = np.cos(np.pi / _SIDE * np.outer(np.arange(_FREQUENCIES), np.arange(_SIDE) + 0.5))
-"""DCT-II without a norm, which no comparison of coefficients needs: (frequencies, pixels)."""
+"""DCT-II, (frequencies, pixels), not normalized: comparing coefficients does not need it."""
 _PLAIN_LEVELS: Final = 12
-"""Levels of 255 by which a line of a plain border may differ from the outermost one: encoders leave 6."""
+"""Levels of 255 by which a line of a plain border may differ from the outermost line: encoders leave 6."""
 _LEAST_INSIDE: Final = 0.4
-"""Of a side: less is no picture with a border, but a spot on a plain ground."""
+"""Least share of a side inside a border; less is a spot on a plain ground."""
 _DECIMALS: Final = 6
-"""Far above the noise of rounding, which would decide the bits of coefficients that are zero, as in a gradient."""
+"""Decimals of a coefficient. Without rounding, floating-point noise would decide the bits of coefficients that are
+zero, as in a gradient."""
 
 
 def perceptual_hash(image: Image.Image) -> int:
-    """Return the pHash of a picture as a number of 64 bits: which of the lowest frequencies are above their median.
+    """Return the pHash of a picture, 64 bits: each says whether one of the lowest frequencies is above their median.
 
     Zauner, "Implementation and Benchmarking of Perceptual Image Hash Functions" (2010). The bits are those of the
     package ImageHash, which needs SciPy.
@@ -38,9 +39,9 @@ def perceptual_hash(image: Image.Image) -> int:
 
 
 def inner_hash(image: Image.Image) -> int:
-    """Return the pHash of what lies within a plain border, so that a copy with a border resembles its original.
+    """Return the pHash of the picture inside a plain border, so that a copy with a border resembles its original.
 
-    0 if no two opposite sides of the picture have one.
+    0 unless two opposite sides of the picture have a border.
     """
     levels = np.asarray(image.convert("L"), dtype=np.int16)
     top, bottom = _border(levels)
@@ -52,7 +53,10 @@ def inner_hash(image: Image.Image) -> int:
 
 
 def _border(lines: NDArray[np.int16]) -> tuple[int, int]:
-    """Return where the inside begins and ends: 0 and all of the ``lines`` (lines, pixels) if a side has no border."""
+    """Return the first line inside the border and the line after the last. ``lines`` is (lines, pixels).
+
+    The inside is all lines if either end has no border.
+    """
     starts = []
     for some in (lines, lines[::-1]):
         is_plain = (np.abs(some - np.median(some[0])) <= _PLAIN_LEVELS).all(axis=1)

@@ -1,4 +1,4 @@
-"""The hash of a picture's pixels at full size, which tells whether two files show exactly the same."""
+"""The hash of a picture's pixels at full size, equal for files that show exactly the same picture."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from clip_client._storage.sqlite import StoreError
 from clip_client.dedup.files.reading import PLAIN_READER, PhotoReader, read_content
 from clip_client.dedup.formats.encoding import read_pixels
-from clip_client.dedup.store.sqlite import StoreError
 
 if TYPE_CHECKING:
     from clip_client.dedup.store.store import Store
 
-PIXELS: Final = "pixels-9"
-"""Version of :func:`pixel_hash`, and its folder in a store: change it with anything that changes a hash."""
+PIXELS: Final = "pixels-10"
+"""Version of :func:`pixel_hash`, and its folder in a store: change it with any change of a hash."""
 
 
 def pixel_hashes(
     paths: Mapping[str, str], store: Store, reader: PhotoReader = PLAIN_READER
 ) -> tuple[dict[str, str], int]:
-    """Return content -> pixel hash, and the number of files that had to be decoded for it.
+    """Return (content -> pixel hash, number of files that had to be decoded).
 
     ``paths`` maps the SHA-256 of each content to a file that holds it. The hash is empty if the pixels cannot be
-    decoded, if the file holds more than they show, or if the file has changed meanwhile.
+    decoded, if the file holds more than its pixels, or if the file has changed meanwhile.
     """
     import pyarrow as pa
 
@@ -56,12 +56,12 @@ def pixel_hashes(
 def pixel_hash(data: bytes) -> str:
     """Return the SHA-256 (hexadecimal) of the pixels at full size, after the EXIF orientation, and their colour space.
 
-    Copies with equal pixels move without asking, so equal numbers are not enough: another ICC profile makes them other
-    colours. Profiles must be equal byte for byte, and a file without one equals only files without one. Transparency
-    and all bits of each channel belong to the pixels.
+    Copies with equal pixels move without asking, so equal numbers are not enough: with another ICC profile they are
+    other colours. Profiles must be equal byte for byte, and a file without a profile equals only files without one.
+    Transparency and all bits of each channel belong to the pixels.
 
-    The hash is empty if the pixels cannot be decoded, and if these are not all that the file shows, as of an animation.
-    This decodes at full size, so call it only for files that may have a copy.
+    The hash is empty if the pixels cannot be decoded, or if the file shows more than these pixels, such as an
+    animation. This function decodes at full size, so call it only for files that may have a copy.
     """
     encoding, pictures = read_pixels(data)
     if encoding is None or not pictures:

@@ -1,7 +1,7 @@
 """The decoded picture of a photo, small copies of it, and the picture inside a RAW file.
 
-That picture is a JPEG that the camera made from its sensor data; LibRaw reads it, through rawpy. Without rawpy, or in
-a file without such a picture, only the bytes can be compared.
+The picture inside a RAW file is a JPEG that the camera made from its sensor data; LibRaw reads it, through rawpy. If
+the file has no such picture, or rawpy is missing, only the bytes of RAW files can be compared.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from clip_client._files import FailedFile
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.files.reading import read_file
-from clip_client.dedup.types import FailedFile
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -22,25 +22,26 @@ if TYPE_CHECKING:
 NEEDS_RAWPY: Final = "Previews in RAW files are read by rawpy: pip install 'clip-triton[raw]'."
 
 _ORIENTATIONS: Final = (1, 2, 4, 3, 5, 8, 6, 7)
-"""EXIF's orientation by LibRaw's ``flip``: 1 mirrors left to right, 2 top to bottom, and 4 swaps rows and columns."""
+"""EXIF's orientation for each value of LibRaw's ``flip``. Its bit 1 mirrors left to right, bit 2 mirrors top to bottom,
+and bit 4 swaps rows and columns."""
 
 
 class DecodedPhoto(NamedTuple):
-    """An image file and its picture, at least as large as was asked of the decoder; read by all that need a picture."""
+    """An image file and its picture, decoded once for its hash, the model and the alignment."""
 
     data: bytes
     picture: Image.Image
     at_least: tuple[int, int]
-    """(height, width)"""
+    """(height, width) in pixels that the decoder was asked for."""
 
 
 class RawPreview(NamedTuple):
     """The preview in a RAW file, and the size of the photo."""
 
     data: bytes
-    """An image file, turned as the camera was held, or with an EXIF orientation that says how."""
+    """An image file, upright or with an EXIF orientation."""
     width: int
-    """Of the photo, in pixels, after the EXIF orientation."""
+    """Width of the photo in pixels, after the EXIF orientation."""
     height: int
 
 
@@ -51,9 +52,9 @@ def thumbnail(path: str, max_side: int) -> bytes | None:
 
 
 def small_jpeg(path: str, data: bytes, max_side: int, **options: Any) -> bytes | None:
-    """Return a photo, of a RAW file its preview, as an upright JPEG with no side longer than ``max_side``.
+    """Return a photo as an upright JPEG whose sides have at most ``max_side`` pixels; for a RAW file, its preview.
 
-    ``data`` is what the file at ``path`` holds, and ``options`` are those of Pillow. None if it cannot be decoded.
+    ``data`` is the content of the file at ``path``, and ``options`` go to Pillow. None if it cannot be decoded.
     """
     from preprocess_ensemble.imaging.decode import DecodeError, decode
 
@@ -73,7 +74,7 @@ def can_read_raw() -> bool:
 
 
 def picture_file(path: str, data: bytes) -> bytes:
-    """Return the image file with the picture of what the file at ``path`` holds: of a RAW file its preview, if any."""
+    """Return the image file to decode for the file at ``path``: for a RAW file its preview, if any, else ``data``."""
     preview = raw_preview(data) if is_raw(path) else None
     return data if preview is None else preview.data
 
@@ -88,10 +89,10 @@ def raw_preview(data: bytes) -> RawPreview | None:
     try:
         with rawpy.imread(io.BytesIO(data)) as raw:
             preview, sizes = raw.extract_thumb(), raw.sizes
-    except Exception:  # rawpy has an exception for each of LibRaw's errors, and damaged files raise others
+    except Exception:  # rawpy has an exception for each of LibRaw's errors, and damaged files raise further ones
         return None
     width, height = (sizes.height, sizes.width) if sizes.flip & 4 else (sizes.width, sizes.height)
-    if preview.format == rawpy.ThumbFormat.JPEG:  # LibRaw writes the orientation into one that does not have it
+    if preview.format == rawpy.ThumbFormat.JPEG:  # LibRaw adds a missing orientation
         return RawPreview(bytes(preview.data), width, height)
     file, pixels = io.BytesIO(), np.asarray(preview.data)  # uint8 (H, W, 3), as the sensor lies
     exif = Image.Exif()

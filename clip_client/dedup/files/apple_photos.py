@@ -1,7 +1,6 @@
 """Reads libraries of Apple Photos through osxphotos, on any system, and never writes to them.
 
-Photos renames its originals. Its database says which photos are in the trash, which are only in iCloud and which files
-belong together. So a library is never walked like a folder.
+Only the database of a library says which photos are in the trash or in iCloud, and which files belong together.
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from clip_client._files import FailedFile
 from clip_client.dedup.files.file_types import EDITED, FILM
-from clip_client.dedup.types import RAW, Companion, FailedFile, LibraryPhoto
+from clip_client.dedup.types import RAW, Companion, LibraryPhoto
 
 _NOT_INSTALLED: Final = (
     "This is a library of Apple Photos, and nothing in it was compared. osxphotos can read it: "

@@ -1,9 +1,9 @@
-"""Which files belong to a photo, by their names: one rule for the search, the verdict, the move and the purge.
+"""Files that belong to a photo by their names: one rule for the search, the verdict, the move and the purge.
 
 A file belongs to a photo if its name continues the photo's name (``a.jpg.xmp``), or the photo's name up to its ending
 (``a.mov``, ``a.docx``, and ``a.MP`` of ``a.MP.jpg``). The photo with the longest such name counts. Further spellings
-are those of darktable (``a_01.jpg.xmp``), of films that Photos exports (``a_3.mov``), of macOS (``._a.jpg``), and of
-Google Takeout, which cuts names off and moves their counters. What belongs to a RAW file belongs to its photo, too.
+are those of darktable, Photos and iOS (:data:`_INSERTED`), of macOS (``._a.jpg``), and of Google Takeout, which cuts
+names off and moves their counters. What belongs to a RAW file belongs to its photo, too.
 """
 
 from __future__ import annotations
@@ -31,8 +31,12 @@ from clip_client.dedup.files.file_types import (
 from clip_client.dedup.types import RAW, Companion
 
 _OTHER_CASE: Final = str.maketrans(string.ascii_letters, string.ascii_letters.swapcase())
-_INSERTED: Final = {".xmp": re.compile(r"_\d\d+(?=\.[^.]+$)"), ".mov": re.compile("_3$")}
-"""Ending of a companion -> what darktable and Photos insert into the photo's name."""
+_INSERTED: Final = {
+    ".xmp": re.compile(r"_\d\d+(?=\.[^.]+$)"),
+    ".mov": re.compile("_3$"),
+    ".aae": re.compile(r"(?<=^IMG_)O(?=\d)", re.IGNORECASE),
+}
+"""Ending of a companion -> what darktable, Photos and iOS insert into the photo's name."""
 _TAKEOUT: Final = re.compile(r"(?P<title>.*?)(?P<counter>(?:\(\d+\))?)\.json", re.DOTALL | re.IGNORECASE)
 _TAKEOUT_ENDING: Final = "supplemental-metadata"
 _LEAST_CUT: Final = 44
@@ -133,27 +137,22 @@ def companions(photos: Iterable[str]) -> dict[str, tuple[Companion, ...]]:
     for folder, inside in folders.items():
         names = FolderNames(folder, _files_in(folder), {os.path.basename(photo) for photo in inside})
         for photo in inside:
-            own = {
-                os.path.join(folder, name): tuple(os.path.join(folder, one) for one in others)
-                for name, others in names.of(os.path.basename(photo))
-            }
+            own = dict(names.of(os.path.basename(photo)))
             if own:
                 found[photo] = tuple(
-                    Companion(path=path, kind=companion_kind(path), others=own[path])
-                    for path in sorted(own, key=os.fsencode)
+                    Companion(
+                        path=os.path.join(folder, name),
+                        kind=companion_kind(name),
+                        others=tuple(os.path.join(folder, one) for one in own[name]),
+                    )
+                    for name in sorted(own, key=os.fsencode)
                 )
     return found
 
 
-def what_would_be_lost(duplicate: Iterable[Companion], kept: Iterable[Companion]) -> str:
-    """Return the first kind of companion that the duplicate has and the kept photo lacks; empty if none."""
-    kinds = {companion.kind for companion in kept}
-    return next((companion.kind for companion in duplicate if companion.kind not in kinds), "")
-
-
 def differing_companion(
     duplicate: Iterable[Companion],
-    kept: Iterable[Companion],
+    kept: Collection[Companion],
     hash_of: Callable[[str], str],
     says_all: Callable[[str, str], bool] = lambda other, one: True,
 ) -> str:
@@ -162,26 +161,19 @@ def differing_companion(
     ``hash_of`` is called only for files of equal size, and ``says_all`` only for those of equal content: it tells
     whether the first path has all attributes of the second.
     """
-    others = list(kept)
-
-    def is_held(one: Companion) -> bool:
-        return any(_is_copy(one, other, hash_of) and says_all(other.path, one.path) for other in others)
-
-    return next((one.kind for one in duplicate if not is_held(one)), "")
+    for one in duplicate:
+        if not any(_is_copy(one, other, hash_of) and says_all(other.path, one.path) for other in kept):
+            return one.kind
+    return ""
 
 
 def _is_copy(one: Companion, other: Companion, hash_of: Callable[[str], str]) -> bool:
-    size = _size(one.path)
-    if one.kind != other.kind or size is None or size != _size(other.path):
-        return False
-    sha256 = hash_of(one.path)
-    return size == 0 or (bool(sha256) and sha256 == hash_of(other.path))
-
-
-def _size(path: str) -> int | None:
     with suppress(OSError):
-        return os.stat(path).st_size
-    return None
+        size = os.stat(one.path).st_size
+        if one.kind == other.kind and size == os.stat(other.path).st_size:
+            sha256 = hash_of(one.path)
+            return size == 0 or (bool(sha256) and sha256 == hash_of(other.path))
+    return False
 
 
 def _files_in(folder: str) -> list[str]:
@@ -204,9 +196,9 @@ def _stem(name: str) -> str:
 
 
 def _bases(name: str, kind: str) -> Iterator[str]:
-    """Yield what the name of the photo may be, with or without its ending, the longest first.
+    """Yield possible names of the photo, with or without its ending, the longest first.
 
-    A name such as ``2019.12.24 1.mov`` does not belong to ``2019.jpg``: of films and RAW files one ending counts.
+    Only one ending of a film or RAW file counts: ``2019.12.24 1.mov`` does not belong to ``2019.jpg``.
     """
     if kind != RAW:
         yield name

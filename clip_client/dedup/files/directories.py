@@ -1,8 +1,7 @@
-"""Which file or folder a path names, whatever the path is; sets of folders; and folders that cannot be written to."""
+"""The file or folder that a path names, whatever the path is; sets of folders; folders that cannot be written to."""
 
 from __future__ import annotations
 
-import errno
 import functools
 import os
 from collections.abc import Iterable
@@ -12,10 +11,9 @@ FileIdentity: TypeAlias = tuple[int, int | str]
 
 
 class DirectorySet:
-    """A set of folders, and of single files.
+    """A set of folders, and of single files, by device and inode.
 
-    A folder has several names: through links, through mounts, in another case on some file systems. A search may find
-    a file under one of them while the user has named another, so folders are compared by device and inode.
+    A folder has several names: through links, through mounts, in another case on some file systems.
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
@@ -36,19 +34,15 @@ class DirectorySet:
 
 
 def identity_of(path: str, status: os.stat_result) -> FileIdentity:
-    """Return what all names of a file have in common; ``status`` is its ``os.stat``.
+    """Return device and inode of a file, which all its names have in common; ``status`` is its ``os.stat``.
 
-    It is the inode on its device. Some network drives of Windows number no files, so that all have 0: there it is the
-    path without links.
+    Some network drives of Windows number no files, so that all have 0: there it is the path without links.
     """
     return status.st_dev, status.st_ino or os.path.normcase(os.path.realpath(path))
 
 
 def is_same_file(path: str, other: str) -> bool:
-    """Tell whether two paths name one file, which ``os.path.samefile`` cannot where files have no inodes.
-
-    Raises OSError.
-    """
+    """Tell whether two paths name one file, even where files have no inodes. Raises OSError."""
     return identity_of(path, os.stat(path)) == identity_of(other, os.stat(other))
 
 
@@ -61,27 +55,6 @@ def why_read_only(folder: str) -> str:
     except OSError as error:
         return f"folder cannot be read ({error.strerror})"
     return "" if os.access(folder, os.W_OK | os.X_OK) else "folder is read-only for you"
-
-
-def is_mount(path: str, status: os.stat_result) -> bool:
-    """Tell whether something is mounted on the regular file at ``path``; ``status`` is its ``os.lstat``.
-
-    On overlayfs a file may have the device of the layer that holds it, and its folder always has another one. Both then
-    have the same file system. Raises OSError.
-    """
-    folder = os.path.dirname(path) or os.curdir
-    if status.st_dev == os.stat(folder).st_dev:
-        return False
-    return not hasattr(os, "statvfs") or os.statvfs(path).f_fsid != os.statvfs(folder).f_fsid
-
-
-def is_name_too_long(path: str) -> bool:
-    """Tell whether the system takes no file at ``path``, because the path or its last name is too long for it."""
-    try:
-        os.lstat(path)
-    except OSError as error:
-        return error.errno == errno.ENAMETOOLONG
-    return False
 
 
 def _identity(path: str) -> FileIdentity | None:

@@ -1,4 +1,4 @@
-"""What a file is by its name alone: a photo, a RAW file, a film, a sidecar."""
+"""Kinds of files by their names alone: photos, RAW files, films, sidecars."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ PHOTO_SUFFIXES: Final = frozenset(
     ".avif .bmp .gif .heic .heif .hif .jfif .jp2 .jpe .jpeg .jpg .jxl .mpo .pbm .pgm .png .pnm .ppm .qoi .tif .tiff "
     ".webp".split(),
 )
-"""Endings of photos, in upper or lower case. A file that the user names is a photo whatever its ending is.
-
-HEIC and JPEG XL are included although not every server reads them, so that a report lists what cannot be read.
-"""
+"""Endings of photos, in upper or lower case. A file that the user names is a photo whatever its ending is. HEIC and
+JPEG XL are included although not every server reads them, so that a report lists what cannot be read."""
 
 RAW_SUFFIXES: Final = frozenset(
     ".3fr .arw .cr2 .cr3 .crw .dcr .dng .erf .fff .gpr .iiq .kdc .mef .mos .mrw .nef .nrw .orf .pef .raf .raw .rw2 "
@@ -26,9 +24,9 @@ FILM: Final = "film"
 SIDECAR: Final = "sidecar"
 EDITED: Final = "edited version"
 RESOURCE_FORK: Final = "resource fork"
-"""What macOS writes as ``._a.jpg`` to drives of other systems: the tags and comments of ``a.jpg``."""
+"""Tags and comments of ``a.jpg``, which macOS writes as ``._a.jpg`` to drives of other systems."""
 OTHER: Final = "file of its name"
-"""Nobody here knows what the file is to the photo, so neither of them moves."""
+"""A file of unknown purpose: the photo of its name does not move."""
 
 PICTURES: Final = frozenset({RAW, FILM})
 """Kinds of companions that hold a picture."""

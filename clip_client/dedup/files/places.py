@@ -1,8 +1,7 @@
 """Folders that belong to another program or to the system: recycle bins, snapshots, libraries and caches.
 
-One rule holds for all of them: nothing in them moves. Of two kinds, one lasts: the originals in a library are searched
-and kept like other photos. All else vanishes by itself or can be made again, so it is searched only if a person names
-it, and a file in it is never kept in place of a file elsewhere.
+Nothing in them moves. The originals in a library last: they are searched and kept like other photos. All else vanishes
+by itself or can be made again. So it is searched only if a person names it, and never kept in place of another file.
 """
 
 from __future__ import annotations
@@ -20,13 +19,12 @@ class Place(NamedTuple):
     """A kind of folder."""
 
     what: str
-    """For people, such as ``"a recycle bin"``."""
     is_lasting: bool = False
     """Its files stay until a person deletes them."""
 
 
 READ_ONLY: Final = "a folder that you cannot write to"
-"""Where a photo is in no :class:`Place`, but may be in a snapshot of an unknown name."""
+"""Name of a folder that is not a :class:`Place`, but may be in a snapshot of an unknown name."""
 
 
 def _is_immich(folder: str) -> bool:

@@ -6,13 +6,14 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from io import FileIO
 from typing import Final, TypeAlias, TypeVar
 
+from clip_client._files import FailedFile
 from clip_client.dedup.text import why_unreadable
-from clip_client.dedup.types import FailedFile, PhotoFile
+from clip_client.dedup.types import PhotoFile
 from preprocess_ensemble.cores import usable_cores
 
 Read = TypeVar("Read")
@@ -20,9 +21,9 @@ ReadFile: TypeAlias = Callable[[str], tuple[PhotoFile, bytes] | FailedFile]
 
 
 _DATALESS: Final = 0x40000000
-"""``SF_DATALESS`` of macOS, in ``st_flags``: the content of a file is only in the cloud."""
 _RECALLED: Final = stat.FILE_ATTRIBUTE_OFFLINE | 0x40000 | 0x400000
-"""The same in ``st_file_attributes`` of Windows: ``OFFLINE``, ``RECALL_ON_OPEN``, ``RECALL_ON_DATA_ACCESS``."""
+"""Signs of a file whose content is only in the cloud: ``SF_DATALESS`` in ``st_flags`` of macOS; ``OFFLINE``,
+``RECALL_ON_OPEN`` and ``RECALL_ON_DATA_ACCESS`` in ``st_file_attributes`` of Windows."""
 
 
 def is_only_in_cloud(status: os.stat_result) -> bool:
@@ -34,8 +35,8 @@ def is_only_in_cloud(status: os.stat_result) -> bool:
 def open_file(path: str) -> FileIO:
     """Open a regular file for reading, without a buffer. Raises OSError, or ValueError for a path with a null byte.
 
-    A file that is only in the cloud is not opened, because the system would download it. A path that has become a FIFO
-    since it was found does not block. The access time stays as it is if the system allows that.
+    The system downloads no file that is only in the cloud. A path that has become a FIFO since it was found does not
+    block. The access time stays as it is if the system allows that.
     """
     # Some systems lack some of these flags.
     names = ("O_NONBLOCK", "O_BINARY", "O_CLOEXEC")
@@ -58,7 +59,7 @@ def read_file(path: str) -> tuple[PhotoFile, bytes] | FailedFile:
 
 
 def hash_file(path: str) -> tuple[PhotoFile, str] | FailedFile:
-    """Do the same with the SHA-256 of the content, in hexadecimal: a file of any size is read in pieces."""
+    """Return the SHA-256 of a file of any size, in hexadecimal, in place of the content from :func:`read_file`."""
     return _read(path, lambda file: hashlib.file_digest(file, "sha256").hexdigest())
 
 
@@ -96,20 +97,9 @@ def has_sha256(path: str, sha256: str) -> bool:
     return bool(sha256) and sha256_of(path) == sha256
 
 
-def hash_files(paths: Iterable[str]) -> dict[str, str]:
-    """Return path -> SHA-256 of each file. Raises OSError, whose text is a sentence for people, for one that fails."""
-    found = {}
-    for path in paths:
-        hashed = hash_file(path)
-        if isinstance(hashed, FailedFile):
-            raise OSError(f"{path}: {hashed.message}")
-        found[path] = hashed[1]
-    return found
-
-
 @dataclass(frozen=True, kw_only=True)
 class PhotoReader:
-    """How the photos of a search are read again, to decode them."""
+    """A way to read the photos of a search again, to decode them."""
 
     read: ReadFile = read_file
     threads: int = field(default_factory=usable_cores)

@@ -1,7 +1,6 @@
 """Finds the photos below the paths that the user names.
 
-A scan opens no photo, because opening a FIFO or a device could block. Of files that are not called like photos it opens
-some, to tell how many of them are photos.
+A scan opens no photo, because a FIFO or a device could block. It opens some of the other files, to count images there.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+from clip_client._files import FailedFile
 from clip_client.dedup.files.apple_photos import is_library, read_library
 from clip_client.dedup.files.companions import FolderNames
 from clip_client.dedup.files.directories import FileIdentity, identity_of
@@ -24,15 +24,7 @@ from clip_client.dedup.files.file_types import OTHER, RAW_SUFFIXES, companion_ki
 from clip_client.dedup.files.places import named_place
 from clip_client.dedup.files.reading import is_only_in_cloud, open_file
 from clip_client.dedup.text import counted, why_unreadable
-from clip_client.dedup.types import (
-    PREVIEW_NAME,
-    PREVIEWS_MARK,
-    QUARANTINE_NAME,
-    FailedFile,
-    LibraryPhoto,
-    Links,
-    PhotoFile,
-)
+from clip_client.dedup.types import PREVIEW_NAME, PREVIEWS_MARK, QUARANTINE_NAME, LibraryPhoto, Links, PhotoFile
 
 _KINDS: Final = (
     (stat.S_ISFIFO, "a FIFO"),
@@ -41,35 +33,26 @@ _KINDS: Final = (
     (stat.S_ISBLK, "a block device"),
 )
 
-_BY_ITSELF: Final = 0
-_BY_NAMED_LINK: Final = 1
-_BY_FOUND_LINK: Final = 2
-"""How a folder was reached, in the order of walking: folders that no link leads to come first, so that a file is listed
-under its own name; then links that the user named, then links that the walk found."""
+_BY_ITSELF, _BY_NAMED_LINK, _BY_FOUND_LINK = range(3)
+"""Ways to a folder in the order of walking. Folders come first, so that a file is listed under its own name; then links
+that the user named, then links that the walk found."""
 
 _IN_CLOUD: Final = (
     "It is only in the cloud, and a search downloads nothing: make it available on this device, and search again."
 )
-_NO_ENDING: Final = "no ending"
-_OTHER_ENDINGS: Final = "other endings"
-"""For names whose last dot does not begin an ending, such as ``"letter to Dr. Who"``."""
 _ENDING: Final = re.compile(r"\.\w{1,10}")
-_FIRST_BYTES: Final = 512
 _MOST_OPENED: Final = 10_000
-"""On a network share each file takes about a millisecond."""
+"""Each takes about a millisecond on a network share."""
 _QUARANTINED: Final = "It is in the quarantine; bring it back with: clip-client undo."
-_UNREAD_IMAGES: Final = frozenset({"HEIC", "JPEG XL"})
-"""Formats of photos that only some installations read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scan:
-    """What :func:`scan` found."""
+    """Outcome of :func:`scan`; lists are in the order of their paths' bytes."""
 
     files: tuple[PhotoFile, ...]
-    """Regular files in the order of their paths' bytes; a file with several names is listed once."""
+    """Regular files; a file with several names is listed once."""
     failed: tuple[FailedFile, ...]
-    """Paths that cannot be read or are no regular files, in the same order."""
     in_libraries: Mapping[str, LibraryPhoto] = field(default_factory=dict)
     """Path -> photo, for those of ``files`` that are in a library of Apple Photos."""
     links: Links = field(default_factory=Links)
@@ -94,20 +77,21 @@ def scan(
     raw: bool = False,
     on_progress: Callable[[int], None] | None = None,
 ) -> Scan:
-    """Find the photos in ``paths``, which are files and folders.
+    """Find the photos in ``paths``, which are files and folders; failures are returned with their reasons.
 
-    A folder is searched with everything below it, including other file systems mounted there unless
-    ``one_file_system``. A library of Apple Photos is read by :func:`~clip_client.dedup.files.apple_photos.read_library`
-    instead. With ``raw``, a RAW file is a photo if no photo with its name is beside it. Names that begin with a dot are
-    skipped unless ``include_hidden`` is set or ``paths`` contains them; the quarantine, also behind a link, and the
-    previews of a page are always skipped. Links to files are followed. Links to folders are followed with
-    ``follow_links``, or if ``paths`` contains them, but never back to a folder above the link. A place that does not
-    last (:mod:`~clip_client.dedup.files.places`), such as a recycle bin, is searched only if ``paths`` contains it. A
-    file that is only in the cloud is a failure, and is not opened. A file with several names (hard links, links,
-    overlapping ``paths``) is listed once: under its name in Photos, else under a name without a link, then under the
-    first in order. :attr:`Scan.links` says what the links mean for moving files. Failures are listed with their
-    reasons. Raises TypeError for an element that is no path. ``on_progress`` is called after each folder with the
-    number of files.
+    - Folders are searched with everything below them, including other file systems unless ``one_file_system``.
+    - Libraries of Apple Photos are read by :func:`~clip_client.dedup.files.apple_photos.read_library`.
+    - With ``raw``, a RAW file is a photo if no photo with its name is beside it.
+    - Names that begin with a dot are skipped unless ``include_hidden`` is set or ``paths`` contains them.
+    - The quarantine, even behind a link, and the previews of a page are always skipped.
+    - Places that do not last (:mod:`~clip_client.dedup.files.places`) are searched only if ``paths`` contains them.
+    - Links to files are followed. Links to folders are followed with ``follow_links``, or if ``paths`` contains them,
+      but never back to a folder above the link.
+    - A file with several names is listed under its name in Photos, else under a name without a link, else under the
+      first name in order.
+
+    ``on_progress`` is called after each folder with the number of files. Raises TypeError for an element of another
+    type than a path.
     """
     if isinstance(paths, str | os.PathLike):  # a string is an iterable of paths too, and one may be "/"
         paths = [paths]
@@ -122,10 +106,8 @@ def scan(
     walk.run(on_progress or (lambda found: None))
     walk.list_passed()
     return Scan(
-        files=tuple(sorted((file for _, file in walk.names.values()), key=lambda file: os.fsencode(file.path))),
-        failed=tuple(
-            sorted((*walk.failed.values(), *walk.failed_in_libraries), key=lambda failure: os.fsencode(failure.path))
-        ),
+        files=tuple(sorted((file for _, file in walk.names.values()), key=_path_bytes)),
+        failed=tuple(sorted((*walk.failed.values(), *walk.failed_in_libraries), key=_path_bytes)),
         in_libraries=walk.in_libraries,
         links=Links(
             by_target=walk.links,
@@ -134,6 +116,10 @@ def scan(
         roots=tuple(sorted(roots, key=os.fsencode)),
         skipped=dict(sorted(walk.skipped.items(), key=lambda item: (-item[1], item[0]))),
     )
+
+
+def _path_bytes(found: PhotoFile | FailedFile) -> bytes:
+    return os.fsencode(found.path)
 
 
 @dataclass(kw_only=True)
@@ -154,13 +140,12 @@ class _Walk:
     known_endings: frozenset[str] = field(default_factory=lambda: frozenset(mimetypes.MimeTypes().types_map[True]))
     opened: int = 0
     """Skipped files that were opened to read their first bytes."""
-    waiting: list[tuple[int, bytes, str, int, str]] = field(default_factory=list)
-    """A heap of folders to walk: how each was reached, its path as bytes and as text, the device of the start, and what
-    place the folder above it is in."""
+    waiting: list[tuple[int, bytes, int, str]] = field(default_factory=list)
+    """A heap of folders to walk: way there, path, device of the start, place of the folder above."""
     named: set[FileIdentity] = field(default_factory=set)
     """Folders that the user named."""
     passed: dict[str, list[str]] = field(default_factory=dict)
-    """What a place is -> the folders of that kind that were not searched."""
+    """Kind of a place -> folders that were not searched."""
     walked: set[FileIdentity] = field(default_factory=set)
     """Folders that were walked; none is walked twice, so the walk ends."""
 
@@ -180,20 +165,21 @@ class _Walk:
     def run(self, on_progress: Callable[[int], None]) -> None:
         """Walk the folders and those below them."""
         while self.waiting:
-            reached, _name, folder, device, above = heapq.heappop(self.waiting)
+            reached, path, device, above = heapq.heappop(self.waiting)
+            folder = os.fsdecode(path)
             with self.failing(folder):
                 self._enter(folder, device, reached, above)
             on_progress(len(self.names))
 
     def list_passed(self) -> None:
-        """List one folder of each kind that was not searched: there may be one beside every photo."""
+        """List one folder of each kind that was not searched; there may be one beside every photo."""
         for what, folders in self.passed.items():
             first, *others = sorted(folders, key=os.fsencode)
             more = f"; {counted(len(others), 'more such folder')} passed over" if others else ""
             self._fail(first, f"Files in {what} are searched only if you name their folder{more}.")
 
     def _walk_later(self, path: str, *, device: int, reached: int, above: str = "") -> None:
-        heapq.heappush(self.waiting, (reached, os.fsencode(path), path, device, above))
+        heapq.heappush(self.waiting, (reached, os.fsencode(path), device, above))
 
     def _enter(self, folder: str, device: int, reached: int, above: str) -> None:
         """Add the entries of one folder."""
@@ -268,12 +254,10 @@ class _Walk:
         if is_only_in_cloud(status):
             self._fail(path, _IN_CLOUD)
             return
-        name = (is_by_link, PhotoFile.of(path, status))
-        identity = identity_of(path, status)
+        name, identity = (is_by_link, PhotoFile.of(path, status)), identity_of(path, status)
         known = self.names.get(identity, name)
-        if known[1].path in self.in_libraries:
-            return
-        self.names[identity] = min(name, known, key=lambda item: (item[0], os.fsencode(item[1].path)))
+        if known[1].path not in self.in_libraries:
+            self.names[identity] = min(name, known, key=lambda item: (item[0], _path_bytes(item[1])))
 
     def _take_library(self, library: str) -> None:
         """Add the photos of a library of Apple Photos, under their paths in the library."""
@@ -288,12 +272,10 @@ class _Walk:
                 self.in_libraries[photo.path] = photo
 
     def _skip(self, path: str, *, can_open: bool) -> None:
-        """Count a regular file by its ending, and by its format if it is an image with an unknown ending.
-
-        Such an image is called ``photo.jpg_large`` or ``photo.dat``.
-        """
+        """Count a file by its ending, and by its format if it is an image such as ``photo.jpg_large``."""
         ending = suffix_of(os.path.basename(path))
-        kind = _NO_ENDING if not ending else ending if _ENDING.fullmatch(ending) else _OTHER_ENDINGS
+        # The last dot of "letter to Dr. Who" does not begin an ending.
+        kind = "no ending" if not ending else ending if _ENDING.fullmatch(ending) else "other endings"
         if can_open and ending not in self.known_endings | RAW_SUFFIXES and self.opened < _MOST_OPENED:
             self.opened += 1
             if image_format := _image_format(path):
@@ -323,7 +305,8 @@ def _image_format(path: str) -> str:
 
     try:
         with open_file(path) as file:
-            known = identify(file.read(_FIRST_BYTES))
+            known = identify(file.read(512))
     except OSError:
         return ""
-    return known.name if known is not None and (known.readable or known.name in _UNREAD_IMAGES) else ""
+    # Only some installations read HEIC and JPEG XL.
+    return known.name if known is not None and (known.readable or known.name in ("HEIC", "JPEG XL")) else ""

@@ -1,1 +1,1 @@
-"""How a file stores its picture, and what it holds besides."""
+"""The storage of a picture in its file, and what the file holds besides."""

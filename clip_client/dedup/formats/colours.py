@@ -1,6 +1,6 @@
-"""Which colours a file can show: the primaries of its colour profile, measured, and whether another file has them all.
+"""Colours that a file can show, by the primaries in its colour profile, and whether another file has them all.
 
-Two profiles of one space differ from vendor to vendor, and a name says nothing: the primaries in the profile do.
+Two profiles of one space differ from vendor to vendor, and a name says nothing.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from preprocess_ensemble.imaging.containers.container import Layout
 
 _TOLERANCE: Final = 0.01
-"""In CIE xy. The sRGB profiles of HP, Google, Artifex, Facebook and LittleCMS are within 0.003 of each other; the red
-of sRGB and of Display P3 are 0.04 apart."""
+"""CIE xy. The sRGB profiles of HP, Google, Artifex, Facebook and LittleCMS are within 0.003 of each other; the red of
+sRGB and of Display P3 are 0.04 apart."""
 
 _D50: Final = (0.3457, 0.3585)
 """White of the colours in profiles: ICC.1:2022, section 7.2.16."""
@@ -30,8 +30,7 @@ _RGB_709: Final = (0.64, 0.33, 0.3, 0.6, 0.15, 0.06)
 _CODED: Final = {
     1: (_D65, _RGB_709),
     5: (_D65, (0.64, 0.33, 0.29, 0.6, 0.15, 0.06)),
-    6: (_D65, (0.63, 0.34, 0.31, 0.595, 0.155, 0.07)),
-    7: (_D65, (0.63, 0.34, 0.31, 0.595, 0.155, 0.07)),
+    **dict.fromkeys((6, 7), (_D65, (0.63, 0.34, 0.31, 0.595, 0.155, 0.07))),
     9: (_D65, (0.708, 0.292, 0.17, 0.797, 0.131, 0.046)),
     11: ((0.314, 0.351), (0.68, 0.32, 0.265, 0.69, 0.15, 0.06)),
     12: (_D65, (0.68, 0.32, 0.265, 0.69, 0.15, 0.06)),
@@ -41,7 +40,7 @@ _UNSPECIFIED: Final = 2
 _SRGB_CODES: Final = frozenset(struct.pack(">HH", *codes) for codes in ((1, 13), (2, 2), (1, 2), (2, 13)))
 """Primaries and transfer of sRGB, or unspecified."""
 _USUAL_CURVES: Final = frozenset({1, 2, 4, 6, 7, 11, 12, 13, 14, 15})
-"""Transfer by ITU-T H.273, table 3: those by which viewers show a picture as they show sRGB; none is linear."""
+"""Transfer by ITU-T H.273, table 3, by which viewers show a picture as they show sRGB; none is linear."""
 _HDR: Final = (16, 18)
 """Transfer by ITU-T H.273, table 3: PQ and HLG."""
 _SRGB_GAMMA: Final = 0.45455
@@ -49,7 +48,7 @@ _SAME_GAMMA: Final = 0.0001
 _NEAR_GAMMA: Final = 0.03
 """Beyond it lie 1 and 1 / 1.8, but not what programs write for Adobe RGB."""
 _SRGB_CHROMATICITIES: Final = (*_D65, *_RGB_709)
-"""What PNG, third edition, section 11.3.2.5 tells encoders to write for sRGB."""
+"""Values for sRGB by PNG, third edition, section 11.3.2.5."""
 _ADOBE_RGB: Final = (0.64, 0.33, 0.21, 0.71, 0.15, 0.06)
 _PROPHOTO: Final = (0.7347, 0.2653, 0.1596, 0.8404, 0.0366, 0.0001)
 
@@ -59,7 +58,6 @@ class ColourSpace:
     """The colours that a file can show."""
 
     name: str
-    """For people."""
     primaries: tuple[float, ...] | None
     """CIE x and y of red, green and blue, seen under D50; None if they cannot be measured, as of a printer's profile.
     Empty for grey."""
@@ -70,10 +68,10 @@ class ColourSpace:
     is_hdr: bool = False
 
     def has_all_of(self, other: ColourSpace) -> bool:
-        """Tell whether a picture in this space keeps all colours of one in ``other``.
+        """Tell whether a picture in this space keeps all colours of one in ``other``; False if that cannot be told.
 
-        False if that cannot be told: a space that cannot be measured has only its own colours, and colours that no
-        profile defines were not compared in one space.
+        A space that cannot be measured has only its own colours. Colours that no profile defines were not compared in
+        one space.
         """
         if self.key == other.key or other.primaries == ():
             return True
@@ -139,15 +137,13 @@ def _primaries(profile: Any) -> tuple[float, ...] | None:
 
 def space_of_codes(primaries: int, transfer: int) -> ColourSpace:
     """Return the colour space that a file names by the numbers of ITU-T H.273."""
-    is_hdr = transfer in _HDR
-    key = struct.pack(">HH", primaries, transfer)
-    if primaries == _UNSPECIFIED:
-        primaries = 1
+    is_hdr, key = transfer in _HDR, struct.pack(">HH", primaries, transfer)
+    primaries = 1 if primaries == _UNSPECIFIED else primaries
     if primaries not in _CODED:
         return ColourSpace(name=f"H.273 number {primaries}", primaries=None, key=key, is_profile=False, is_hdr=is_hdr)
-    measured = _under_d50(*_CODED[primaries])
     if not is_hdr and transfer not in _USUAL_CURVES:
         return ColourSpace(name="with another gamma", primaries=None, key=key, is_profile=False)
+    measured = _under_d50(*_CODED[primaries])
     if not is_hdr and _are_near(measured, SRGB.primaries):
         return replace(SRGB, key=key)
     name = f"{_known_name(measured) or f'H.273 number {primaries}'}{' with HDR' if is_hdr else ''}"

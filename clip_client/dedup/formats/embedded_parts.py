@@ -1,46 +1,35 @@
 """Finds what an image file holds besides the picture that a viewer shows: films, gain maps, depth maps, more pictures.
 
-A file with such parts is not a copy of a file that has only the picture. Nothing is decoded. What lies beyond a limit
-of the readers of containers counts as content, because a file may be damaged or malicious.
+Nothing is decoded. Data beyond a limit of the readers of containers counts as content, because a file may be malicious.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-import struct
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from clip_client.dedup.files.file_types import FILM
-
-if TYPE_CHECKING:
-    from preprocess_ensemble.imaging.containers.container import Container
+from preprocess_ensemble.imaging.containers import jpeg
+from preprocess_ensemble.imaging.containers.container import SMALL_PART, XMP, Container
+from preprocess_ensemble.imaging.containers.iso_media import IsoMedia
+from preprocess_ensemble.imaging.containers.read import read
+from preprocess_ensemble.imaging.containers.tiff import SUB_DIRECTORIES, Tiff
+from preprocess_ensemble.imaging.limits import DecodeError
 
 GAIN_MAP: Final = "gain map"
-"""How much brighter an HDR display shows each part: Ultra HDR, and Apple's HDR photos."""
+"""Brightness of each part on an HDR display: Ultra HDR, and Apple's HDR photos."""
 DEPTH_MAP: Final = "depth map"
 PICTURES: Final = "further pictures"
 FRAMES: Final = "further frames"
-"""Of an animation or an image sequence, or pages."""
+"""Frames of an animation or an image sequence, or pages."""
 LAYERS: Final = "layers"
 SOUND: Final = "sound"
 RAW_DATA: Final = "RAW data"
 """Sensor data, in a file that is compared by its preview."""
 DATA: Final = "unknown data"
-
-_LEAST_BYTES: Final = 1024
-"""Data of unknown kind behind the picture, or in parts of the file that programs may add, counts as content from this
-size. Cameras and programs append zeros, which are stripped before, a line break, or a time stamp in a block of about
-100 bytes (Samsung). Pictures are larger."""
-
-_MOST_MPF_PICTURES: Final = 1_000
-_MPF_ENTRIES: Final = 0xB002
-_THUMBNAILS: Final = 0x01
-"""First byte of the type of "large thumbnails" (CIPA DC-007), smaller versions of the picture that most cameras
-append."""
 
 _FILM: Final = re.compile(rb"ftyp(?!hei|hev|mif|msf|avi)")
 _GAIN_MAP: Final = re.compile(rb"hdrgm:|hdrgainmap|GainMap|urn:iso:std:iso:ts:21496")
@@ -56,7 +45,7 @@ _MOST_SUB_DIRECTORIES: Final = 100
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddedParts:
-    """What a file holds besides its picture; both fields are empty if there is nothing."""
+    """The parts of a file besides its picture; both fields are empty if there are none."""
 
     kinds: tuple[str, ...] = ()
     digest: str = ""
@@ -65,8 +54,6 @@ class EmbeddedParts:
 
 def embedded_parts(data: bytes) -> EmbeddedParts:
     """Find what an image file holds besides its picture. Never raises."""
-    from preprocess_ensemble.imaging.containers.read import read
-
     container = read(data)
     if data.startswith(b"\xff\xd8\xff"):
         return _of_jpeg(data, container)
@@ -80,60 +67,27 @@ def embedded_parts(data: bytes) -> EmbeddedParts:
         kinds += _kinds_of_jpeg_xl(data, container)
     elif data.startswith(b"\xff\x0a") and _FILM.search(data):
         kinds.append(FILM)  # a bare codestream of JPEG XL does not say where it ends
-    rest = b"".join([*container.unknown, data[container.end :]]).strip(b"\0")
-    kinds += [FILM] if _FILM.search(rest) else [DATA] if len(rest) >= _LEAST_BYTES else []
+    rest = b"".join([*container.unknown, *container.behind(data)]).strip(b"\0")
+    kinds += [FILM] if _FILM.search(rest) else [DATA] if len(rest) >= SMALL_PART else []
     # What is appended to a picture alone is known by itself, and anything else by the whole file.
-    whole = rest if len(kinds) == 1 and kinds[0] in (FILM, DATA) and rest else data
-    return EmbeddedParts(
-        kinds=tuple(dict.fromkeys(kinds)), digest=hashlib.sha256(whole).hexdigest()[:32] if kinds else ""
-    )
+    return _parts(kinds, rest if kinds in ([FILM], [DATA]) and rest else data)
 
 
 def _of_jpeg(data: bytes, container: Container) -> EmbeddedParts:
-    from preprocess_ensemble.imaging.containers import container as names
-
-    xmp = b"".join(block.data for block in container.all(names.XMP))
-    pictures = [
-        picture
-        for block in container.all(names.PICTURES)
-        for picture in _mpf_pictures(block.data, block.start, len(data))
-    ]
+    xmp = b"".join(block.data for block in container.all(XMP))
     in_xmp = [kind for name, kind in _IN_XMP if name in xmp]
-    appended = [piece for piece in _without_thumbnails(data, container.end, pictures) if piece]
-    kinds = _kinds_of_appended(appended, xmp, has_pictures=any(not is_small for is_small, _, _ in pictures))
+    appended = container.behind(data)
+    kinds = _kinds_of_appended(appended, xmp, has_pictures=container.has_more_pictures)
     # Such as the measurements of a thermal camera.
     unknown = b"".join(content.strip(b"\0") for content in container.unknown)
-    in_unknown = [DATA] if len(unknown) >= _LEAST_BYTES else []
-    if not (in_xmp or kinds or in_unknown):
-        return EmbeddedParts()
+    in_unknown = [DATA] if len(unknown) >= SMALL_PART else []
     held = [*(appended if kinds else ()), xmp if in_xmp else b"", unknown if in_unknown else b""]
-    digest = hashlib.sha256(b"".join(held)).hexdigest()[:32]
-    return EmbeddedParts(kinds=tuple(dict.fromkeys([*kinds, *in_xmp, *in_unknown])), digest=digest)
+    return _parts([*kinds, *in_xmp, *in_unknown], b"".join(held))
 
 
-def _mpf_pictures(block: bytes, base: int, size: int) -> list[tuple[bool, int, int]]:
-    """Read a Multi-Picture Format block that starts at ``base``: is a thumbnail, start and stop of further pictures."""
-    from preprocess_ensemble.imaging.containers.tiff import Tiff
-
-    tiff = Tiff(block)
-    if (field := tiff.directory(tiff.first).entries.get(_MPF_ENTRIES)) is None:
-        return []
-    entries = block[field.start : min(field.stop, field.start + 16 * _MOST_MPF_PICTURES)]
-    found = struct.iter_unpack(tiff.order + "III4x", entries[: len(entries) // 16 * 16])
-    # The first picture has offset 0. A picture beyond the end of the file was cut off by a program.
-    return [
-        (kind >> 16 & 0xFF == _THUMBNAILS, base + start, base + start + stored)
-        for kind, stored, start in found
-        if start and base + start + stored <= size
-    ]
-
-
-def _without_thumbnails(data: bytes, end: int, pictures: list[tuple[bool, int, int]]) -> Iterator[bytes]:
-    """Yield the data behind the first picture, without its thumbnails and without padding."""
-    for _, start, stop in sorted(picture for picture in pictures if picture[0]):
-        yield data[end:start].strip(b"\0")
-        end = max(end, stop)
-    yield data[end:].strip(b"\0")
+def _parts(kinds: list[str], held: bytes) -> EmbeddedParts:
+    digest = hashlib.sha256(held).hexdigest()[:32] if kinds else ""
+    return EmbeddedParts(kinds=tuple(dict.fromkeys(kinds)), digest=digest)
 
 
 def _kinds_of_appended(appended: list[bytes], xmp: bytes, *, has_pictures: bool) -> list[str]:
@@ -144,16 +98,13 @@ def _kinds_of_appended(appended: list[bytes], xmp: bytes, *, has_pictures: bool)
         kinds += maps or [PICTURES]
     elif any(map(_DEPTH_MAP.search, appended)):
         kinds.append(DEPTH_MAP)  # in Samsung's own container
-    if not kinds and sum(map(len, appended)) >= _LEAST_BYTES:
+    if not kinds and sum(map(len, appended)) >= SMALL_PART:
         kinds.append(DATA)
     return kinds
 
 
 def _kinds_of_items(data: bytes) -> list[str]:
     """Return what a HEIC or AVIF file holds by its boxes and its items."""
-    from preprocess_ensemble.imaging.containers.iso_media import IsoMedia
-    from preprocess_ensemble.imaging.limits import DecodeError
-
     try:
         media = IsoMedia(data)
     except DecodeError:
@@ -170,7 +121,6 @@ def _kinds_of_items(data: bytes) -> list[str]:
 
 def _kinds_of_jpeg_xl(data: bytes, container: Container) -> list[str]:
     """Return what a JPEG XL file holds, and the JPEG that it was made from without loss."""
-    from preprocess_ensemble.imaging.containers import jpeg
     from preprocess_ensemble.imaging.jpeg_xl import restored_jpeg
 
     kinds = [GAIN_MAP] if b"jhgm" in container.kinds else []
@@ -194,13 +144,11 @@ def _kind_of_auxiliary(urn: bytes) -> list[str]:
 
 def _layers_and_pictures(data: bytes) -> list[str]:
     """Return what a TIFF file holds in its first directory and those below it, apart from smaller versions."""
-    from preprocess_ensemble.imaging.containers.tiff import SUB_DIRECTORIES, Tiff
-
     tiff = Tiff(data)
     first = tiff.directory(tiff.first)
     kinds = [LAYERS] if _PHOTOSHOP_LAYERS in first.entries else []
-    below = tiff.numbers(first, SUB_DIRECTORIES)
-    types = (tiff.numbers(tiff.directory(start), _NEW_SUBFILE_TYPE) for start in below[:_MOST_SUB_DIRECTORIES])
+    below = tiff.below(first, SUB_DIRECTORIES, _MOST_SUB_DIRECTORIES + 1)
+    types = [tiff.numbers(one, _NEW_SUBFILE_TYPE) for one in below]
     if len(below) > _MOST_SUB_DIRECTORIES or not all(found and found[0] & 1 for found in types):
         kinds.append(PICTURES)
     return kinds

@@ -1,37 +1,31 @@
-"""How a file stores its picture, which tells whether another file of the same picture is as good.
-
-Contents count, not modes: a picture with an alpha channel that is opaque everywhere has no transparency, and one of 16
-bits that were made from 8 has no more than 8.
-"""
+"""The kinds of data in a picture, by its content: an alpha channel that is opaque everywhere is not transparency."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from clip_client.dedup.formats.colours import ADOBE_RGB, SRGB, ColourSpace, space_of
+from preprocess_ensemble.imaging.containers.container import EXIF, Container
+from preprocess_ensemble.imaging.containers.tiff import EXIF_DIRECTORY, INTEROP_DIRECTORY, Tiff
 
 if TYPE_CHECKING:
     from PIL import Image
 
-    from preprocess_ensemble.imaging.containers.container import Container
-
 _BITS, _FRAMES, _CHANNELS, _ALPHA = "more than 8 bits a channel", "further frames", "further channels", "transparency"
 
 _COLOUR_SPACE, _INTEROP_INDEX = 0xA001, 1
-_INDEX_OF_ADOBE_RGB: Final = b"R03"
-"""DCF 2.0: of a camera that was set to Adobe RGB, which embeds no profile."""
-_CODE_OF_ADOBE_RGB: Final = 2
-"""EXIF does not define it, and some cameras write it."""
+_INDEX_OF_ADOBE_RGB, _CODE_OF_ADOBE_RGB = b"R03", (2,)
+"""Signs of a camera that was set to Adobe RGB and embeds no profile: by DCF 2.0, and by no standard."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Encoding:
-    """What a file says about its picture."""
+    """Kinds of data in a picture."""
 
     extras: tuple[str, ...] = ()
-    """What an opaque picture of 8 bits a channel cannot hold, such as ``"transparency"``."""
+    """Names of what an opaque picture of 8 bits a channel cannot hold, such as ``"transparency"``."""
     colour_space: ColourSpace = SRGB
     profile: bytes = field(default=b"", compare=False)
     """ICC; empty for none."""
@@ -39,10 +33,9 @@ class Encoding:
     """Whether its format may store exactly the pixels that it was made from."""
 
     def lacks_kinds_of(self, other: Encoding) -> str:
-        """Say what kinds of data ``other``, a file of the same picture, has and this file is not known to have.
+        """Name the kinds of data that ``other``, a file of the same picture, has and this file is not known to have.
 
-        These are transparency, more bits a channel, further channels and frames, and colours of a wider profile. Only
-        equal pixels prove that a file has the same transparency or bits as another one.
+        Only equal pixels prove that a file has the same transparency or bits as another one.
         """
         missing = list(other.extras)
         if not self.colour_space.has_all_of(other.colour_space):
@@ -56,7 +49,7 @@ def read_encoding(data: bytes) -> Encoding | None:
 
 
 def read_pixels(data: bytes) -> tuple[Encoding | None, list[Image.Image]]:
-    """Return how a file stores its picture, and all that it shows, as :func:`~.whole_pixels.decode_whole` returns it.
+    """Return the encoding, and all that a file shows, as :func:`~.whole_pixels.decode_whole` returns it.
 
     There are no pictures if the file holds more than these, or if any of it cannot be read.
     """
@@ -94,17 +87,11 @@ def _read(data: bytes, *, always: bool) -> tuple[Encoding | None, list[Image.Ima
 
 
 def _is_adobe_rgb(container: Container) -> bool:
-    """Tell whether EXIF names Adobe RGB."""
-    from preprocess_ensemble.imaging.containers.container import EXIF
-    from preprocess_ensemble.imaging.containers.tiff import EXIF_DIRECTORY, INTEROP_DIRECTORY, Tiff
-
     for block in container.all(EXIF):
         tiff = Tiff(block.data)
-        for at in tiff.numbers(tiff.directory(tiff.first), EXIF_DIRECTORY)[:1]:
-            details = tiff.directory(at)
-            for below in tiff.numbers(details, INTEROP_DIRECTORY)[:1]:
-                if tiff.values(tiff.directory(below).entries.get(_INTEROP_INDEX))[:3] == _INDEX_OF_ADOBE_RGB:
-                    return True
-            if tiff.numbers(details, _COLOUR_SPACE) == (_CODE_OF_ADOBE_RGB,):
+        for details in tiff.below(tiff.directory(tiff.first), EXIF_DIRECTORY):
+            below = tiff.below(details, INTEROP_DIRECTORY)
+            indexes = [tiff.values(one.entries.get(_INTEROP_INDEX))[:3] for one in below]
+            if _INDEX_OF_ADOBE_RGB in indexes or tiff.numbers(details, _COLOUR_SPACE) == _CODE_OF_ADOBE_RGB:
                 return True
     return False

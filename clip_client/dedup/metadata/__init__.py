@@ -1,1 +1,1 @@
-"""What a file says about its photo: facts in EXIF, IPTC, XMP, text and attributes, and the text of sidecars."""
+"""Facts about a photo in EXIF, IPTC, XMP, text and attributes of its file, and the text of sidecars."""

@@ -1,9 +1,8 @@
-"""What a file says about its photo, as facts that can be compared: EXIF, IPTC, XMP, texts, comments and attributes."""
+"""Facts about a photo that its file says and that can be compared: EXIF, IPTC, XMP, texts, comments and attributes."""
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
 import os
 import plistlib
@@ -11,15 +10,15 @@ import re
 import sys
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, AnyStr, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from clip_client.dedup.metadata.fields import Fields, read_fields
-from clip_client.dedup.metadata.names import DEVELOPERS, is_exact, is_housekeeping, name_of
-from clip_client.dedup.metadata.summary import clean_text, iso_date, metadata_of, places_of
+from clip_client.dedup.metadata.names import DEVELOPERS, UNNAMED, is_housekeeping, name_of
+from clip_client.dedup.metadata.summary import Summary, clean_text, iso_date
 from clip_client.dedup.metadata.xmp import Item, texts_of
 
 Value: TypeAlias = "str | tuple[float, ...] | None"
@@ -37,6 +36,8 @@ _DATES: Final = frozenset(
 )
 _ONLY_PRESENT: Final = frozenset({"MakerNote", "GPSLatitude", "GPSTimeStamp", "GPSDateStamp", "acdsee:categories"})
 """Fields that programs rewrite, with other offsets, or as a date in place of a time; a position counts as a whole."""
+_DEPTHS: Final = frozenset({b"\1", b"\3", "1", "3"})
+"""References of an altitude that is below the ellipsoid or the sea: EXIF 3.0, GPSAltitudeRef."""
 _CHARSET: Final = 8
 """Bytes before the text of a UserComment: EXIF 2.32, section 4.6.5."""
 _OF_PROGRAMS: Final = re.compile(
@@ -61,29 +62,28 @@ class Position(NamedTuple):
 
 @dataclass
 class Facts:
-    """What a file says, by the names that people know; fields that say nothing about the photo are left out."""
+    """Values by the names that people know, without fields that say nothing about the photo."""
 
     said: dict[str, set[Value]] = field(default_factory=lambda: defaultdict(set))
     implied: dict[str, set[Value]] = field(default_factory=lambda: defaultdict(set))
-    """What the file says in another form, such as the time zone in a date of XMP: another file loses nothing by it."""
+    """Facts that the file says in another form, such as the time zone in a date of XMP. They are never lost."""
     of_maker: dict[str, set[Value]] = field(default_factory=lambda: defaultdict(set))
-    """What programs take from the maker's notes, such as the lens: a file with these notes has it."""
-    texts: dict[str, str] = field(default_factory=dict)
-    """What is compared with single spaces -> the text as the file has it, with line breaks."""
+    """Facts that programs take from the maker's notes, such as the lens: a file with these notes has them."""
+    texts: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Name, and what is compared, with single spaces -> the text with its line breaks; in the order of the file."""
     is_unreadable: bool = False
 
     def lost_in(self, others: Sequence[Facts]) -> dict[str, set[Value]]:
         """Return what none of ``others``, a photo and its sidecars, says: name -> values."""
         known: defaultdict[str, set[Value]] = defaultdict(set)
-        for name, values in itertools.chain.from_iterable(
-            part.items() for other in others for part in (other.said, other.implied, other.of_maker)
-        ):
-            known[name] |= values
+        for part in (part for other in others for part in (other.said, other.implied, other.of_maker)):
+            for name, values in part.items():
+                known[name] |= values
         has_notes = any("maker notes" in other.said for other in others)
-        ours = itertools.chain(self.said.items(), () if has_notes else self.of_maker.items())
         lost: defaultdict[str, set[Value]] = defaultdict(set)
-        for name, values in ours:
-            lost[name] |= not_held(values, known[name], is_exact=is_exact(name))
+        for name, values in (*self.said.items(), *(() if has_notes else self.of_maker.items())):
+            # No program rounds the numbers of a private field: a map's position has seven digits.
+            lost[name] |= not_held(values, known[name], is_exact=name.startswith(UNNAMED))
         return {name: values for name, values in lost.items() if values}
 
     @classmethod
@@ -97,15 +97,19 @@ class Facts:
             elif name != "iptc:103" or not is_of_facebook:  # the other half of its code
                 # The time of IPTC is in a dataset of its own, whose number is that of the date and 5 or 1.
                 time = fields.first({"iptc:55": "iptc:60", "iptc:62": "iptc:63"}.get(name, ""), b"")
+                is_text = name.startswith(("iptc:", "file:"))
                 for value in values:
-                    is_text = name.startswith(("iptc:", "file:"))
-                    facts._add(name, clean_text(_without_ends(value + time)) if is_text else value)
-        shown = metadata_of(fields)
-        if places := places_of(fields):
+                    facts._add(name, clean_text(value + time) if is_text else value)
+        shown = Summary(fields)
+        if places := list(shown.places()):
             facts.said["GPS position"] = {Position(*place) for place in places}
-        if shown.taken and "date" not in facts.said:  # the only date is that of the photo
-            facts.said["date"].add(shown.taken)
-            if facts.said.get("date of digitisation") == {shown.taken}:
+        references = (*fields.values.get("GPSAltitudeRef", ()), *texts_of(fields.items("exif:GPSAltitudeRef")))
+        if "altitude" in facts.said and not _DEPTHS.isdisjoint(references):
+            altitudes = facts.said["altitude"]
+            facts.said["altitude"] = {tuple(-one for one in value) for value in altitudes if isinstance(value, tuple)}
+        if (taken := shown.taken()) and "date" not in facts.said:  # the only date is that of the photo
+            facts.said["date"].add(taken)
+            if facts.said.get("date of digitisation") == {taken}:
                 del facts.said["date of digitisation"]
         return facts
 
@@ -115,7 +119,7 @@ class Facts:
             self._add_property(name, items)
         elif not is_housekeeping(local):
             texts = texts_of(items)
-            self._add(local, _numbers_in(texts) or "\n".join(texts) or None)
+            self._add(local, _numbers_in(*texts) or "\n".join(texts) or None)
 
     def add_attribute(self, name: str, data: bytes) -> None:
         """Add an extended attribute."""
@@ -137,7 +141,6 @@ class Facts:
         """Add one value, as EXIF or a text has it."""
         if field.startswith("XP") and isinstance(value, bytes):
             value = value.decode("utf-16-le", "replace")
-        value = _without_ends(value) if isinstance(value, str) else value
         if field in _DATES or (field == "png:Creation_Time" and iso_date(value)):
             self._add_date(field, clean_text(value))
         elif field == "XPKeywords" and isinstance(value, str):
@@ -150,12 +153,12 @@ class Facts:
             is_signature = isinstance(read, str) and _OF_PROGRAMS.match(read)
             name = name_of(field)
             if name == "rating":  # a number in EXIF, a text in XMP, and 0 for none
-                read = _numbers_in([str(value)]) or read
+                read = _numbers_in(str(value)) or read
                 read = "" if read == (0.0,) else read
             if read not in ("", ()) and not is_signature:
                 self.said[name].add(read)
-                if isinstance(read, str) and (text := clean_text(value)) != read:
-                    self.texts[read] = text
+                if isinstance(read, str):
+                    self.texts.setdefault((name, read), clean_text(value))
                 if name == "comment":  # which ImageMagick writes into the description of a TIFF
                     self.implied["caption"].add(read)
 
@@ -187,20 +190,15 @@ class Facts:
             elif prefix in DEVELOPERS:
                 into[name].add(f"{field}={','.join(item[''])}")
             elif prefix == "aux":
-                numbers = _numbers_in(item[""]) if name == "lens data" else ()
+                numbers = _numbers_in(*item[""]) if name == "lens data" else ()
                 into[name] |= {numbers or "\n".join(item[""])}
             else:
-                for text in item[""]:
-                    self._add_plain(field, name, text)
-
-    def _add_plain(self, field: str, name: str, text: str) -> None:
-        if name == "hierarchical keywords":
-            text = text.replace("/", "|")
-        if text != "0" or not name.endswith("label"):  # digiKam's labels that nothing was marked with
-            self._add(field, text)
-        if field == "dc:subject":
-            for implied in ("hierarchical keywords", "file tags"):
-                self.implied[implied].add(_plain(text))
+                texts = [text.replace("/", "|") if name == "hierarchical keywords" else text for text in item[""]]
+                for text in texts:
+                    if text != "0" or not name.endswith("label"):  # digiKam's labels that nothing was marked with
+                        self._add(field, text)
+                for implied in ("hierarchical keywords", "file tags") if field == "dc:subject" else ():
+                    self.implied[implied].update(map(_plain, texts))
 
 
 def read_facts(data: bytes) -> Facts:
@@ -250,11 +248,7 @@ def _value(field: str, value: Any) -> Value:
     if isinstance(value, str):
         text = _plain(value)
         return text.rstrip("0") or "0" if field == "SubsecTimeOriginal" else text
-    try:
-        numbers = tuple(float(one) for one in (value if isinstance(value, tuple) else (value,)))
-    except (TypeError, ValueError, ArithmeticError):
-        return None
-    return tuple(0.0 if math.isnan(one) else one for one in numbers)
+    return None if value is None else tuple(0.0 if math.isnan(one) else float(one) for one in value)
 
 
 def _user_comment(value: bytes) -> Value:
@@ -263,19 +257,14 @@ def _user_comment(value: bytes) -> Value:
         # The byte order is that of EXIF, which not all programs keep to; most characters are below 256.
         is_little = text[1:2] == b"\0" or text.startswith(b"\xff\xfe")
         return _plain(text.decode("utf-16-le" if is_little else "utf-16-be", "replace"))
-    return _plain(clean_text(_without_ends(text if charset.strip(b"\0") in (b"", b"ASCII", b"JIS") else value)))
-
-
-def _without_ends(text: AnyStr) -> AnyStr:
-    """Return a text with spaces for its zeros: what stands behind one says something, too, and ends are stripped."""
-    return text.replace("\0", " ") if isinstance(text, str) else text.replace(b"\0", b" ")
+    return _plain(clean_text(text if charset.strip(b"\0") in (b"", b"ASCII", b"JIS") else value))
 
 
 def _plain(text: str) -> str:
     return " ".join(clean_text(text.replace("\ufeff", "")).split())
 
 
-def _numbers_in(texts: Iterable[str]) -> tuple[float, ...]:
+def _numbers_in(*texts: str) -> tuple[float, ...]:
     """Return the numbers in XMP texts such as ``"1/60"``; empty if any text is not a number."""
     try:
         return tuple(float(Fraction(text.strip())) for part in texts for text in part.split())
@@ -284,31 +273,22 @@ def _numbers_in(texts: Iterable[str]) -> tuple[float, ...]:
 
 
 def not_held(values: set[Value], by: set[Value], *, is_exact: bool = False) -> set[Value]:
-    """Return those of ``values`` that none of the others of one field equals, in any form of them.
-
-    ``is_exact``: programs do not round its numbers.
-    """
+    """Return those of ``values`` that none in ``by`` equals in any form; numbers are rounded unless ``is_exact``."""
     texts = sorted(other for other in by if isinstance(other, str))
     mangled = {_as_ascii(text) for text in texts}
     numbers = [other for other in by if isinstance(other, tuple)]
-    left = set()
-    for value in values - by:
+
+    def is_held(value: Value) -> bool:
         if isinstance(value, tuple):
             is_near = not is_exact and any(_are_near(value, other) for other in numbers)
-            is_held = is_near or value in map(_numbers_of, texts)
-        elif isinstance(value, str):
+            return is_near or value in map(_numbers_in, texts)
+        if isinstance(value, str):
             # Pillow writes question marks into EXIF in place of characters beyond ASCII, one for each of their bytes.
             is_mangled = "?" in value and _as_ascii(value) in mangled
-            is_held = _numbers_of(value) in numbers or is_mangled or _is_beginning(value, texts)
-        else:
-            is_held = bool(by)
-        if not is_held:
-            left.add(value)
-    return left
+            return _numbers_in(value) in numbers or is_mangled or _is_beginning(value, texts)
+        return bool(by)
 
-
-def _numbers_of(text: str) -> tuple[float, ...]:
-    return _numbers_in([text])
+    return {value for value in values - by if not is_held(value)}
 
 
 def _is_beginning(text: str, of: list[str]) -> bool:

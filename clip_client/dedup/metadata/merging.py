@@ -1,7 +1,8 @@
-"""What the sidecar of a photo has to say so that a copy of the photo says nothing more: operations on sets of facts."""
+"""The text of a sidecar that saves what only a copy of a photo says: operations on sets of facts."""
 
 from __future__ import annotations
 
+from collections import ChainMap
 from typing import TYPE_CHECKING, Final
 
 from clip_client.dedup.metadata.facts import Facts, Position, not_held
@@ -17,10 +18,10 @@ _GPS_VERSION: Final = "2.3.0.0"
 
 
 def merged(sidecar: Facts, copy: Facts, kept: Sequence[Facts]) -> Facts:
-    """Return what ``sidecar`` has to say for it to save what none of ``kept``, a photo and its sidecars, says.
+    """Add to the facts of ``sidecar`` those of ``copy`` that none of ``kept``, a photo and its sidecars, says.
 
-    A list gets all values, also those of the kept photo: programs that find a list in a sidecar ignore that of the
-    photo. A field of one value gets the one that says all that is known. It stays as it is if there is none.
+    A list gets all values, even those of the kept photo: programs that find a list in a sidecar ignore that of the
+    photo. A field of one value gets the one that says all that is known, if there is one.
     """
     said = dict(sidecar.said)
     for name, lost in copy.lost_in(kept).items():
@@ -29,16 +30,20 @@ def merged(sidecar: Facts, copy: Facts, kept: Sequence[Facts]) -> Facts:
             said[name] = known
         elif name in SAVED and (whole := [value for value in known if not not_held(known, {value})]):
             said[name] = {min(whole, key=str)}
-    return Facts(said=said, texts={**sidecar.texts, **copy.texts})
+    # What the last one says stands first.
+    return Facts(said=said, texts=dict(ChainMap(copy.texts, sidecar.texts, *(one.texts for one in reversed(kept)))))
 
 
 def sidecar_text(facts: Facts) -> bytes:
     """Return an XMP packet that says these facts, all of them :data:`~.names.SAVED`."""
     properties: dict[str, str | list[str]] = {}
+    ranks = {key: rank for rank, key in enumerate(facts.texts)}
     for name, values in facts.said.items():
-        texts = [facts.texts.get(text, text) for value in values for text in _texts(value)]
+        # The first creator is the main one, so lists are in the order of the files.
+        ordered = sorted(values, key=lambda value: (ranks.get((name, str(value)), len(ranks)), str(value)))
+        texts = [facts.texts.get((name, text), text) for value in ordered for text in _texts(value)]
         if name in LISTS:
-            properties[SAVED[name][0]] = sorted(texts)
+            properties[SAVED[name][0]] = texts
         else:  # one text for each property, or the same one for all
             properties |= dict(zip(SAVED[name], texts * len(SAVED[name]), strict=False))
     return write_xmp(properties)

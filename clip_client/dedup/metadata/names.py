@@ -1,7 +1,7 @@
-"""What the fields of EXIF, IPTC, XMP, PNG text and extended attributes are called, and which of them say nothing.
+"""Names of the fields of EXIF, IPTC, XMP, PNG text and extended attributes, and those fields that say nothing.
 
-Programs write one fact into several places: the Metadata Working Group's guidelines of 2010 (sections 4 and 5) and
-digiKam list them. Fields of one name here are one fact.
+Fields of one name are one fact. The Metadata Working Group's guidelines of 2010 (sections 4 and 5) and digiKam list
+them.
 """
 
 from __future__ import annotations
@@ -79,14 +79,12 @@ NAMES: Final = {
 }  # fmt: skip
 """Name for people -> the fields that say it. Fields of EXIF have the names that Pillow gives them, those of ``tiff``,
 ``exif`` and ``exifEX`` in XMP as well; ``iptc`` has the number of a dataset in record 2."""
-NAME_OF: Final = {field: name for name, fields in NAMES.items() for field in fields}
-
+_NAME_OF: Final = {field: name for name, fields in NAMES.items() for field in fields}
 _RANK: Final = {name: number for number, name in enumerate(NAMES)}
 BY_PEOPLE: Final = frozenset(itertools.takewhile(lambda name: name != "prompt", NAMES)) | {
     "Finder label", "Finder tags", "Finder comment", "file tags", "file comment", "file rating",
 }  # fmt: skip
-"""The date and what people write about a photo, in :data:`NAMES` before the others. Those say how a file was made, and
-differ between two shots in any case."""
+"""The date and what people write about a photo, in :data:`NAMES` before what differs between two shots in any case."""
 SAVED: Final = {
     name: fields[:1]
     for name, fields in NAMES.items()
@@ -97,12 +95,11 @@ SAVED: Final = {
 }
 """Name -> the properties of XMP that say it. Programs number labels differently, and a contact is a structure."""
 LISTS: Final = frozenset({"keywords", "creator", "supplemental categories"})
-"""Those of :data:`SAVED` that have any number of values; of the others a photo has one."""
+"""Names in :data:`SAVED` that have any number of values; each of the others has one."""
 
 UNNAMED: Final = "EXIF field 0x"
-"""How private fields of EXIF and TIFF are called, and those of GeoTIFF."""
+"""Beginning of the names of private fields of EXIF and TIFF, and of GeoTIFF."""
 
-DEVELOP_SETTINGS: Final = "develop settings"
 DEVELOPERS: Final = frozenset({"crs", "darktable"})
 """Prefixes of programs that develop RAW files: hundreds of fields, which people know by one name."""
 
@@ -127,13 +124,12 @@ _HOUSEKEEPING: Final = frozenset(
     # Thumbnails.
     "xmp:Thumbnails "
     # Another form of a field: the stars as a percentage, the exposure in APEX, parts of the position.
-    "RatingPercent ShutterSpeedValue ApertureValue MicrosoftPhoto:Rating acdsee:rating GPSVersionID "
-    "GPSLatitudeRef GPSLongitude GPSLongitudeRef GPSAltitudeRef GPSImgDirectionRef GPSSpeedRef GPSTrackRef "
-    "GPSDestBearingRef GPSDestDistanceRef GPSMapDatum GPSStatus GPSMeasureMode GPSDifferential iptc:60 iptc:63 "
-    # IPTC: version, program, and settings of the news wire.
-    "iptc:0 iptc:65 iptc:70 iptc:75".split()
+    "RatingPercent ShutterSpeedValue ApertureValue MicrosoftPhoto:Rating acdsee:rating GPSVersionID GPSLatitudeRef "
+    "GPSLongitude GPSLongitudeRef GPSAltitudeRef GPSStatus GPSMeasureMode GPSDifferential iptc:60 iptc:63 "
+    # IPTC: versions, program, file format, character set, and settings of the news wire.
+    "iptc:0 iptc:65 iptc:70 iptc:75 iptc:1:0 iptc:1:20 iptc:1:22 iptc:1:90 iptc:3:0".split()
 )
-_LAYOUT: Final = frozenset(
+LAYOUT: Final = frozenset(
     {
         # TIFF 6.0 and its supplements: how the picture is stored, and how it is to be printed or shown.
         *range(254, 269), *range(273, 285), *range(286, 297), 301, *range(317, 333), 334, 336, *range(338, 343),
@@ -156,8 +152,7 @@ _PNG_HOUSEKEEPING: Final = re.compile(
     r"|xapMM|xmp|xmpMM):\w"
     r"|Raw_profile_type_ic[cm]$|(?:signature|unknown)$"
 )
-"""Colour profiles that no viewer reads, and what thumbnailers and ImageMagick write: the latter repeats each field of
-its blocks of metadata, such as ``exif:FNumber``."""
+"""Colour profiles that no viewer reads, thumbnailers' texts, and fields that ImageMagick repeats (``exif:FNumber``)."""
 _ATTRIBUTE_HOUSEKEEPING: Final = re.compile(
     r"com\.apple\.(?!metadata:|FinderInfo$)|com\.apple\.metadata:(?:kMDLabel_|com_apple_|kMDItemDownloadedDate"
     r"|kMDItemLastUsed|kMDItemUsedDates|kMDItemUseCount)|com\.(?:dropbox|google|microsoft|box)\.|oc\.|nextcloud\."
@@ -177,16 +172,6 @@ def is_housekeeping(field: str) -> bool:
     return field in _HOUSEKEEPING
 
 
-def is_layout(tag: int) -> bool:
-    """Tell whether a number of a TIFF or EXIF field, in its first directory, is one that lays out a picture."""
-    return tag in _LAYOUT
-
-
-def is_exact(name: str) -> bool:
-    """Tell whether no program rounds the numbers of a field, or repeats them: a map's position has seven digits."""
-    return name.startswith(UNNAMED)
-
-
 def rank(name: str) -> tuple[int, str]:
     """Return a key that sorts names of fields: what people write before what cameras write, then unknown ones."""
     return _RANK.get(name, len(_RANK)), name
@@ -196,11 +181,11 @@ def name_of(field: str) -> str:
     """Return the name of a field for people, such as ``"exposure time"``; an unknown one is put into words."""
     prefix, _, local = field.rpartition(":")
     if prefix in DEVELOPERS:
-        return DEVELOP_SETTINGS
-    if known := NAME_OF.get(field):
+        return "develop settings"
+    if known := _NAME_OF.get(field):
         return known
-    if prefix == "iptc":
-        return f"IPTC field 2:{local}"
+    if field.startswith("iptc:"):
+        return f"IPTC field {prefix[5:] or 2}:{local}"
     if prefix.startswith("attribute"):
         return field.partition(":")[2]
     words = re.sub(r"(?<=[a-z\d])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", local).replace("_", " ").split()

@@ -1,7 +1,4 @@
-"""The metadata of a photo that a search needs, and when and how it was taken.
-
-Some of it distinguishes a camera's original from an export; some can be saved in a sidecar.
-"""
+"""The metadata that a search needs: when, where and how a photo was taken, and whether it is a camera's original."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from clip_client.dedup.metadata.fields import Fields, read_fields
@@ -23,38 +20,26 @@ _DATE: Final = re.compile(r"(\d{4})[-:]?(\d\d)[-:]?(\d\d)(?:[T ]?(\d\d):?(\d\d)(
 _PLACE: Final = re.compile(r"(\d+(?:\.\d+)?),(?:(\d+(?:\.\d+)?)(?:,(\d+(?:\.\d+)?))?)?([NSEW])")
 """XMP: "48,12.5N" or "48,12,30N"."""
 _FORBIDDEN: Final = re.compile("[^\t\n -~\u00a0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What XML does not allow (Char in its specification), and the control characters that it discourages."""
+"""Characters that XML does not allow (Char in its specification) or discourages."""
 _SIZES: Final = (("ImageWidth", "ImageLength"), ("ExifImageWidth", "ExifImageHeight"))
 _EXPOSURE: Final = ("ExposureTime", "FNumber", "ISOSpeedRatings", "FocalLength")
 
 
 def read_metadata(data: bytes) -> tuple[CaptureTime, Metadata]:
-    """Read the metadata of an image file. Never raises.
-
-    What cannot be read is empty.
-    """
-    summary = _Summary(read_fields(data))
+    """Read the metadata of an image file. Never raises; what cannot be read is empty."""
+    summary = Summary(read_fields(data))
     return summary.capture_time(), summary.metadata()
 
 
-def metadata_of(fields: Fields) -> Metadata:
-    """Return what the fields of a file or sidecar say of its photo."""
-    return _Summary(fields).metadata()
-
-
-def places_of(fields: Fields) -> list[tuple[float, float]]:
-    """Return latitude and longitude in degrees of each position that the fields of a file give."""
-    return list(_Summary(fields).places())
-
-
-class _Summary:
-    """What the fields of one file say."""
+class Summary:
+    """The fields of one file or sidecar, as values that can be compared."""
 
     def __init__(self, fields: Fields) -> None:
         self._fields = fields
         self._first_of = fields.first
 
     def capture_time(self) -> CaptureTime:
+        """Return when and how the photo was taken."""
         taken_ms, has_sub_second = _time(self._first_of("DateTimeOriginal"), self._first_of("SubsecTimeOriginal"))
         number = _number(self._fields.values.get("ImageNumber", [None])[-1])  # the directory of details comes later
         make, model = (clean_text(self._first_of(tag, "")) for tag in ("Make", "Model"))
@@ -71,10 +56,11 @@ class _Summary:
         )
 
     def metadata(self) -> Metadata:
+        """Return where it was taken, and what tells an original from an export."""
         latitude, longitude = next(self.places(), (None, None))
         programs = self._texts("Software", "ProcessingSoftware", "xmp:CreatorTool", "png:Software")
         return Metadata(
-            taken=self._taken(),
+            taken=self.taken(),
             latitude=latitude,
             longitude=longitude,
             lens=self._text("LensModel", "LensMake")[:200],
@@ -84,7 +70,8 @@ class _Summary:
             is_resized=self._is_other_size(),
         )
 
-    def _taken(self) -> str:
+    def taken(self) -> str:
+        """Return the date as :func:`iso_date` does; empty if no field says it."""
         texts = (
             *self._texts("DateTimeOriginal", "exif:DateTimeOriginal", "photoshop:DateCreated"),
             "".join(self._texts("iptc:55", "iptc:60")),
@@ -133,7 +120,8 @@ def clean_text(value: object) -> str:
     text = value.decode("latin-1") if isinstance(value, bytes) else value
     with suppress(UnicodeError):  # Pillow decodes EXIF as Latin-1, but most programs write UTF-8
         text = text.encode("latin-1").decode("utf-8")
-    text = text.partition("\0")[0].replace("\r\n", "\n").replace("\r", "\n")
+    # What stands behind a zero says something, too.
+    text = text.replace("\0", " ").replace("\r\n", "\n").replace("\r", "\n")
     return _FORBIDDEN.sub("", text).strip()
 
 
@@ -183,10 +171,9 @@ def _number(value: Any) -> float | None:
 
 def _time(date: object, fraction: object) -> tuple[int | None, bool]:
     """Return milliseconds since 1970 by the camera's clock, and whether EXIF says more than the second."""
-    try:
-        second = datetime.strptime(str(date).strip("\0 ")[:19], "%Y:%m:%d %H:%M:%S").replace(tzinfo=UTC)
-    except ValueError:
+    second = iso_date(clean_text(date))
+    if len(second) < len("2019-05-03T10:11:12"):
         return None, False
-    digits = re.match(r"\d+", str(fraction).strip("\0 "))
+    digits = re.match(r"\d+", clean_text(fraction))
     fraction_ms = round(float(f"0.{digits[0]}") * 1000) if digits else 0
-    return round(second.timestamp()) * 1000 + fraction_ms, digits is not None
+    return round(datetime.fromisoformat(f"{second}Z").timestamp()) * 1000 + fraction_ms, digits is not None

@@ -1,8 +1,4 @@
-"""Reads XMP packets in image files and sidecars, and writes sidecars.
-
-Any program may have written a packet, so it is parsed without entities, external references or a document type, and
-only up to a fixed size.
-"""
+"""Reads XMP packets, which may be malicious, without entities, references or a document type, and writes sidecars."""
 
 from __future__ import annotations
 
@@ -27,8 +23,7 @@ _URIS: Final = {
     "x": "adobe:ns:meta/",
     "xmp": "http://ns.adobe.com/xap/1.0/",
 }
-_NAMESPACES: Final = {uri: prefix for prefix, uri in _URIS.items()} | {
-    _URIS["rdf"]: "",
+_NAMESPACES: Final = {uri: prefix for prefix, uri in _URIS.items() if prefix != "rdf"} | {
     "http://ns.adobe.com/camera-raw-settings/1.0/": "crs",
     "http://ns.adobe.com/camera-raw-saved-settings/1.0/": "crs",
     "http://darktable.sf.net/": "darktable",
@@ -45,27 +40,21 @@ _NAMESPACES: Final = {uri: prefix for prefix, uri in _URIS.items()} | {
     "http://ns.adobe.com/xap/1.0/rights/": "xmpRights",
     "http://www.digikam.org/ns/1.0/": "digiKam",
     "http://ns.iview-multimedia.com/mediapro/1.0/": "mediapro",
-    "http://ns.adobe.com/xap/1.0/mm/": "",
-    "http://ns.adobe.com/xap/1.0/g/img/": "",
-    "http://ns.adobe.com/xap/1.0/t/pg/": "",
-    "http://ns.adobe.com/xmp/note/": "",
     "http://ns.adobe.com/pdf/1.3/": "pdf",
-    "http://ns.adobe.com/illustrator/1.0/": "",
-    "http://ns.adobe.com/hdr-gain-map/1.0/": "",
-    "http://ns.apple.com/HDRGainMap/1.0/": "",
-    "http://ns.apple.com/pixeldatainfo/1.0/": "",
-    "http://ns.google.com/photos/1.0/camera/": "",
-    "http://ns.google.com/photos/1.0/container/": "",
-    "http://ns.google.com/photos/1.0/container/item/": "",
-    "http://ns.google.com/photos/1.0/depthmap/": "",
-    "http://ns.google.com/photos/1.0/image/": "",
-    "http://ns.google.com/photos/1.0/audio/": "",
-    "http://www.gimp.org/xmp/": "",
     "http://ns.acdsee.com/iptc/1.0/": "acdsee",
     "http://ns.acdsee.com/regions/": "acdsee",
 }
-"""Namespace -> its usual prefix; empty for one whose fields say nothing about the photo: histories and ids, versions of
-programs, and what describes other parts of the file."""
+"""Namespace -> its usual prefix."""
+_SILENT: Final = (
+    _URIS["rdf"],
+    *(f"http://ns.adobe.com/xap/1.0/{name}/" for name in ("mm", "g/img", "t/pg")),
+    *(f"http://ns.adobe.com/{name}/" for name in ("xmp/note", "illustrator/1.0", "hdr-gain-map/1.0")),
+    *(f"http://ns.apple.com/{name}/1.0/" for name in ("HDRGainMap", "pixeldatainfo")),
+    *(f"http://ns.google.com/photos/1.0/{name}/" for name in "camera container depthmap image audio".split()),
+    "http://ns.google.com/photos/1.0/container/item/",
+    "http://www.gimp.org/xmp/",
+)
+"""Namespaces of histories and ids, of versions of programs, and of other parts of the file."""
 _XML: Final = "http://www.w3.org/XML/1998/namespace"
 _LANGUAGE: Final = f"{{{_XML}}}lang"
 
@@ -92,18 +81,18 @@ def read_xmp(packet: bytes) -> dict[str, list[Item]]:
         root = fromstring(packet.strip(b"\0 \t\r\n"), forbid_dtd=True)
     except (SyntaxError, ValueError, LookupError) as error:  # ParseError, the errors of defusedxml, unknown encodings
         raise XmpError(f"the packet is not XML that can be read: {error}") from None
-    found: dict[tuple[str, str], list[Item]] = {}
-    for rdf in root.iter(_qualified("rdf:RDF")):
-        for description in rdf.findall(_qualified("rdf:Description")):
-            for name, text in description.attrib.items():
-                found.setdefault(_split(name), []).append({"": [text]})
-            for element in description:
-                if items := _items(element):
-                    found.setdefault(_split(element.tag), []).extend(items)
+    found: dict[str, list[Item]] = {}
+    # Some programs write a type in place of rdf:Description.
+    for description in (node for rdf in root.iter(_qualified("rdf:RDF")) for node in rdf):
+        for name, text in description.attrib.items():
+            found.setdefault(name, []).append({"": [text]})
+        for element in description:
+            found.setdefault(element.tag, []).extend(_items(element))
     named: dict[str, list[Item]] = {}
-    for (uri, local), items in found.items():
-        if prefix := _NAMESPACES.get(uri, uri):
-            named.setdefault(f"{prefix}:{local}", []).extend(items)
+    for name, items in found.items():
+        uri, local = _split(name)
+        if items and uri and uri not in _SILENT:
+            named.setdefault(f"{_NAMESPACES.get(uri, uri)}:{local}", []).extend(items)
     return named
 
 

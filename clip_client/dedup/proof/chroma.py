@@ -19,6 +19,9 @@ _SHARE: Final = 0.2
 through two averages and an interpolation that programs do in several ways."""
 _SHARE_OF_LUMA: Final = 0.1
 """Share of luma's fine detail that counts as chroma's: rounded RGB carries one into the other."""
+_MOST_OF_LUMA: Final = 500
+"""Squared levels of luma's fine detail that count at most, as in a busy photo. Black type on white has 100 times more,
+which would hide the colour of a word: green type of 21 px at quality 92 passed for grey."""
 _TAPS: Final = np.array([1, 6, 1], np.float32) / 8
 """Effect of an average of two on pixels that a triangle of 1/4 and 3/4 has interpolated, as usual decoders do."""
 _NO_TAPS: Final = np.ones(1, np.float32)
@@ -52,7 +55,7 @@ def worst_block_of_chroma(
 
 def _worst(kept: Any, duplicate: Any, steps: Floats, sampling: tuple[int, int], luma_detail: Floats) -> float:
     detail = fine_detail(kept)
-    covered = _SHARE_OF_LUMA * _covered(luma_detail, sampling, detail.shape)
+    covered = np.minimum(_SHARE_OF_LUMA * _covered(luma_detail, sampling, detail.shape), np.float32(_MOST_OF_LUMA))
     return worst_block(kept, duplicate, steps, FLAT + np.float32(_SHARE) * (detail + covered))
 
 

@@ -1,4 +1,4 @@
-"""Write a report as an HTML page that needs no network and, for a small report, no other file."""
+"""Write a report as an HTML page that works offline; a small report is one file."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
+from clip_client._files import printable
 from clip_client.dedup.reporting.previews import draw_previews, previews_folder
 from clip_client.dedup.reporting.words import TIER_NAMES, found_in_words, in_words, region_on
-from clip_client.dedup.text import at_least, counted, folder_above, human_bytes, moment, printable, skipped_files
+from clip_client.dedup.text import at_least, counted, date_and_time, folder_above, human_bytes, skipped_files
 from clip_client.dedup.types import NO_MODEL, SAFE_TIERS, TIERS, is_random
 
 if TYPE_CHECKING:
@@ -28,29 +29,29 @@ if TYPE_CHECKING:
     from clip_client.dedup.types import OnProgress
 
 _UNFOLDED: Final = 12
-"""Members of a group that are shown at once; the others are behind "Show 190 more"."""
+"""Number of members of a group that are shown at once; the others are behind "Show 190 more"."""
 
 _ONLY_FOR_THE_SEARCH: Final = frozenset({"--dry-run", "--quiet", "-q", "--verbose", "-v"})
-"""Options that the command of the page leaves out."""
+"""Options that the command on the page leaves out."""
 
 _SHOWN_BY_BROWSERS: Final = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".avif"})
 
 _BETWEEN_TAGS: Final = re.compile(r"(?<=[>}])\n(?=<|{[%{])")
-"""Line breaks that only make templates readable: in a page of 20,000 photos, each is one of a million nodes."""
+"""Line breaks that only make templates readable. In a page of 20,000 photos they would be a million nodes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PageCommands:
-    """Commands that the page offers to copy, as a shell understands them."""
+    """Commands that the page offers to copy, quoted for a shell."""
 
     apply: str = ""
-    """Moves the certain copies; empty if they have been moved already."""
+    """Command that moves the certain copies; empty if they have been moved already."""
     folder: str = field(default_factory=lambda: _from_home(os.getcwd()))
-    """Where ``apply`` must run, because its paths may be relative."""
+    """Folder in which ``apply`` must run, because its paths may be relative."""
     tiers: tuple[str, ...] = SAFE_TIERS
-    """What ``apply`` moves."""
+    """Tiers that ``apply`` moves."""
     store: Path | None = None
-    """The store that the other commands must name; None for the default one."""
+    """Store that the other commands must name; None for the default store."""
 
     @classmethod
     def after(
@@ -67,12 +68,12 @@ class PageCommands:
 
     @property
     def undo(self) -> str:
-        """Brings all copies back."""
+        """Command that restores all copies."""
         return _command("undo", *self._store)
 
     @property
     def decide(self) -> str:
-        """Records that the photos whose paths follow are different."""
+        """Command that records that the photos whose paths follow are different."""
         return _command("decide", *self._store, "different")
 
     @property
@@ -83,7 +84,7 @@ class PageCommands:
 def page_environment(loader: jinja2.BaseLoader, above: str = "") -> jinja2.Environment:
     """Return an environment with the filters of every page. It escapes all values, and an unknown name is an error.
 
-    Paths are shown without ``above``, the folder that all of them are in.
+    Paths are shown without ``above``, the folder that contains all of them.
     """
     import jinja2
 
@@ -97,7 +98,7 @@ def page_environment(loader: jinja2.BaseLoader, above: str = "") -> jinja2.Envir
         file_name=lambda path: printable(os.path.basename(path)),
         folder=lambda path: printable(os.path.join(os.path.dirname(path), "").removeprefix(above)),
         is_random=is_random,
-        moment=moment,
+        date_and_time=date_and_time,
         printable=printable,
         sentence=lambda text: text[:1].upper() + text[1:],
         tier_name=TIER_NAMES.__getitem__,
@@ -117,10 +118,11 @@ def write_page(
 ) -> None:
     """Write the page for ``report`` to ``file``, in UTF-8.
 
-    ``thumbnail(path, side)`` returns a JPEG no larger than ``side`` pixels, or None for a photo that can no longer be
-    opened, which gets a note instead. It is called from several threads. The previews of a report with more than 100
-    different pictures are written into a folder beside ``page``, the path of ``file``; without it, all are in the page.
-    ``on_progress(what, done, total)`` counts pictures. Raises OSError if the folder cannot be written.
+    ``thumbnail(path, side)`` returns a JPEG of at most ``side`` pixels, or None for a photo that can no longer be
+    opened; such a photo gets a note instead. It is called from several threads. If a report has more than 100 different
+    pictures, the previews are written into a folder beside ``page``, the path of ``file``. Without ``page``, all
+    previews are in the page. ``on_progress(what, done, total)`` counts pictures. Raises OSError if the folder cannot be
+    written.
     """
     commands = commands or PageCommands()
     found = [group.tier for group in report.groups]
@@ -141,7 +143,7 @@ def write_page(
 
 
 def _command(*words: str) -> str:
-    """Call this program in a shell: by its name, or, if that is not on the path, by this Python."""
+    """Return the shell command that calls this program: by its name if that is on the path, else by this Python."""
     program = ("clip-client",) if shutil.which("clip-client") else (sys.executable, "-m", "clip_client")
     return " ".join(map(shell_word, (*program, *words)))
 
@@ -153,7 +155,7 @@ def _from_home(path: str) -> str:
 
 
 def shell_word(path: str) -> str:
-    """Quote a path for a POSIX shell, in characters that can be shown: those that cannot become escapes."""
+    """Quote a path for a POSIX shell; characters that cannot be shown become escapes."""
     if printable(path) == path:
         return shlex.quote(path)
     escaped = (chr(byte) if 32 <= byte < 127 and byte not in b"\\'" else f"\\x{byte:02x}" for byte in os.fsencode(path))
@@ -161,7 +163,7 @@ def shell_word(path: str) -> str:
 
 
 def report_environment(photos: Iterable[str]) -> jinja2.Environment:
-    """Return the environment of a page that is one file, and that shows these paths."""
+    """Return the environment of the report page, which holds its style and script, for these paths of photos."""
     import jinja2
 
     loader = jinja2.FunctionLoader(lambda name: _BETWEEN_TAGS.sub("", _asset(name)))
@@ -178,7 +180,7 @@ def report_environment(photos: Iterable[str]) -> jinja2.Environment:
 
 
 def _url(path: str) -> str:
-    """Return the ``file:`` URL of a path; bytes that are not UTF-8 are escaped like all others."""
+    """Return the ``file:`` URL of a path; bytes that are not UTF-8 are escaped, too."""
     return Path(os.path.abspath(path)).as_uri()
 
 
@@ -189,7 +191,7 @@ def _asset(name: str) -> str:
 
 
 def _policy(*texts: str) -> str:
-    """Return a content security policy that allows a style, a script, and pictures of this computer."""
+    """Return a content security policy that allows only this style, this script, and pictures of this computer."""
     digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii") for text in texts)
     style, script = (f"'sha256-{digest}'" for digest in digests)
     return (

@@ -1,7 +1,7 @@
-"""The small pictures of a report page: how large they are, where they are kept, and how they are drawn.
+"""The small pictures of a report page: their sizes, their places, and how they are drawn.
 
-A small report has them in the page, so that it is one file. A large one has them in a folder beside the page, under
-names that say the content, so that the next report draws only what is new.
+A small report has them in the page, so that it is one file. A large report has them in a folder beside the page. Their
+names contain the SHA-256 of their photos, so the next report draws only the new ones.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     """``thumbnail(path, side)`` is a JPEG with no side longer than ``side`` pixels; None if there is no picture."""
 
 _MOST_IN_PAGE: Final = 100
-"""Different pictures. With more, they go into files, if there is a folder for them."""
+"""Most pictures that a page holds itself. More pictures go into files, if there is a folder for them."""
 _MOST_OF_MEDIUM_SIZE: Final = 5_000
 _LARGE, _MEDIUM, _SMALL = 480, 320, 240
 """Longest side of a 4:3 picture, in pixels: about 26, 15 and 9 kB of JPEG. Other shapes have the same area."""
@@ -40,7 +40,7 @@ _HIGHEST: Final = 1.3
 """Limits for panoramas and strips, as multiples of the longest side of a 4:3 picture."""
 
 _WIDE: Final = 1.3
-"""A wider picture does not fit beside others; 2:1 does."""
+"""Width, as a multiple of the side, above which a picture does not fit beside others; 2:1 fits."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ class Picture:
     source: str
     """A data URI, or the URL of a file relative to the page."""
     width: int
-    """CSS pixels; never more than the photo or its preview has."""
+    """CSS pixels, at most as many as the photo and its preview have."""
     height: int
     is_wide: bool
-    """It needs a row of its own."""
+    """True if the picture needs a row of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +66,11 @@ class Previews:
 
     @property
     def are_large(self) -> bool:
-        """There is enough detail to show pairs larger than other groups."""
+        """Whether there is enough detail to show pairs larger than other groups."""
         return self.side == _LARGE
 
     def picture(self, member: Member, *, is_pair: bool) -> Picture | None:
-        """Return the preview of a member; None if it cannot be opened."""
+        """Return the preview of a member; None if its photo cannot be opened."""
         source = self.sources.get(member.sha256)
         if source is None:
             return None
@@ -80,14 +80,14 @@ class Previews:
 
 
 def previews_folder(page: Path) -> Path:
-    """Return the folder for the previews of a page that is too large for one file: never one of another program."""
+    """Return the folder for the previews of a large page: a new one, or one that this program made."""
     names = itertools.chain([f"{page.stem}-files"], (f"{page.stem}-files-{number}" for number in itertools.count(2)))
     folders = map(page.with_name, names)
     return next(one for one in folders if not os.path.lexists(one) or (one / PREVIEWS_MARK).exists())
 
 
 def fit(width: int, height: int, side: int) -> tuple[int, int]:
-    """Scale a size down to the area of a 4:3 picture with ``side`` as its longest side; never up."""
+    """Scale a size (pixels) down to the area of a 4:3 picture with ``side`` as its longest side; never up."""
     area = math.sqrt(0.75 * side * side / (width * height))
     scale = min(1.0, area, _WIDEST * side / width, _HIGHEST * side / height)
     return max(1, round(width * scale)), max(1, round(height * scale))
@@ -98,9 +98,9 @@ def draw_previews(
 ) -> Previews:
     """Draw each different picture of the report once, on all processors.
 
-    If there are more than 100, they are written to ``folder``, which is made, and old previews in it that the report
-    does not need are removed. If there are fewer, or ``folder`` is None, the pictures become data URIs. ``on_progress``
-    counts pictures. Raises OSError if the folder cannot be written.
+    More than 100 pictures are written to ``folder``, which is made. Fewer pictures become data URIs, and so do all if
+    ``folder`` is None. Previews of earlier reports in ``folder`` that this report does not need are removed.
+    ``on_progress`` counts pictures. Raises OSError if the folder cannot be written.
     """
     same: dict[str, list[Member]] = {}
     for group in report.groups_by_space:
@@ -132,9 +132,9 @@ def draw_previews(
 
 
 def _source(members: Sequence[Member], side: int, thumbnail: Thumbnail, folder: Path | None) -> str | None:
-    """Return the source of the picture that all members have; None if none of them can be opened.
+    """Return the source of the picture that all ``members`` share; None if none of their files can be opened.
 
-    It is drawn unless ``folder`` has it from an earlier report.
+    The picture is drawn unless ``folder`` has it from an earlier report.
     """
     photo = members[0].photo
     name = f"{photo.sha256[:32]}-{side}.jpg"
@@ -153,7 +153,7 @@ def _source(members: Sequence[Member], side: int, thumbnail: Thumbnail, folder: 
 
 
 def _remove_others(folder: Path, wanted: set[str]) -> None:
-    """Remove the previews of earlier reports, and nothing else; remove the folder if it is then empty."""
+    """Remove only previews of earlier reports; remove the folder if it is then empty."""
     if not (folder / PREVIEWS_MARK).exists():
         return
     for name in os.listdir(folder):

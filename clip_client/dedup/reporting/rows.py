@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 CSV_COLUMNS: Final = (
     "group", "kept", "tier", "path", "bytes", "width", "height", "similarity", "taken", "what", "moves", "why",
 )  # fmt: skip
-"""``group`` counts from 1; ``kept`` is yes or no; ``similarity`` is the cosine to the kept photo, empty
-without a model; ``what`` is words; ``moves`` is what the verdict says, and ``why`` why the photo does not move by
+"""``group`` counts from 1; ``kept`` is yes or no; ``similarity`` is the cosine to the kept photo, empty without a
+model; ``what`` describes the photo in words; ``moves`` is its verdict, and ``why`` the reason why it does not move by
 default."""
 
 _FORMULA: Final = ("=", "+", "-", "@")
-"""A spreadsheet may run what begins with one of these."""
+"""Characters with which a formula begins; a spreadsheet may run it."""
 
 
 def copy_lines(report: DuplicateReport) -> Iterator[str]:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final
 from rich.cells import cell_len
 from rich.text import Text
 
+from clip_client._files import printable
 from clip_client.dedup.reporting.words import in_words
-from clip_client.dedup.text import at_least, counted, human_bytes, printable, skipped_files
+from clip_client.dedup.text import at_least, counted, human_bytes, skipped_files
 from clip_client.dedup.types import EXACT, NO_MODEL, is_random
 
 if TYPE_CHECKING:
@@ -17,20 +18,20 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from clip_client._files import FailedFile
     from clip_client.dedup.group import DuplicateGroup, Member
     from clip_client.dedup.report import DuplicateReport
-    from clip_client.dedup.types import FailedFile
 
 _MOST_GROUPS: Final = 10
 _MOST_MEMBERS: Final = 5
 _MOST_FAILED: Final = 5
-"""With ``-v`` there is no limit."""
+"""Limits of groups, of members in a group and of failed files; with ``-v`` all are printed."""
 
 
 def print_groups(report: DuplicateReport, console: Console, *, verbose: bool = False) -> None:
-    """Print the ten groups whose copies take the most space, in plain words, and where the others are.
+    """Print the ten groups whose copies take the most space, and say how to see the others.
 
-    With ``verbose``, print every group, with the similarities, tests, dates and cameras.
+    With ``verbose``, print every group, with similarities, tests, dates and cameras.
     """
     by_space = report.groups_by_space
     shown = by_space if verbose else by_space[:_MOST_GROUPS]
@@ -44,10 +45,10 @@ def print_groups(report: DuplicateReport, console: Console, *, verbose: bool = F
 
 
 def print_notes(report: DuplicateReport, console: Console, *, can_read_raw: bool = True, verbose: bool = False) -> None:
-    """Print the files that failed and a summary; without ``can_read_raw``, also how to read RAW files."""
+    """Print the files that failed, and a summary; without ``can_read_raw``, also say how to read RAW files."""
     print_failed(report.failed, report.skipped, console, verbose=verbose)
     if report.bytes_only:
-        # RAW files are the only ones that are compared without a preview.
+        # Only RAW files are compared by their bytes alone.
         remedy = "" if can_read_raw else "; to read previews: pip install 'clip-triton[raw]'"
         raw_files = counted(len(report.bytes_only), "RAW file")
         _print(f"{raw_files} compared by bytes only, because no preview could be read{remedy}", console)
@@ -73,7 +74,7 @@ def print_notes(report: DuplicateReport, console: Console, *, can_read_raw: bool
 
 
 def _print(text: str, console: Console, style: str = "") -> None:
-    """Print a sentence, wrapped at words in a terminal; what is in brackets is not markup."""
+    """Print a sentence, wrapped at words in a terminal; brackets are not markup."""
     console.print(Text(text, style=style), soft_wrap=not console.is_terminal)
 
 
@@ -130,7 +131,7 @@ def _print_member(member: Member, words: str, cosine: str, console: Console, *, 
 
 
 def _append(line: Text, between: str, text: str, indent: int, console: Console, style: str = "") -> None:
-    """Append a text to a line, or, if it does not fit, in lines below it."""
+    """Append a text to a line, or in lines below if it does not fit."""
     fits = "\n" not in line.plain and line.cell_len + len(between) + cell_len(text) <= console.width
     line.append(f"{between}{text}" if fits else _below(text, indent, console), style=style)
 
@@ -144,8 +145,9 @@ def _below(text: str, indent: int, console: Console) -> str:
 def print_failed(
     failed: Sequence[FailedFile], skipped: Mapping[str, int], console: Console, *, verbose: bool = False
 ) -> None:
-    """Print which files were not compared, and why: the first five, or with ``verbose`` all; and how many of which
-    kinds were passed over.
+    """Print the files that were not compared, and why: the first five, or all with ``verbose``.
+
+    Then print the kinds and numbers of the files that were skipped.
     """
     shown = failed if verbose else failed[:_MOST_FAILED]
     for failure in shown:

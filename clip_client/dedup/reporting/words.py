@@ -1,4 +1,4 @@
-"""What a photo of a group is, and what a search found, in plain words."""
+"""Plain words for the photos of a group, and for the result of a search."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from clip_client.dedup.text import counted, human_bytes, percent, printable
+from clip_client._files import printable
+from clip_client.dedup.text import counted, human_bytes, percent
 from clip_client.dedup.types import (
     ALTERED,
     BY_DEFAULT,
@@ -38,13 +39,13 @@ TIER_NAMES: Final = {
 }
 
 _SAME_SHAPE: Final = 0.02
-"""Side ratios that differ by less are equal: the sides of small pictures are rounded."""
+"""Relative difference up to which side ratios are equal: the sides of small pictures are rounded."""
 
 
 def found_in_words(totals: Mapping[tuple[str, str], Total], tiers: Collection[str] = SAFE_TIERS) -> str:
-    """Say how much moves, and what waits: ``"35 photos, 2.2 MB, can move safely; 25 edited copies wait for you"``.
+    """Say how much moves and how much waits: ``"35 photos, 2.2 MB, can move safely; 25 edited copies wait for you"``.
 
-    ``totals`` are those of :meth:`DuplicateReport.totals`; ``tiers`` are those that are selected.
+    ``totals`` comes from :meth:`DuplicateReport.totals`; ``tiers`` are the selected tiers.
     """
     moving = [total for (moves, tier), total in totals.items() if moves == BY_DEFAULT and tier in tiers]
     photos, size_bytes = sum(total.photos for total in moving), sum(total.size_bytes for total in moving)
@@ -74,16 +75,16 @@ def in_words(member: Member, kept: Member) -> str:
         return f"same pixels, other {'metadata' if is_same_format else 'format'}"
     if member.alignment is not None:
         return _aligned(member.alignment)
-    if member.tier in (RE_ENCODED, EDITED, ALTERED):  # another photo was kept when they were aligned
+    if member.tier in (RE_ENCODED, EDITED, ALTERED):  # another photo was kept at the time of the alignment
         return f"same picture, {member.tier}"
     change = _change(member.photo, kept.photo)
     return f"looks similar, {change}" if change else "looks similar"
 
 
 def region_on(member: Member, kept: Member) -> tuple[float, float, float, float] | None:
-    """Return what of ``member`` differs from the kept photo: left, top, width and height as shares of its sides.
+    """Return the region of ``member`` that differs from the kept photo: left, top, width, height, as shares of sides.
 
-    None if no region differs, or none of the member's.
+    None if no region differs, or if the region lies outside ``member``.
     """
     alignment = member.alignment
     if alignment is None or alignment.region is None or not member.photo.width or not member.photo.height:

@@ -1,1 +1,1 @@
-"""What stays on disk after a search: caches as Parquet, decisions and the journal as SQLite. No file is moved here."""
+"""Data that stays on disk after a search: caches in Parquet and SQLite, decisions and the journal in SQLite."""

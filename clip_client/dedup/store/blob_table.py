@@ -1,4 +1,4 @@
-"""Bytes by key, for what alignment keeps: about 100 kB for a photo, so few are in memory at a time."""
+"""Bytes by key, for the data of the alignment. Each photo takes about 100 kB, so few photos are in memory at a time."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from threading import Lock
 from typing import IO, Final, Self
 
-from clip_client.dedup.store.sqlite import Database
+from clip_client._storage.sqlite import Database
 
 _MOST_BYTES: Final = 4 * 2**30
 
 
 class BlobTable(Database):
-    """A table in the store. It may be lost at any time: then what it held is computed once more."""
+    """A table in the store. It is a cache: if it is lost, its content is computed again."""
 
     SCHEMA = "CREATE TABLE IF NOT EXISTS blobs (key BLOB PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID"
     DURABLE = False
@@ -35,19 +35,19 @@ class BlobTable(Database):
 
 
 class Spool(Mapping[str, bytes]):
-    """Bytes of one search, in a file without a name that ends with the process; a context manager for many threads.
+    """Bytes of one search, in a temporary file that ends with the process; a context manager for many threads.
 
-    What no longer fits on the disk, or makes the file larger than 4 GiB, is not kept.
+    Bytes that no longer fit on the disk, or make the file larger than 4 GiB, are not kept.
     """
 
     def __init__(self, folder: Path) -> None:
         self._places: dict[str, tuple[int, int]] = {}
-        """Key -> where its bytes begin, and how many there are."""
+        """Key -> (start of its bytes in the file, number of bytes)."""
         self._end = 0
         self._lock = Lock()
         self._file: IO[bytes] | None = None
         with suppress(OSError):  # the folder is full, or must not be written to
-            # Unbuffered: closing the file would write the rest of a buffer, which fails on a full disk.
+            # Without a buffer: closing the file would write the rest of a buffer, which fails on a full disk.
             self._file = tempfile.TemporaryFile(dir=folder, buffering=0)
 
     def __enter__(self) -> Self:

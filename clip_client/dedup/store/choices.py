@@ -1,15 +1,16 @@
-"""What a person chose to do with found photos, before it is done: which stay and which move, what is no duplicate.
+"""Choices of a person about found photos, kept until they are carried out: which photos stay, move or are different.
 
-A choice names its photos by path and content, so it is found again by a later search, in another process, and by
-``dedup --apply --act-on chosen``. It goes through these states::
+A choice names its photos by path and content. A later search in another process finds it again by these, and so does
+``dedup --apply --act-on chosen``. A choice goes through these states::
 
     waiting -> begun -> done -> undone
 
-A run that carries out no part of a choice lets it wait again. A choice that waits becomes undone, too, if its photos
-moved in another way and were brought back. Only choices that wait are carried out, so what was undone needs a new one.
+If a run carries out no part of a choice, the choice waits again. A choice that waits also becomes undone if its photos
+moved in another way and were brought back. Only choices that wait are carried out: after an undo, a person has to
+choose again.
 
-Only a process that may move files (:meth:`.journal.Journal.exclusive`) begins choices and records what became of them.
-If a process gets this right and finds a choice that is begun, the process that began it was killed.
+Only a process that may move files (:meth:`.journal.Journal.exclusive`) begins choices and records their results.
+If such a process finds a choice that is begun, the process that began it was killed.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from clip_client._storage.sqlite import Database
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
-from clip_client.dedup.store.sqlite import Database
 from clip_client.dedup.types import SAFE_TIERS
 
 KEEP: Final = "keep"
-"""The first photo stays, and those that are marked move."""
+"""The first photo stays, and the marked photos move."""
 SKIP: Final = "skip"
-"""Nothing happens to the photos; a person wants to decide later."""
+"""The photos stay as they are; the person wants to decide later."""
 OPEN: Final = "open"
 """An earlier choice about the photos no longer holds."""
 CHOICES: Final = (KEEP, DIFFERENT, KEEP_ALL, SKIP, OPEN)
@@ -57,7 +58,7 @@ class ChosenPhoto(NamedTuple):
 
 @dataclass(frozen=True)
 class Choice:
-    """One choice about one group of photos. Of several choices about the same photos, the last one holds."""
+    """One choice about one group of photos. A later choice about the same photos replaces it."""
 
     id: int
     step: int
@@ -66,17 +67,17 @@ class Choice:
     """One of :data:`CHOICES`."""
     at_ns: int
     rules: str
-    """The rules that made it for many groups at once; empty if a person looked at the group."""
+    """Rules that made the choice for many groups at once; empty if a person looked at the group."""
     run: str
-    """Name of the run that has started to carry it out; empty while it waits."""
+    """Name of the run that has started to carry the choice out; empty while the choice waits."""
     state: str
     photos: tuple[ChosenPhoto, ...]
 
 
 def moving_tiers(rules: str) -> tuple[str, ...] | None:
-    """Return which tiers a choice of these rules moves, even if an earlier version let them name further ones.
+    """Return the tiers that a choice by these rules moves. Further tiers of an earlier version's rules do not count.
 
-    None if a person looked at the group: then all moves that can.
+    None if a person looked at the group: then every photo moves that can.
     """
     return SAFE_TIERS if rules else None
 
@@ -84,7 +85,7 @@ def moving_tiers(rules: str) -> tuple[str, ...] | None:
 class Choices(Database):
     """The choices in one store. A change is on the disk when the method returns."""
 
-    # AUTOINCREMENT, so that no later choice gets the id of one that was taken back, which a run in progress may know.
+    # AUTOINCREMENT: a later choice must not get the id of a removed choice, which a run in progress may still know.
     SCHEMA = """
     CREATE TABLE IF NOT EXISTS choices (
         id INTEGER PRIMARY KEY AUTOINCREMENT, step INTEGER NOT NULL, what TEXT NOT NULL, at_ns INTEGER NOT NULL,
@@ -119,7 +120,7 @@ class Choices(Database):
         return list(self._found(" WHERE step = ?", step))
 
     def all(self, *, run: str | None = None) -> Iterator[Choice]:
-        """Yield every choice, or those that one run has started, oldest first."""
+        """Yield every choice, or only the choices that ``run`` has started, oldest first."""
         return self._found() if run is None else self._found(" WHERE run = ?", run)
 
     def _found(self, condition: str = "", *values: object) -> Iterator[Choice]:
@@ -130,14 +131,14 @@ class Choices(Database):
             yield Choice(number, step, what, at_ns, rules, run, state, tuple(chosen))
 
     def runs(self, what: str) -> dict[str, int]:
-        """Return run -> number of choices of one kind that it has carried out and that were not taken back."""
+        """Return run -> number of choices of one kind that the run has carried out and that still hold."""
         rows = self._connection.execute(
             "SELECT run, count(*) FROM choices WHERE state = ? AND what = ? GROUP BY run", (DONE, what)
         )
         return dict(rows.fetchall())
 
     def begin(self, ids: Collection[int], run: str) -> frozenset[int]:
-        """Record that a run is about to carry choices out; return the ids of those that were waiting for it.
+        """Record that a run is about to carry choices out; return the ids of the choices that were waiting.
 
         The caller holds :meth:`.journal.Journal.exclusive`.
         """
@@ -145,11 +146,11 @@ class Choices(Database):
             return frozenset(one for one in ids if self._connection.execute(_BEGIN, (run, one)).rowcount)
 
     def set_state(self, ids: Collection[int], state: str) -> None:
-        """Record what became of choices."""
+        """Record the state of choices."""
         self._write(_SET_STATE, [(state, state, number) for number in ids])
 
     def withdraw(self, ids: Collection[int]) -> None:
-        """Remove choices, unless a run has carried them out or is doing so."""
+        """Remove choices, except those that a run is carrying out or has carried out."""
         self._write("DELETE FROM choices WHERE id = ? AND state IN (?, ?)", [(one, WAITING, UNDONE) for one in ids])
 
     def forget(self, paths: Container[str]) -> int:

@@ -1,4 +1,4 @@
-"""Which content each file had when it was last read, and which contents show one picture."""
+"""The content of each file when it was last read, and the contents that show one picture."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from clip_client._storage.sqlite import Database
 from clip_client.dedup.store.decisions import DIFFERENT
-from clip_client.dedup.store.sqlite import Database
 from clip_client.dedup.types import SAFE_TIERS, PhotoFile
 
 if TYPE_CHECKING:
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from clip_client.dedup.store.decisions import Decision
 
 _FILES_AT_ONCE: Final = 900
-"""A search may ask about a million."""
+"""Files per query; a search may ask about a million files."""
 _CHAIN: Final = """
 WITH RECURSIVE chain AS (
     SELECT * FROM copies WHERE {} IN ({{}}) UNION SELECT copies.* FROM copies JOIN chain ON {}
 ) SELECT * FROM chain
 """
 _ABOVE: Final = _CHAIN.format("sha256", "copies.sha256 = chain.picture")
-"""The rows that lead from contents to those that name their pictures."""
+"""Query for the rows that lead up from contents to the contents that name their pictures."""
 _BELOW: Final = _CHAIN.format("picture", "copies.picture = chain.sha256")
-"""The rows that lead to contents."""
+"""Query for the rows that lead down from contents that name pictures to their copies."""
 
 
 class FileIndex(Database):
-    """A table in the store. It may be lost at any time: then all files are read once more."""
+    """A table in the store. It is a cache: if it is lost, all files are read again."""
 
     SCHEMA = """
     CREATE TABLE IF NOT EXISTS files (
@@ -43,7 +43,7 @@ class FileIndex(Database):
     DURABLE = False
 
     def known(self, files: Sequence[PhotoFile]) -> dict[str, str]:
-        """Return path -> SHA-256 (hexadecimal) of those files whose size and times are as they were."""
+        """Return path -> SHA-256 (hexadecimal) of the files whose size and times have not changed."""
         found = {}
         for start in range(0, len(files), _FILES_AT_ONCE):
             some = files[start : start + _FILES_AT_ONCE]
@@ -51,14 +51,14 @@ class FileIndex(Database):
             question = "SELECT path, sha256, size_bytes, mtime_ns, ctime_ns FROM files WHERE path IN ({})"
             for name, sha256, *version in self._found(question, list(by_name)):
                 file = by_name[name]
-                # A program can write into a file and set its time of modification back.
+                # Compare the ctime, too: a program can write into a file and set its time of modification back.
                 if [file.size_bytes, file.mtime_ns, file.ctime_ns] == version:
                     found[file.path] = sha256.hex()
         return found
 
     def paths_of(self, contents: Collection[str]) -> dict[str, list[str]]:
         """Return SHA-256 (hexadecimal) -> the paths at which files with this content were last seen, in order."""
-        # Made when it is first needed, so that earlier programs can still use the file.
+        # Make the index only when it is needed, so that earlier versions can still use the file.
         self._connection.execute("CREATE INDEX IF NOT EXISTS files_by_content ON files (sha256)")
         found: dict[str, list[str]] = {sha256: [] for sha256 in contents}
         question = "SELECT path, sha256 FROM files WHERE sha256 IN ({}) ORDER BY path"
@@ -67,7 +67,7 @@ class FileIndex(Database):
         return found
 
     def unchanged(self, paths: Iterable[str]) -> set[str]:
-        """Return those of the absolute ``paths`` whose files are as they were when they were last read."""
+        """Return the absolute ``paths`` whose files have not changed since they were last read."""
         files = []
         for path in paths:
             with suppress(OSError):
@@ -75,16 +75,16 @@ class FileIndex(Database):
         return set(self.known(files))
 
     def contents_below(self, path: str) -> set[str]:
-        """Return the SHA-256 (hexadecimal) of the files that were last seen in a folder and below it, or of a file."""
+        """Return the SHA-256 (hexadecimal) of the files that were last seen below a folder, or of one file."""
         name = os.fsencode(os.path.abspath(path))
         first = os.path.join(name, b"")
         question = "SELECT sha256 FROM files WHERE path = ? OR path >= ? AND path < ?"
-        # The separator is one byte, so the next one is where the names of other folders begin.
+        # With the byte after the separator instead of the separator, the prefix sorts right behind the folder's paths.
         after = first[:-1] + bytes([first[-1] + 1])
         return {sha256.hex() for (sha256,) in self._connection.execute(question, (name, first, after))}
 
     def sha256_of(self, path: str, hash_file: Callable[[str], str]) -> str:
-        """Return the SHA-256 of one file: the known one, or, if the file has changed since, that of ``hash_file``.
+        """Return the SHA-256 of one file. ``hash_file`` computes it if the file is new or has changed.
 
         Empty for a file that is empty or cannot be read.
         """
@@ -98,7 +98,7 @@ class FileIndex(Database):
         return known or ""
 
     def remember(self, files: Iterable[tuple[PhotoFile, str]]) -> None:
-        """Write down the SHA-256 (hexadecimal) of files as they were when they were read."""
+        """Record the SHA-256 (hexadecimal) of files as they were when they were read."""
         rows = [
             (
                 os.fsencode(os.path.abspath(file.path)), file.size_bytes, file.mtime_ns, bytes.fromhex(sha256),
@@ -113,12 +113,12 @@ class FileIndex(Database):
             )
 
     def forget(self, paths: Iterable[str]) -> None:
-        """Forget what is known of files, so that the next search reads them whatever their sizes and times are."""
+        """Forget files, so that the next search reads them even if their sizes and times have not changed."""
         self._write("DELETE FROM files WHERE path = ?", [(os.fsencode(os.path.abspath(path)),) for path in paths])
 
 
 class ProvenCopies(Database):
-    """A table in the store. It may be lost at any time: then copies are proved once more."""
+    """A table in the store. It is a cache: if it is lost, copies are proved again."""
 
     # A picture is named by the content that its group keeps. That content has a row of its own only if another search
     # proved it a copy.
@@ -127,11 +127,11 @@ class ProvenCopies(Database):
     CREATE INDEX IF NOT EXISTS copies_by_picture ON copies (picture)
     """
     VERSION = 3
-    UPGRADE = "DELETE FROM copies"  # earlier rules took for a proof what a camera wrote, and what Pillow reports
+    UPGRADE = "DELETE FROM copies"  # earlier rules accepted a camera's metadata, and what Pillow reports, as proofs
     DURABLE = False
 
     def record(self, groups: Iterable[DuplicateGroup]) -> None:
-        """Write down the copies that move by default if nothing else keeps them, in place of what was known of them."""
+        """Record the copies of each group that are proved in a safe tier, in place of earlier rows about them."""
         contents = set[bytes]()
         rows = dict[bytes, bytes]()
         for group in groups:
@@ -139,15 +139,15 @@ class ProvenCopies(Database):
             rows.update((bytes.fromhex(copy), bytes.fromhex(of)) for copy, of in _pictures(group).items() if copy != of)
         with self._transaction():
             known = list(self._found("SELECT sha256, picture FROM copies WHERE sha256 IN ({})", list(contents)))
-            # What a group keeps may be a copy of a photo that this search did not see.
+            # Keep the row of a photo that its group keeps: it may be a copy of a photo that this search did not see.
             outdated = [(copy,) for copy, of in known if copy in rows or of in contents]
             self._connection.executemany("DELETE FROM copies WHERE sha256 = ?", outdated)
             self._connection.executemany("INSERT INTO copies VALUES (?, ?)", rows.items())
 
     def pictures_of(self, contents: Collection[str], decisions: Iterable[Decision] = ()) -> dict[str, str]:
-        """Return content -> the content that names its picture, which is itself if no copy of it is known.
+        """Return content -> the content that names its picture, which is the content itself if no copy is known.
 
-        Contents are SHA-256 in hexadecimal. ``decisions`` about different photos undo what was proved before them.
+        Contents are SHA-256 in hexadecimal. ``decisions`` about different photos override the proofs.
         """
         apart = [decision.contents for decision in decisions if decision.what == DIFFERENT]
         above = self._copies(_ABOVE, set(contents).union(*apart))
@@ -160,7 +160,7 @@ class ProvenCopies(Database):
         return {content: _top(content, above) for content in contents}
 
     def copies_of(self, pictures: Collection[str], decisions: Iterable[Decision] = ()) -> dict[str, list[str]]:
-        """Return the content that names a picture -> its other contents, for those that have any."""
+        """Return the content that names a picture -> the other contents of the picture, if there are any."""
         found = defaultdict[str, list[str]](list)
         for copy, picture in self.pictures_of(sorted(self._copies(_BELOW, pictures)), decisions).items():
             if copy != picture:
@@ -173,7 +173,7 @@ class ProvenCopies(Database):
 
 
 def _top(content: str, above: Mapping[str, str]) -> str:
-    """Follow ``above`` from a content to the last one. Searches of different photos may have proved a circle."""
+    """Follow ``above`` from a content to its end. Searches of different photos may have proved a circle."""
     passed = set[str]()
     while content in above and content not in passed:
         passed.add(content)
@@ -182,7 +182,7 @@ def _top(content: str, above: Mapping[str, str]) -> str:
 
 
 def _pictures(group: DuplicateGroup) -> dict[str, str]:
-    """Return content -> the content that names its picture, for the members of a group: the best of the copies."""
+    """Return content -> the content that names its picture, for the members of a group: the best of its copies."""
     content_at = {member.path: member.sha256 for member in group.members}
     contents = list(dict.fromkeys(member.sha256 for member in group.members))  # best first
     number = {content: place for place, content in enumerate(contents)}

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from clip_client.dedup.store.sqlite import Database
+from clip_client._storage.sqlite import Database
 
 DIFFERENT: Final = "different"
 """The photos are different pictures."""
@@ -18,19 +18,19 @@ KEEP_ALL: Final = "keep-all"
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """One decision."""
+    """One decision about at least two files."""
 
     id: int
     what: str
     """``"different"`` or ``"keep-all"``."""
     at_ns: int
-    """When it was made, nanoseconds since 1970."""
+    """Time of the decision, nanoseconds since 1970."""
     files: Mapping[str, int]
-    """SHA-256 (hexadecimal) of each content -> the number of files with it that were decided about."""
+    """SHA-256 (hexadecimal) of each content -> number of files with this content that the decision is about."""
 
     @property
     def contents(self) -> frozenset[str]:
-        """The contents. They are never grouped with each other again, nor are their files if all are wanted."""
+        """The contents, which are never grouped with each other again. If all are wanted, nor are their files."""
         return frozenset(self.files)
 
 

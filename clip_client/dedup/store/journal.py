@@ -7,8 +7,8 @@ An entry is a photo and the companions that move with it, such as its RAW file. 
        `-> abandoned
 
 The state on the left of each arrow is written before the first file is touched. An entry in ``planned``, ``restoring``
-or ``purging`` belongs to a process that was killed or that is working right now; an exclusive lock on the journal tells
-which. ``restored``, ``purged`` and ``abandoned`` are final.
+or ``purging`` belongs to a process that is working right now or was killed: while it works, it holds the exclusive lock
+of the journal. ``restored``, ``purged`` and ``abandoned`` are final.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from clip_client.dedup.store.lock import AlreadyLocked, exclusive_lock
-from clip_client.dedup.store.sqlite import Database, StoreError
+from clip_client._storage.lock import AlreadyLocked, exclusive_lock
+from clip_client._storage.sqlite import Database, StoreError
 
 
 class State:
@@ -43,14 +43,19 @@ IN_QUARANTINE: Final = (State.PLANNED, State.MOVED, State.RESTORING, State.PURGI
 """States in which a file of the entry may be in the quarantine."""
 
 PROOF: Final = 5
-"""Version of the proof by which photos move, in each new entry. Raise it with any change that would have refused an
-earlier move. Entries with 4 allowed chroma twice as much in busy blocks. Those with 3 moved re-encoded copies without
-the law of ``dedup/proof``, those with 2 by what Pillow reports of pixels and profiles, those with 1 for any file with
-the metadata of a camera; those with 0, of versions without a number, compared photos at a reduced size only."""
+"""Version of the proof by which photos move, recorded in each new entry. Raise it with any change that would have
+refused an earlier move. Earlier versions proved less:
+
+- 4 let chroma in busy blocks differ twice as much.
+- 3 moved re-encoded copies without the law of ``dedup/proof``.
+- 2 compared the pixels and profiles that Pillow reports.
+- 1 moved copies for any file with the metadata of a camera.
+- 0, of versions without a number, compared photos at a reduced size only.
+"""
 
 _RUN_TIME: Final = "%Y%m%d-%H%M%S"
 LONGEST_RUN: Final = "00000000-000000-00000000"
-"""As long as every name that :meth:`Journal.new_run` gives."""
+"""A name as long as every name that :meth:`Journal.new_run` gives."""
 _LAST_RUN: Final = (
     "SELECT max(run) FROM (SELECT name AS run FROM last_run UNION ALL SELECT run FROM units) "
     "WHERE run GLOB '[0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9]-[0-9][0-9][0-9][0-9][0-9][0-9]-*'"
@@ -58,7 +63,7 @@ _LAST_RUN: Final = (
 
 
 class MovedFile(NamedTuple):
-    """One file of an entry: where it was, where it went, and its size and times before it was read."""
+    """One file of an entry: its old path, its path in the quarantine, and its size and times before it was read."""
 
     original: str
     quarantined: str
@@ -69,7 +74,7 @@ class MovedFile(NamedTuple):
 
 
 class Folder(NamedTuple):
-    """A folder in which a move adds or removes names: as it was before, and as it has to be after."""
+    """The mode and time of a folder before a move adds or removes names in it; they are restored after the move."""
 
     path: str
     mode: int
@@ -83,7 +88,7 @@ class Sidecar(NamedTuple):
     """Absolute."""
     sha256: str
     is_ours: bool
-    """True if it was written for moved photos, False if it was there before them."""
+    """True if it was written for moved photos, False if it was there before."""
 
 
 @dataclass(frozen=True)
@@ -94,22 +99,22 @@ class JournalEntry:
     run: str
     """Name of one call of ``dedup --apply``; names sort by time."""
     at_ns: int
-    """When it was planned, nanoseconds since 1970."""
+    """Time of the plan, nanoseconds since 1970."""
     method: str
-    """``"quarantine"``, or ``"hardlink"`` if the former option ``--hard-link`` moved the photo."""
+    """``"quarantine"``, or ``"hardlink"`` for a move by ``--hard-link``, an option of earlier versions."""
     state: str
     kept: str
     """Path of the photo that was kept instead."""
     kept_sha256: str
     tier: str
-    """How certain it was that the kept photo shows the same; empty if an earlier version moved the photo."""
+    """Tier in which the kept photo showed the same; empty if an earlier version moved the photo."""
     proof: int
     """Version of the proof, such as :data:`PROOF`; 0 if an earlier version moved the photo."""
     is_chosen: bool
-    """A person chose this move, so the photo may have more than the one that was kept."""
+    """A person chose this move, so the photo may show more than the photo that was kept."""
     files: tuple[MovedFile, ...]
     sidecars: tuple[Sidecar, ...]
-    """What has to stay beside the kept photo while the files are in the quarantine."""
+    """Sidecars that have to stay beside the kept photo while the files are in the quarantine."""
     folders: tuple[Folder, ...] = ()
     """Empty if an earlier version moved the photo."""
 
@@ -182,13 +187,13 @@ class Journal(Database):
     def new_run(self) -> str:
         """Return a name for a run: a time, and letters that make it unique across all stores.
 
-        The time is the local one, to the second. If the clock has not moved on since the last run of this store, or was
-        set back, it is the second after that run, so names always sort by their order.
+        The time is local, to the second. If the clock shows the second of this store's last run or an earlier one, the
+        name has the second after that run. Names therefore always sort in the order of the runs.
         """
         now = datetime.now().replace(microsecond=0)
         with self._transaction():
             (last,) = self._connection.execute(_LAST_RUN).fetchone()
-            with suppress(ValueError, TypeError):  # there was no run, or its name is no date
+            with suppress(ValueError, TypeError):  # this is the first run, or the last name is not a date
                 now = max(now, datetime.strptime(last[:15], _RUN_TIME) + timedelta(seconds=1))
             name = f"{now:{_RUN_TIME}}-{uuid.uuid4().hex[:8]}"
             self._connection.execute("INSERT OR REPLACE INTO last_run VALUES (1, ?)", (name,))
@@ -208,10 +213,11 @@ class Journal(Database):
         folders: Sequence[Folder] = (),
         left_behind: Sequence[str] = (),
     ) -> JournalEntry:
-        """Record what is about to happen, with the present :data:`PROOF`. It is on the disk when this returns.
+        """Record a move before it happens, with the present :data:`PROOF`. The entry is on the disk when this returns.
 
-        ``left_behind`` are paths of companions that stay with another photo that has them, too. If one follows with
-        the last such photo, it belongs to the entries of all of them, and comes back with the first that does.
+        ``left_behind`` holds the paths of companions that stay because they belong to another photo, too. If the last
+        such photo moves with its companion, the companion belongs to the entries of all these photos, and is restored
+        with the first of them.
         """
         values = (run, time.time_ns(), method, State.PLANNED, os.fsencode(kept), kept_sha256, tier, PROOF, is_chosen)
         with self._transaction():
@@ -246,7 +252,7 @@ class Journal(Database):
         self._connection.executemany("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", [(*row, *rest) for row in rows])
 
     def set_state(self, entry: JournalEntry, state: str, folders: Sequence[Folder] = ()) -> JournalEntry:
-        """Record the new state of an entry, and how its folders are now. It is on the disk when this returns."""
+        """Record the new state of an entry, and the present state of its folders. Both are then on the disk."""
         with self._transaction():
             self._connection.execute("UPDATE units SET state = ? WHERE id = ?", (state, entry.id))
             self._record(entry.id, folders)
@@ -269,7 +275,7 @@ class Journal(Database):
         return found.fetchone() is not None
 
     def set_proved(self, entry: JournalEntry, tier: str) -> None:
-        """Record that the present :data:`PROOF` holds for what an earlier version moved."""
+        """Record that the present :data:`PROOF` holds for a photo that an earlier version moved."""
         self._write("UPDATE units SET tier = ?, proof = ? WHERE id = ?", [(tier, PROOF, entry.id)])
 
     def moves(self) -> Iterator[tuple[str, str, str, str]]:
@@ -297,7 +303,7 @@ class Journal(Database):
         return list(map(self._entry, rows.fetchall()))
 
     def runs(self) -> dict[str, tuple[int, int]]:
-        """Return run -> what it has in the quarantine: number of photos, and bytes of these and their companions."""
+        """Return run -> (number of its photos in the quarantine, bytes of these photos and their companions)."""
         rows = self._connection.execute(  # a companion that two photos share counts once
             "SELECT run, count(DISTINCT id), sum(size_bytes) FROM units JOIN (SELECT max(unit) AS unit, size_bytes "
             f"FROM files JOIN units ON id = unit WHERE state IN ({_marks(IN_QUARANTINE)}) GROUP BY quarantined) "
@@ -307,7 +313,7 @@ class Journal(Database):
         return {run: (photos, size_bytes) for run, photos, size_bytes in rows}
 
     def sidecars(self, path: str) -> list[tuple[int, Sidecar]]:
-        """Return the id of each entry that needs the sidecar at ``path``, and what the entry recorded about it."""
+        """Return the id of each entry that needs the sidecar at ``path``, with the entry's record of the sidecar."""
         rows = self._connection.execute(
             "SELECT unit, path, sha256, is_ours FROM sidecars JOIN units ON units.id = unit "
             "WHERE path = ? AND state NOT IN (?, ?)",

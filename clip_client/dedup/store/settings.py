@@ -1,4 +1,4 @@
-"""What a person has set for this store: named keep rules."""
+"""Settings of a store: the keep rules that a person has named and saved."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from clip_client.dedup.store.sqlite import Database
+from clip_client._storage.sqlite import Database
 
 _NAME: Final = re.compile(r"[\w. -]{1,64}")
 
@@ -24,10 +24,10 @@ class Settings(Database):
         return {name: tuple(json.loads(rules)) for name, rules in rows}
 
     def save_keep_rules(self, name: str, rules: Sequence[str]) -> tuple[str, ...]:
-        """Save rules that ``KeepRules`` has accepted under a name, in place of those that have it.
+        """Save rules that ``KeepRules`` has accepted under ``name``; replace rules that have this name.
 
-        Returns them as they are saved: a folder is absolute, because a later search may start elsewhere. Raises
-        ValueError for a name that is not 1 to 64 letters, digits, spaces and ``. _ -``.
+        Returns the rules as they are saved, with absolute folders, because a later search may start elsewhere. Raises
+        ValueError if the name is not 1 to 64 letters, digits, spaces and ``. _ -``.
         """
         if not _NAME.fullmatch(name):
             raise ValueError(f"{name!r} cannot name rules: use 1 to 64 letters, digits, spaces and . _ -")

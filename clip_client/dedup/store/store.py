@@ -2,17 +2,17 @@
 
 ::
 
-    files.sqlite      path, size, times -> SHA-256               a cache
-    looks/<algorithm> SHA-256 -> size, hash, time of the photo   a cache, Parquet
-    pixels/<algorithm> SHA-256 -> SHA-256 of the pixels          a cache, Parquet
-    keypoints/<algorithm>.sqlite SHA-256 -> keypoints; pairs     a cache
-    vectors/<id>      SHA-256 -> vector of one model             a cache, Parquet
-    index/<id>        the same vectors, for a search             a cache, see clip_client/search
-    copies.sqlite     contents that show one picture             a cache
-    journal.sqlite    what was moved where                       not replaceable
-    decisions.sqlite  decisions of a person about photos         not replaceable
-    choices.sqlite    what a person chose, before it is done     not replaceable
-    settings.sqlite   saved keep rules                            not replaceable
+    files.sqlite        path, size, times -> SHA-256                a cache
+    looks/<algorithm>   SHA-256 -> size, hash, time of the photo    a cache, Parquet
+    pixels/<algorithm>  SHA-256 -> SHA-256 of the pixels            a cache, Parquet
+    keypoints/<algorithm>.sqlite  SHA-256 -> keypoints; pairs       a cache
+    vectors/<id>        SHA-256 -> vector of one model              a cache, Parquet
+    index/<id>          the same vectors, for a search              a cache, see clip_client/search
+    copies.sqlite       contents that show one picture              a cache
+    journal.sqlite      moves of files                              not replaceable
+    decisions.sqlite    decisions of a person about photos          not replaceable
+    choices.sqlite      choices of a person, until they are done    not replaceable
+    settings.sqlite     saved keep rules                            not replaceable
 
 The caches and decisions are keyed by content, so files can be moved, renamed and copied between machines.
 """
@@ -29,14 +29,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from clip_client._storage.parquet_store import ParquetStore
+from clip_client._storage.sqlite import StoreError
 from clip_client.dedup.store.blob_table import BlobTable, Spool
 from clip_client.dedup.store.choices import Choices
 from clip_client.dedup.store.contents import FileIndex, ProvenCopies
 from clip_client.dedup.store.decisions import Decisions
 from clip_client.dedup.store.journal import Journal
-from clip_client.dedup.store.parquet_store import ParquetStore
 from clip_client.dedup.store.settings import Settings
-from clip_client.dedup.store.sqlite import StoreError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,13 +52,13 @@ def default_directory() -> Path:
 
 
 def store_option(directory: Path) -> str:
-    """Return what a command needs, after its other words, to use the store in this folder: empty for the default."""
+    """Return the option that makes a command use the store in this folder; empty for the default folder."""
     is_default = directory.absolute() == default_directory().absolute()
     return "" if is_default else f" --store {shlex.quote(str(directory))}"
 
 
 def folder_name(vector_id: str) -> str:
-    """Return the name of a folder for one vector id, which has characters that a file name may not have."""
+    """Return a folder name for one vector id, which itself has characters that are not allowed in file names."""
     return hashlib.sha256(vector_id.encode()).hexdigest()[:16]
 
 
@@ -66,14 +66,14 @@ class Store:
     """An open store; a context manager. One thread at a time may use it, any number of processes at once."""
 
     def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
-        """Open ``directory``, which is made if it does not exist; without one, a store that ends with this object.
+        """Open ``directory``, and make it if it is missing. None makes a temporary store that ends with this object.
 
         Raises StoreError if the folder cannot be used.
         """
         self._open = ExitStack()
         if directory is None:
             directory = self._open.enter_context(tempfile.TemporaryDirectory(prefix="clip-client-"))
-        # Absolute, because pyarrow and SQLite take a relative name with a colon for an address.
+        # Make it absolute, because pyarrow and SQLite read a relative name with a colon as an address.
         self.directory = Path(os.path.abspath(Path(directory).expanduser()))
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -104,7 +104,7 @@ class Store:
 
     @cached_property
     def choices(self) -> Choices:
-        """What a person chose to do with found photos."""
+        """Choices of a person that wait, and those that were carried out."""
         return self._open.enter_context(closing(Choices(self.directory / "choices.sqlite")))
 
     @cached_property
@@ -114,20 +114,20 @@ class Store:
 
     @cached_property
     def copies(self) -> ProvenCopies:
-        """Which contents show one picture."""
+        """The contents that show one picture."""
         return self._open.enter_context(closing(ProvenCopies(self.directory / "copies.sqlite")))
 
     @cached_property
     def files(self) -> FileIndex:
-        """Which content each file had."""
+        """The content of each file."""
         return self._open.enter_context(closing(FileIndex(self.directory / "files.sqlite")))
 
     def alignment_tables(self, *versions: str) -> list[BlobTable]:
-        """Open what these versions of an algorithm made for the alignment, and remove what others made."""
+        """Open the tables of these versions of the algorithms for the alignment; remove those of other versions."""
         folder = self.directory / "keypoints"
         folder.mkdir(exist_ok=True)
         for path in self.old_alignments(*versions):
-            with suppress(OSError):  # another process may use it, which only Windows minds
+            with suppress(OSError):  # Windows cannot remove a file that another process uses
                 path.unlink()
         return [self._open.enter_context(closing(BlobTable(folder / f"{version}.sqlite"))) for version in versions]
 
@@ -137,20 +137,19 @@ class Store:
         return [path for path in files if path.name.partition(".sqlite")[0] not in versions]
 
     def spool(self) -> Spool:
-        """Open a place on the store's disk for what need not be kept."""
+        """Open a temporary file on the store's disk for the data of one search."""
         return Spool(self.directory)
 
     def vectors(self, vector_id: str, dimension: int) -> ParquetStore:
-        """Open the vectors of one id, of ``dimension`` numbers; ``code`` and ``message`` say why one is missing."""
+        """Open the vectors of one id, of ``dimension`` numbers; ``code`` and ``message`` explain a missing one."""
         import pyarrow as pa
 
-        # The files hold the id.
         folder = Path("vectors", folder_name(vector_id))
         columns = {"vector": pa.list_(pa.float32(), dimension), "code": pa.string(), "message": pa.string()}
         return self.table(folder, columns, {"vector_id": vector_id})
 
     def table(self, folder: Path, columns: Mapping[str, pa.DataType], about: Mapping[str, str]) -> ParquetStore:
-        """Open the rows in ``folder`` of the store: ``columns`` by content, and ``about`` says what made them."""
+        """Open the rows in ``folder`` of the store: ``columns`` by content. ``about`` says what made them."""
         import pyarrow as pa
 
         schema = pa.schema({"sha256": pa.binary(32), **columns}, metadata=dict(about))

@@ -1,1 +1,1 @@
-"""What a review knows and does: the groups, the choices about them, and carrying these out. Nothing here knows HTTP."""
+"""The state of a review, without HTTP: the groups, the choices about them, and the work that carries choices out."""

@@ -1,4 +1,4 @@
-"""Carrying choices out and taking runs back, in a thread of its own, with the plan and the journal of ``dedup``."""
+"""Carry choices out and take runs back in a separate thread, with the plan and the journal of ``dedup``."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ _INTERNAL: Final = "It stopped because of an error in clip-client itself; the te
 
 @dataclass
 class Job:
-    """The last work in the background."""
+    """One job in the background."""
 
     what: str
     """``planning``, ``moving`` or ``restoring``."""
     number: int
-    """Counts the jobs of this server; ``apply`` names the plan by it."""
+    """Number of the job on this server; ``apply`` names a plan by the number of its job."""
     choices: int
-    """Which choices it was about, as :attr:`Session.choices_version`."""
+    """:attr:`Session.choices_version` at the start of the job."""
     merge_metadata: bool = False
     done: int = 0
     total: int = 0
@@ -56,9 +56,9 @@ class Job:
     is_running: bool = True
     error: str = ""
     planned: dict[str, Move | Skip] = field(default_factory=dict)
-    """Path of each photo that a person wants to move -> what the plan says."""
+    """Path of each photo that a person wants to move -> its move, or the reason why it stays."""
     outcomes: dict[str, Outcome] = field(default_factory=dict)
-    """Path of a photo -> what came of its move, or of bringing it back."""
+    """Path of a photo -> the result of moving or restoring it."""
 
 
 class Worker:
@@ -71,11 +71,11 @@ class Worker:
         self.job: Job | None = None
 
     def plan(self, *, merge_metadata: bool) -> None:
-        """Begin to find out what would move and what would stay. Raises Busy."""
+        """Begin to plan which photos would move and which would stay. Raises Busy."""
         self._start(PLANNING, self._plan, merge_metadata=merge_metadata)
 
     def apply(self, number: int) -> None:
-        """Begin to carry out the plan of this number. Raises Busy, also if the choices have changed since."""
+        """Begin to carry out the plan of this number. Raises Busy, for example if the choices have changed since."""
         planned = self.job
         is_whole = planned is not None and planned.what == PLANNING and not planned.is_running and not planned.error
         if planned is None or not is_whole or planned.number != number:
@@ -87,7 +87,7 @@ class Worker:
         self._start(MOVING, lambda job: self._apply(job, choices), after=planned)
 
     def restore(self, run: str) -> None:
-        """Begin to take back what one run moved and decided. Raises Busy."""
+        """Begin to restore the photos that one run moved, and to take its decisions back. Raises Busy."""
         self._start(RESTORING_RUN, lambda job: self._restore(job, run))
 
     def join(self) -> None:
@@ -101,7 +101,7 @@ class Worker:
         with self._lock:
             if self.job is not None and self.job.is_running:
                 raise Busy(f"wait until {self.job.what} has finished")
-            if after not in (None, self.job):  # another request has carried the plan out since
+            if after not in (None, self.job):  # another request has started a job since
                 raise Busy(_NO_PLAN)
             job = Job(
                 what=what,
@@ -111,7 +111,7 @@ class Worker:
                 planned=after.planned if after is not None else {},
             )
             self.job = job
-        # No daemon: a process that ends in order finishes the files that it is moving.
+        # Not a daemon thread: a process that ends in order first finishes the files that it is moving.
         self._thread = threading.Thread(target=self._run, args=(job, work), name=what)
         self._thread.start()
 
@@ -133,19 +133,20 @@ class Worker:
         with Store(session.store.directory) as store:
             groups = session.groups.each(_WANTED)
             while batch := list(islice(groups, _AT_ONCE)):
-                session.go_on()
+                session.check_running()
                 self._planned(batch, store, job)
                 job.done += len(batch)
                 session.changed()
 
     def _apply(self, job: Job, choices: Collection[int]) -> None:
-        """Carry out ``choices``: those that were planned, and none that a person makes meanwhile."""
+        """Carry out ``choices``, the planned ones; choices that a person makes meanwhile wait."""
         session = self._session
         with Store(session.store.directory) as store, store.journal.exclusive():
             settle(store)
             job.run, job.total = store.journal.new_run(), len(choices)
             groups = (found for found in session.groups.each(_WANTED) if found.choice and found.choice.id in choices)
-            # The choices name their run before anything moves. If this process is killed, the next one finds them.
+            # Record the run with its choices before anything moves. If this process is killed, the next process finds
+            # them.
             while batch := session.begin_run(islice(groups, _AT_ONCE), job.run):
                 done: set[str] = set()
                 try:
@@ -168,7 +169,7 @@ class Worker:
         job.done, job.total = sum(outcome.done for outcome in outcomes), len(outcomes)
 
     def _planned(self, batch: Sequence[FoundGroup], store: Store, job: Job) -> Plan:
-        """Plan some groups as their files are now, and note what is planned with the job."""
+        """Plan some groups as their files are now, and record the plan with the job."""
         tiers: dict[str, tuple[str, ...] | None] = {}
         groups: list[DuplicateGroup] = []
         for found in batch:
@@ -177,7 +178,7 @@ class Worker:
                 groups.append(group)
                 tiers |= dict.fromkeys(moving, moving_tiers(found.choice.rules))
         options = MoveOptions(merge_metadata=job.merge_metadata)
-        now = self._session.judged(*groups, options=options, files=store.files)
+        now = self._session.with_verdicts(*groups, options=options, files=store.files)
         plan = plan_moves(now, self._session.roots, options=options, chosen=tiers)
         job.planned.update((move.duplicate.path, move) for move in (*plan.moves, *plan.for_album))
         job.planned.update((skip.photo.path, skip) for skip in plan.skipped)

@@ -1,6 +1,6 @@
-"""Choices for many groups at once, by keep rules: what ``dedup --keep`` would keep, without another search.
+"""Choices for many groups at once, by keep rules: the same as those of ``dedup --keep``, without another search.
 
-In groups that no person looked at, only what ``dedup --apply`` moves by default moves.
+A person has not looked at these groups, so only photos move that ``dedup --apply`` moves by default.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ if TYPE_CHECKING:
     from clip_client.review.state.session import Session
 
 SUGGESTION: Final = "suggestion"
-"""What a choice says of its rules, if they were those of the search."""
+"""Name, in a choice, of the rules of the search."""
 _SLICE_S: Final = 0.3
-"""How long one call counts: what a person may wait for a first figure."""
+"""Time for which one call counts: a person may wait this long for a first figure."""
 
 
 @dataclass
 class BulkCount:
-    """What rules would choose, as far as groups have been counted."""
+    """Numbers of groups and photos that rules would choose, as far as groups have been counted."""
 
     after: int = 0
     """Number of the last group that has been counted."""
     groups: int = 0
-    """Groups of which at least one photo would move."""
+    """Groups with at least one photo that would move."""
     photos: int = 0
     """Photos that would move."""
     size_bytes: int = 0
     changed: int = 0
-    """Groups of which another photo stays than the search suggests."""
+    """Groups in which another photo stays than the search suggests."""
     left: int = 0
     """Groups that stay open, because none of their photos would move."""
 
 
 @dataclass(frozen=True)
 class Bulk:
-    """Chooses for all ``wanted`` groups by the rules ``names``, or those of the search without any.
+    """Chooses for all ``wanted`` groups by the rules ``names``; without names, by the rules of the search.
 
-    Open groups are meant unless a state is wanted.
+    If ``wanted`` has no state, it means open groups.
     """
 
     session: Session
@@ -58,7 +58,7 @@ class Bulk:
     names: Sequence[str]
 
     def count(self, count: BulkCount) -> bool:
-        """Add what the next groups would be to ``count``, for 0.3 s; return whether there may be more groups.
+        """Add the next groups to ``count`` for 0.3 s; return whether there may be more groups.
 
         Raises CannotChoose.
         """
@@ -77,10 +77,10 @@ class Bulk:
         return False
 
     def choose(self) -> None:
-        """Choose as one step. Raises CannotChoose."""
+        """Record the choices as one step. Raises CannotChoose."""
         rules = self._checked()
         choices = []
-        # All of them before the first one is recorded, because other pages wait while the store is written.
+        # Make all choices before any is recorded, because other pages wait while the store is written.
         for found in self.session.groups.each(self.filter):
             if found.state != APPLIED:
                 group = self._by_rules(found, rules)
@@ -90,11 +90,11 @@ class Bulk:
 
     @property
     def filter(self) -> Filter:
-        """Which groups are meant."""
+        """The groups to choose for."""
         return replace(self.wanted, state=self.wanted.state or OPEN)
 
     def _checked(self) -> KeepRules | None:
-        """Return the rules, None for those of the search."""
+        """Return the rules; None for the rules of the search. Raises CannotChoose."""
         if self.wanted.state == APPLIED:
             raise CannotChoose("these decisions have been applied; to choose again, take their run back in the history")
         try:
@@ -103,11 +103,13 @@ class Bulk:
             raise CannotChoose(str(error)) from None
 
     def _by_rules(self, found: FoundGroup, rules: KeepRules | None) -> DuplicateGroup:
-        """Return the group as the rules have it; the verdicts of the search hold if the same photo stays."""
+        """Return the group in the order of the rules. If the same photo stays, the search's verdicts hold."""
         if rules is None:
             return found.group
         group = rerank(found.group, rules)
-        return group if group.keep == found.group.keep else self.session.judged(group, looks_again=False).groups[0]
+        return (
+            group if group.keep == found.group.keep else self.session.with_verdicts(group, looks_again=False).groups[0]
+        )
 
     def _moving(self, group: DuplicateGroup) -> frozenset[int]:
         """Return the positions of the photos that rules move: never those in a library of Apple Photos."""

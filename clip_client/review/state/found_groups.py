@@ -1,6 +1,6 @@
 """The groups of one search, each with the last choice about it.
 
-What must outlive the process, the choices of a person, is in the store. This only finds the group of each choice.
+The store keeps the choices, which must outlive the process. This module finds the group of each choice.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from clip_client._files import printable
 from clip_client.dedup.report import Total, totals
 from clip_client.dedup.store.choices import KEEP, OPEN, SKIP, UNDONE, WAITING
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
-from clip_client.dedup.text import printable
 from clip_client.dedup.types import BY_DEFAULT, NEVER, ON_REQUEST, TIERS
 
 if TYPE_CHECKING:
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
     from clip_client.dedup.store.choices import Choice, ChosenPhoto
 
 APPLIED: Final = "applied"
-"""State of a group whose choice has been carried out. The other states are what was chosen, and ``open``."""
+"""State of a group whose choice has been carried out. The other states are the choices, and ``open``."""
 STAGED: Final = "staged"
-"""For :class:`Filter`: all of :data:`STAGED_STATES`."""
+"""State in a :class:`Filter` that means all of :data:`STAGED_STATES`."""
 STAGED_STATES: Final = (KEEP, DIFFERENT, KEEP_ALL)
-"""States of groups whose choices can be carried out. To skip a group changes nothing."""
+"""States of groups whose choices can be carried out. A skipped group has nothing to carry out."""
 
 
 class FoundGroup(NamedTuple):
-    """A group of the search, and what was chosen about it."""
+    """A group of the search, and the choice about it."""
 
     id: int
-    """1 is the first group; groups are in the order of certainty, then of the space that they free."""
+    """Number from 1, in the order of certainty, then of the space that the groups free."""
     group: DuplicateGroup
     tier: str
-    """The tier of the least certain photo that ``--apply`` moves, or of the least certain one if it moves none."""
+    """Tier of the least certain photo that ``--apply`` moves; if it moves none, of the least certain member."""
     text: str
-    """The paths of the members, for a search in them: printable, and without upper case."""
+    """Paths of the members for a search in them: printable, case-folded."""
     state: str = OPEN
-    """``open``, what was chosen, or ``applied``."""
+    """``open``, the choice, or ``applied``."""
     choice: Choice | None = None
     """The choice that holds; None while the group is open."""
     is_undone: bool = False
-    """The group is open because its last choice was taken back after it had been carried out."""
+    """True if the group is open because its last choice was taken back after it had been carried out."""
 
     @property
     def chosen(self) -> tuple[ChosenPhoto, ...]:
@@ -56,7 +56,7 @@ class FoundGroup(NamedTuple):
 
     @property
     def keep_and_moving(self) -> tuple[int, set[int]]:
-        """Positions of the photo that stays, and of those that move: by the choice, or else as ``--apply`` has it."""
+        """Positions of the photo that stays and of the photos that move: by the choice, else as for ``--apply``."""
         members = self.group.members
         if self.choice is None or self.state == SKIP:
             return 0, {place for place, member in enumerate(members) if member.verdict.moves == BY_DEFAULT}
@@ -71,24 +71,24 @@ class FoundGroup(NamedTuple):
         members = self.group.members
         if self.state == APPLIED:
             return [place for place in sorted(moving) if not os.path.lexists(members[place].path)]
-        # What becomes of them around another photo is told when it is planned.
+        # If another photo stays, only the plan can tell what moves, so count all.
         return [place for place in sorted(moving) if keep or members[place].verdict.moves != NEVER]
 
     @property
     def leaving_bytes(self) -> int:
-        """The size of those photos; photos in a library of Apple Photos stay on the disk."""
+        """Size of the leaving photos, without photos in a library of Apple Photos, which stay on the disk."""
         photos = (self.group.members[place].photo for place in self.leaving)
         return sum(photo.size_bytes for photo in photos if photo.in_library is None)
 
     @property
     def leaving_tier(self) -> str:
-        """The tier of the least certain of those photos; that of the group if there is none."""
+        """Tier of the least certain leaving photo; without one, the tier of the group."""
         keep, members = self.keep_and_moving[0], self.group.members
         tiers = (members[place or keep].verdict.tier or members[place or keep].tier for place in self.leaving)
         return max(tiers, key=TIERS.index, default=self.tier)
 
     def shown(self, most: int) -> list[int]:
-        """Return the positions of the photos on a page that shows the first ``most``: those, and the one that stays."""
+        """Return the positions of the photos on a page: the first ``most``, and the photo that stays."""
         return sorted({*range(min(most, len(self.group.members))), self.keep_and_moving[0]})
 
     def after(self, last: Choice | None) -> FoundGroup:
@@ -100,14 +100,14 @@ class FoundGroup(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """Which groups are wanted; an empty field wants all."""
+    """Selects groups; an empty field selects all."""
 
     tier: str = ""
     """:attr:`FoundGroup.tier`."""
     holds: str = ""
-    """A tier of which the group has a copy that moves on request."""
+    """Tier of a copy in the group that moves on request."""
     state: str = ""
-    """``open``, one of the choices, ``staged`` or ``applied``."""
+    """``open``, a choice, ``staged`` or ``applied``."""
     text: str = ""
     """Part of the path of a member, in upper or lower case."""
 
@@ -132,26 +132,26 @@ class GroupTotal(NamedTuple):
     state: str
     groups: int
     leaving_bytes: int
-    """What leaves its place if all that is decided or suggested is applied; 0 for what has been applied."""
+    """Size of the photos that leave their places if all choices and suggestions are applied; 0 for ``applied``."""
 
 
 class FoundGroups:
-    """The groups of one search, and the absolute paths of their photos. Threads may share it."""
+    """The groups of one search, and the absolute paths of their photos. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._found: list[FoundGroup] = []
         self._group_and_content: dict[str, tuple[int, str]] = {}
-        """Absolute path of a member -> the number of its group, and its SHA-256."""
+        """Absolute path of a member -> (number of its group, its SHA-256)."""
         self._paths: defaultdict[str, list[str]] = defaultdict(list)
         """SHA-256 -> paths of the members with this content."""
         self._choices: defaultdict[int, dict[int, Choice]] = defaultdict(dict)
-        """Number of a group -> id -> the choices about it, oldest first."""
+        """Number of a group -> id of a choice -> the choices about the group, oldest first."""
         self._groups: Counter[tuple[str, str]] = Counter()
         self._leaving_bytes: Counter[tuple[str, str]] = Counter()
-        """(tier, state) -> how many groups, and how large. Counting 100,000 groups takes 50 ms, and every page does."""
+        """(tier, state) -> number and size, kept up to date: counting 100,000 groups for each page takes 50 ms."""
         self._open: defaultdict[tuple[str, str], Total] = defaultdict(lambda: Total(0, 0))
-        """As :meth:`DuplicateReport.totals` has it, of the groups that are open."""
+        """:meth:`DuplicateReport.totals` of the open groups."""
 
     def fill(self, report: DuplicateReport) -> None:
         """Take the groups of a report, the most certain first, then those that free the most space."""
@@ -166,20 +166,20 @@ class FoundGroups:
                 self._paths[member.sha256].append(member.path)
 
     def totals(self) -> list[GroupTotal]:
-        """Return how many groups of each tier are in each state, the most certain tier first."""
+        """Return the totals of each tier and state, the most certain tier first."""
         with self._lock:
             totals = [GroupTotal(*of, groups, self._leaving_bytes[of]) for of, groups in self._groups.items() if groups]
         return sorted(totals, key=lambda total: (TIERS.index(total.tier), total.state))
 
     def undecided(self) -> dict[tuple[str, str], Total]:
-        """Return what :meth:`DuplicateReport.totals` says of the groups that are open."""
+        """Return :meth:`DuplicateReport.totals` of the open groups."""
         with self._lock:
             return {of: total for of, total in self._open.items() if total.photos}
 
     def each(self, wanted: Filter, *, after: int = 0) -> Iterator[FoundGroup]:
         """Yield all wanted groups with a number above ``after``.
 
-        They may change meanwhile: none comes twice, and each is wanted when it comes.
+        Groups may change meanwhile: each comes at most once, and fits when it comes.
         """
         groups = self._found[after:] if after else self._found
         return filter(wanted.fits, groups) if wanted != Filter() else iter(groups)
@@ -191,11 +191,11 @@ class FoundGroups:
         return sum(one.groups for one in self.totals() if wanted.has(one.tier, one.state))
 
     def get(self, number: int) -> FoundGroup | None:
-        """Return one group, None if there is no such group."""
+        """Return one group; None for an unknown number."""
         return self._found[number - 1] if 0 < number <= len(self._found) else None
 
     def neighbours(self, number: int, wanted: Filter) -> tuple[int | None, int | None]:
-        """Return the number of the wanted group before and after this one, which need not be wanted itself."""
+        """Return the numbers of the wanted groups before and after ``number``, which need not be wanted itself."""
         before, after = (
             next((place + 1 for place in places if wanted.fits(self._found[place])), None)
             for places in (range(number - 2, -1, -1), range(number, len(self._found)))
@@ -211,12 +211,12 @@ class FoundGroups:
         return path in self._group_and_content
 
     def group_of(self, path: str) -> int | None:
-        """Return the number of the group that the file at a path is in; None if it is in none."""
+        """Return the number of the group of the file at ``path``; None if it is not in a group."""
         number, _ = self._group_and_content.get(os.path.abspath(path), (None, ""))
         return number
 
     def match(self, choices: Iterable[Choice]) -> None:
-        """Find the groups of all choices in the store, oldest first, in place of those of before."""
+        """Replace the known choices by ``choices``, all choices of the store, oldest first, and find their groups."""
         with self._lock:
             before = set(self._choices)
             self._choices.clear()
@@ -224,7 +224,7 @@ class FoundGroups:
             self.add(choices)
 
     def add(self, choices: Iterable[Choice]) -> None:
-        """Take new choices, oldest first, and the new states of those that are known."""
+        """Add new choices, oldest first, and update the states of known choices."""
         with self._lock:
             about = [(number, choice) for choice in choices if (number := self._group_about(choice))]
             for number, choice in about:
@@ -232,7 +232,7 @@ class FoundGroups:
             self._update({number for number, _ in about})
 
     def forget(self, choices: Iterable[Choice]) -> None:
-        """Leave choices out; the ones before them hold again."""
+        """Remove choices; earlier choices about their groups hold again."""
         with self._lock:
             about = [(number, choice) for choice in choices if (number := self._group_about(choice))]
             for number, choice in about:
@@ -240,12 +240,12 @@ class FoundGroups:
             self._update({number for number, _ in about})
 
     def superseded(self, number: int) -> list[Choice]:
-        """Return the choices about a group that a later one replaced."""
+        """Return the choices about a group that a later choice replaced."""
         with self._lock:
             return list(self._choices[number].values())[:-1]
 
     def last_step(self) -> list[Choice]:
-        """Return the choices of the last step that has not been carried out; empty without such a step."""
+        """Return the choices of the last step that was not carried out; empty without such a step."""
         with self._lock:
             waiting = [one for about in self._choices.values() for one in about.values() if one.state == WAITING]
         last = max((choice.step for choice in waiting), default=0)
@@ -254,8 +254,8 @@ class FoundGroups:
     def _group_about(self, choice: Choice) -> int | None:
         """Return the number of the group that a choice is about.
 
-        The group has all photos of the choice with the contents of that time, and, unless it is :data:`KEEP`, no other
-        photo: a photo that joined the group later was not part of the decision.
+        The group has all photos of the choice with their contents at that time. A group with further photos fits only
+        :data:`KEEP`, because a photo that joined the group later was not part of another decision.
         """
         numbers = set[int]()
         for photo in choice.photos:
@@ -284,6 +284,6 @@ class FoundGroups:
 
 
 def _moving_tier(group: DuplicateGroup) -> str:
-    """Return the tier of the least certain photo that ``--apply`` moves; that of the group if it moves none."""
+    """Return the tier of the least certain photo that ``--apply`` moves; if it moves none, the tier of the group."""
     verdicts = (member.verdict for member in group.members)
     return max((one.tier for one in verdicts if one.moves == BY_DEFAULT), key=TIERS.index, default=group.tier)

@@ -1,4 +1,4 @@
-"""The search by words on the pages: what a request asks for, and the photos that were found."""
+"""The search by words on the pages: its requests, and its results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from anyio import to_thread
 
-from clip_client.dedup.text import printable
+from clip_client._files import printable
 from clip_client.dedup.types import is_random
 from clip_client.search.filters import Filter
 from clip_client.search.pictures import Place
@@ -32,45 +32,45 @@ if TYPE_CHECKING:
 TOP: Final = 60
 """Results on one page."""
 MOST_UPLOADED: Final = 64 * 2**20
-"""Bytes of a photo that is dropped onto the page, as for every photo (``DecodeLimits.max_bytes``)."""
+"""Largest size of a photo that is dropped onto the page, as of every photo (``DecodeLimits.max_bytes``)."""
 _KEPT_UPLOADS: Final = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What a request asks for; the names are those of the form's fields."""
+    """The values of a request; the names are those of the form's fields."""
 
     q: str = ""
     """Words, with signs and weights."""
     photo: str = ""
-    """Name of a photo that was uploaded."""
+    """Name of an uploaded photo."""
     like: str = ""
-    """Content of a photo of the store."""
+    """SHA-256 of a photo in the store."""
     filter: Mapping[str, str] = field(default_factory=dict)
-    """Arguments of :meth:`~clip_client.search.filters.Filter.of`, those that are not empty."""
+    """Arguments of :meth:`~clip_client.search.filters.Filter.of` that are not empty."""
 
     @property
     def is_empty(self) -> bool:
-        """It asks for nothing."""
+        """Whether there are neither words nor a photo to search for."""
         return not (self.q.strip() or self.photo or self.like)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Results:
-    """What a page of results shows."""
+    """The values on a page of results."""
 
     pictures: Sequence[FoundPicture] = ()
     compared: str = ""
-    """How many photos were compared."""
+    """Number of photos that were compared, in words."""
     is_random: bool = False
     truncated: Sequence[str] = ()
-    """Texts of which the model has read only the beginning."""
+    """Texts that the model has read only in part, because they are too long."""
     error: str = ""
-    """Why there are no results, one sentence."""
+    """One sentence that says why there are no results."""
 
 
 class PhotoSearch:
-    """Searches the photos of one review. Requests share it; all are answered in one event loop."""
+    """Searches the photos of one review. All requests share it, in one event loop."""
 
     def __init__(self, session: Session, clip: QueryEmbedder) -> None:
         self._session = session
@@ -78,7 +78,7 @@ class PhotoSearch:
         self._clip = clip
         self._uploads: OrderedDict[str, bytes] = OrderedDict()
         self._inside: tuple[object, NDArray[np.bool_]] | None = None
-        """What the index was, and which of its rows are below the paths of the review."""
+        """(stamp of the index, mask of its rows that are below the paths of the review)."""
 
     def upload(self, data: bytes) -> str:
         """Keep a photo to search for; return its name."""
@@ -89,7 +89,7 @@ class PhotoSearch:
         return name
 
     async def find(self, wanted: Wanted) -> Results:
-        """Search. Errors that a person can mend are in the result, not raised."""
+        """Search. Errors that a person can mend are returned in the result, not raised."""
         if wanted.is_empty:
             return Results()
         try:

@@ -14,16 +14,16 @@ from clip_client.dedup.files.reading import read_content
 from clip_client.dedup.types import PREVIEWS_MARK
 
 SIZES: Final = {"small": 480, "large": 1600, "full": 65_500}
-"""Longest side in pixels of each size. A JPEG cannot be larger than the last one."""
+"""Longest side in pixels of each size. The last is the limit of a JPEG."""
 _QUALITY: Final = {"small": 80, "large": 88, "full": 95}
 
 _MOST_BYTES: Final = 1_000_000_000
-"""About 30,000 small pictures, or 150 of 24 megapixels at full size."""
+"""Limit of the folder: about 30,000 small pictures, or 150 of 24 megapixels at full size."""
 _AFTER_CLEANING: Final = 0.8
 
 
 class PreviewCache:
-    """JPEG files named after the content of their photo. Threads and processes may share the folder."""
+    """JPEG files, named after the content of their photo. Threads and processes may share the folder."""
 
     def __init__(self, folder: Path, *, most_bytes: int = _MOST_BYTES) -> None:
         self._folder = folder
@@ -38,12 +38,12 @@ class PreviewCache:
     def jpeg(self, sha256: str, paths: Iterable[str], size: str) -> bytes | None:
         """Return the photo of this content, upright and whole, at most as large as one of :data:`SIZES`.
 
-        ``paths`` are files that had the content. None if none of them has it still, or if it cannot be decoded.
+        ``paths`` are files that had the content. None if all of them have changed, or if it cannot be decoded.
         """
         file = self._folder / f"{sha256}-{size}.jpg"
         with suppress(OSError):
             jpeg = file.read_bytes()
-            os.utime(file)  # the last to be removed
+            os.utime(file)  # pictures that were used last are removed last
             return jpeg
         drawn = next(filter(None, (_draw(path, sha256, size) for path in paths)), None)
         if drawn is not None:
@@ -52,7 +52,7 @@ class PreviewCache:
 
     def _keep(self, file: Path, jpeg: bytes) -> None:
         part = file.with_suffix(f".{threading.get_ident()}-{os.getpid()}.part")
-        with suppress(OSError):  # a full disk costs time, not the picture
+        with suppress(OSError):  # if the disk is full, the picture is drawn again next time
             part.write_bytes(jpeg)
             os.replace(part, file)
         with self._lock:
@@ -81,9 +81,9 @@ class PreviewCache:
 
 
 def _draw(path: str, sha256: str, size: str) -> bytes | None:
-    # The file may have been replaced since the search, even by a link to a file that was never searched.
+    # Check the content: the file may have been replaced since the search, even by a link to a file outside it.
     data = read_content(path, sha256)
     if data is None:
         return None
-    # At 1:1 a difference of colours must be the photos' own.
+    # At full size keep all colour detail, so that differences of colours are the photos' own.
     return small_jpeg(path, data, SIZES[size], quality=_QUALITY[size], subsampling=0 if size == "full" else -1)

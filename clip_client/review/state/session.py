@@ -1,4 +1,4 @@
-"""One review: the search, the groups that it found, what was chosen about them, and the work in the background."""
+"""One review: the search, its groups, the choices about them, and the work in the background."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from anyio import to_thread
 
+from clip_client._files import stored_ns
+from clip_client._storage.sqlite import StoreError
 from clip_client.dedup.actions.apply import recover
 from clip_client.dedup.actions.chosen_runs import settle
-from clip_client.dedup.actions.verdicts import MoveOptions, judged
+from clip_client.dedup.actions.verdicts import MoveOptions, with_verdicts
 from clip_client.dedup.compare.chosen_groups import chosen_photos, keep_instead
 from clip_client.dedup.compare.keep_rules import KeepRules
 from clip_client.dedup.files.directories import DirectorySet
@@ -22,9 +24,8 @@ from clip_client.dedup.reporting.words import found_in_words
 from clip_client.dedup.store.choices import BEGUN, CHOICES, KEEP
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.journal import State
-from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.text import counted
-from clip_client.dedup.types import NEVER, ON_REQUEST, stored_ns
+from clip_client.dedup.types import NEVER, ON_REQUEST
 from clip_client.review.state.found_groups import APPLIED, FoundGroups
 from preprocess_ensemble.errors import ReportedError
 
@@ -46,14 +47,14 @@ _INTERNAL: Final = "The search stopped because of an error in clip-client itself
 
 
 class CannotChoose(ReportedError):
-    """A choice makes no sense for its groups; the message is one sentence for people."""
+    """A choice does not fit its groups; the message is one sentence for people."""
 
     status: ClassVar[int] = 400
-    """Of the HTTP answer."""
+    """Status of the HTTP answer."""
 
 
 class Busy(CannotChoose):
-    """Something else is being done, or what was shown is out of date."""
+    """Another job is running, or the page is out of date."""
 
     status: ClassVar[int] = 409
 
@@ -62,18 +63,18 @@ class HistoryItem(NamedTuple):
     """One run of ``dedup --apply`` or of these pages that can be taken back."""
 
     run: str
-    """Its name, which begins with the local time: ``20261122-181502-1a2b3c4d``."""
+    """Name, which begins with the local time: ``20261122-181502-1a2b3c4d``."""
     photos: int
-    """In the quarantine."""
+    """Number of its photos in the quarantine."""
     size_bytes: int
-    """Of the photos and the files that moved with them."""
+    """Size of these photos and their companions."""
     different: int
-    """Groups that it declared different."""
+    """Number of groups that the run declared different."""
     keep_all: int
 
 
 class Session:
-    """What all pages of one server show. Threads may share it."""
+    """The state that all pages of one server show. Thread-safe."""
 
     def __init__(self, store: Store, roots: Sequence[str]) -> None:
         self.store = store
@@ -81,18 +82,18 @@ class Session:
         """The paths that are searched."""
         self.groups = FoundGroups()
         self.lock = threading.RLock()
-        """Held while the store is used: one thread at a time may."""
+        """Held while the store is used, because only one thread at a time may use it."""
         self.phase = SCANNING
         self.error = ""
-        """Why the search failed, one sentence."""
+        """One sentence that says why the search failed."""
         self.report: DuplicateReport | None = None
         """The report of the search without its groups."""
         self.on_request: tuple[str, ...] = ()
         """The tiers of photos that move on request only."""
         self.progress: dict[str, tuple[int, int | None]] = {}
-        """What is being done -> (done, total)."""
+        """Step of the search -> (done, total)."""
         self.notice = ""
-        """What a person should know before anything else, one sentence; mostly empty."""
+        """One sentence that a person should read first; mostly empty."""
         self._changes = 0
         self._choices_version = 0
         self._is_stopping = False
@@ -114,7 +115,7 @@ class Session:
             return self._choices_version
 
     def changed(self) -> None:
-        """Count a change."""
+        """Count a change that pages show."""
         with self.lock:
             self._changes += 1
 
@@ -125,7 +126,7 @@ class Session:
     # The search.
 
     async def search(self, search: Search) -> None:
-        """Run the search and take its groups. Never raises: a failure is what the pages show."""
+        """Run the search and take its groups. Never raises: the pages show a failure."""
         try:
             await to_thread.run_sync(self._finish_interrupted)
             report = await search(self._show)
@@ -139,7 +140,7 @@ class Session:
             self.changed()
 
     def _finish_interrupted(self) -> None:
-        """Complete or revert what a killed process was moving, so that the search finds all photos."""
+        """Complete or revert the moves of a killed process, so that the search finds all photos."""
         journal = self.store.journal
         with suppress(StoreError), self.lock, journal.exclusive():  # unless another clip-client is moving files
             unfinished = journal.entries((State.PLANNED, State.RESTORING, State.PURGING))
@@ -148,20 +149,20 @@ class Session:
             if unfinished:
                 photos = counted(len(unfinished), "photo")
                 self.notice = (
-                    f"A run was interrupted while it moved {photos}; what was half done has been put in order."
+                    f"A run was interrupted while it moved {photos}; the unfinished moves have been put in order."
                 )
 
     def stop(self) -> None:
-        """Let threads that search or apply end at the next step: before the next folder, or the next groups."""
+        """Make threads that search or apply end before their next step, such as the next groups."""
         self._is_stopping = True
 
-    def go_on(self) -> None:
+    def check_running(self) -> None:
         """Raise Busy if the server is ending."""
         if self._is_stopping:
             raise Busy("the server has ended before this was finished; start clip-client review again")
 
     def _show(self, what: str, done: int, total: int | None) -> None:
-        self.go_on()
+        self.check_running()
         self.progress[what] = (done, total)
         self.changed()
 
@@ -173,16 +174,16 @@ class Session:
             self.groups.match(self.store.choices.all())
             self.phase = READY
 
-    # What is known of photos, and what a group is like now.
+    # Photos, and new verdicts about groups.
 
     @property
     def undecided(self) -> str:
-        """What the search found in the groups that are open, as ``dedup`` says it; empty if none is open."""
+        """Summary of the open groups, in the words of ``dedup``; empty if no group is open."""
         totals = self.groups.undecided()
         return found_in_words(totals) if totals else ""
 
     def paths_of(self, sha256: str) -> list[str]:
-        """Return the files that had a content (hexadecimal): those in groups, else those below the searched paths."""
+        """Return the files that had a content (SHA-256, hexadecimal): those in groups, else those below the roots."""
         if paths := self.groups.paths(sha256):
             return paths
         with self.lock:
@@ -191,7 +192,7 @@ class Session:
         return [path for path in known if searched.contains(path)]
 
     def problem_of(self, member: Member) -> str:
-        """Return ``"missing"`` or ``"changed"`` if the file is not as it was when it was compared; else empty."""
+        """Return ``"missing"``, ``"changed"`` since the search, or an empty text if neither holds for the file."""
         try:
             status = os.stat(member.path)
         except OSError:
@@ -199,20 +200,20 @@ class Session:
         is_same = (status.st_size, stored_ns(status.st_mtime_ns)) == (member.photo.size_bytes, member.photo.mtime_ns)
         return "" if is_same else "changed"
 
-    def judged(self, *groups: DuplicateGroup, options: MoveOptions | None = None, **how: Any) -> DuplicateReport:
-        """Return a report of ``groups`` with new verdicts; see :func:`~.verdicts.judged` for ``how``."""
+    def with_verdicts(self, *groups: DuplicateGroup, options: MoveOptions | None = None, **how: Any) -> DuplicateReport:
+        """Return a report of ``groups`` with new verdicts; see :func:`~.verdicts.with_verdicts` for ``how``."""
         assert self.report is not None, "there is nothing to judge before the search has ended"
-        return judged(replace(self.report, groups=groups), self.roots, options, compared=self.groups, **how)
+        return with_verdicts(replace(self.report, groups=groups), self.roots, options, compared=self.groups, **how)
 
     def refusals(self, found: FoundGroup, keep: int, move: Iterable[int]) -> dict[int, str]:
-        """Return why those of the chosen photos that never move would stay: position -> sentence.
+        """Return position -> sentence that says why the photo stays, for chosen photos that never move.
 
-        Raises CannotChoose for members that do not exist.
+        Raises CannotChoose for unknown positions.
         """
         members, moving = found.group.members, set(move)
         _check_places(found, {keep, *moving})
         wanted = keep_instead(found.group, members[keep].path, {members[place].path for place in moving})
-        (group,) = self.judged(wanted).groups
+        (group,) = self.with_verdicts(wanted).groups
         never = {one.path: one.verdict.reason for one in group.members if one.verdict.moves == NEVER}
         return {place: never[members[place].path] for place in moving if never.get(members[place].path)}
 
@@ -223,9 +224,9 @@ class Session:
     ) -> None:
         """Record a choice about one group. ``keep`` and ``move`` are positions of members, for :data:`KEEP` only.
 
-        Only photos on the page may move, which shows the first ``most`` (default: all); see :meth:`FoundGroup.shown`.
-        Raises CannotChoose for a group or members that do not exist, for a photo that was not shown, and for a choice
-        that contradicts itself.
+        Only photos on the page may move: the first ``most`` (default: all); see :meth:`FoundGroup.shown`. Raises
+        CannotChoose for an unknown group or position, for a photo that was not shown, and for a choice that contradicts
+        itself.
         """
         found = self.groups.get(number)
         if found is None:
@@ -246,7 +247,7 @@ class Session:
         self.stage([(what, chosen_photos(found.group, moving if what == KEEP else (), keep=keep))])
 
     def stage(self, choices: Iterable[tuple[str, Sequence[ChosenPhoto]]], *, rules: str = "") -> None:
-        """Record choices as one step. ``rules`` made them, unless a person saw each group."""
+        """Record choices as one step. ``rules`` names the rules that made them; empty if a person saw each group."""
         with self.lock:
             self.groups.add(self.store.choices.add(choices, rules=rules))
             self._choices_changed()
@@ -261,16 +262,17 @@ class Session:
         return bool(choices)
 
     def begin_run(self, groups: Iterable[FoundGroup], run: str) -> list[FoundGroup]:
-        """Record which run carries out the choices of these groups, and forget those that they replaced.
+        """Record that ``run`` carries out the choices of these groups, and forget the choices that they replaced.
 
-        Returns the groups, without those whose choices another process has taken back. They are read while no choice
-        can change. The caller holds :meth:`.Journal.exclusive`. Raises Busy if the server is ending.
+        Returns the groups, without those whose choices another process has taken back. ``groups`` is consumed under the
+        lock, while choices cannot change. The caller holds :meth:`.Journal.exclusive`. Raises Busy if the server is
+        ending.
         """
         with self.lock:
             _ = self.version
             batch = list(groups)
             if batch:
-                self.go_on()
+                self.check_running()
                 self._withdraw([one for found in batch for one in self.groups.superseded(found.id)])
                 started = self.store.choices.begin([found.choice.id for found in batch if found.choice], run)
                 batch = [found for found in batch if found.choice and found.choice.id in started]
@@ -279,7 +281,7 @@ class Session:
         return batch
 
     def end_run(self, groups: Iterable[FoundGroup], state: str) -> None:
-        """Give the choices about these groups this state, at the end of the run that started them."""
+        """Set the state of the choices about these groups, at the end of the run that started them."""
         with self.lock:
             choices = [found.choice for found in groups if found.choice]
             self.store.choices.set_state([choice.id for choice in choices], state)
@@ -291,7 +293,7 @@ class Session:
         self.groups.forget(choices)
 
     def history(self) -> list[HistoryItem]:
-        """Return the runs that can be taken back, the last one first."""
+        """Return the runs that can be taken back, newest first."""
         with self.lock:
             moved = self.store.journal.runs()
             different, keep_all = (self.store.choices.runs(what) for what in (DIFFERENT, KEEP_ALL))

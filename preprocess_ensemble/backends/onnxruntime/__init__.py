@@ -1,1 +1,1 @@
-"""The Triton backend ``onnxruntime``, for servers without the C++ one. Nothing here may know about images."""
+"""The Triton backend ``onnxruntime``, for servers without the C++ backend of that name."""

@@ -1,7 +1,7 @@
-"""One run for several requests: join their rows, run the session, and return each request its own rows.
+"""Run several requests together: join their rows, run the session, and return each request its own rows.
 
-On a GPU the rows go through buffers at fixed addresses. A CUDA graph also fixes the number of rows, so a batch is
-padded up to the next of the plan's buckets, and the extra rows of the result are dropped.
+On a GPU the rows go through buffers at fixed addresses. A CUDA graph also fixes the number of rows. A batch is
+therefore padded up to the next bucket of the plan, and the extra rows of the result are dropped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from preprocess_ensemble.runtimes.model import Session
 
 _RUNS_UNTIL_CAPTURED: Final = 3
-"""ONNX Runtime captures a CUDA graph after two plain runs, which allocate the memory that the graph needs."""
+"""Runs after which a CUDA graph is captured: two plain runs allocate its memory, and the third is captured."""
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 """Tensor name -> array."""
@@ -36,12 +36,12 @@ def joined(requests: Sequence[Arrays]) -> Arrays:
 
 
 def bucket(rows: int, buckets: Sequence[int]) -> int:
-    """Return the least of ``buckets`` (ascending) that holds ``rows``, or ``rows`` if none does."""
+    """Return the smallest of ``buckets`` (ascending) that holds ``rows``; ``rows`` itself if none does."""
     return next((size for size in buckets if size >= rows), rows)
 
 
 def split(outputs: Arrays, rows: Sequence[int]) -> list[Arrays]:
-    """Split the outputs of joined requests: views with ``rows[i]`` rows for request ``i``."""
+    """Split the outputs of joined requests into views with ``rows[i]`` rows for request ``i``."""
     ends = np.cumsum(rows)
     return [
         {name: array[end - count : end] for name, array in outputs.items()}
@@ -59,17 +59,17 @@ class Runner:
     def run(self, requests: Sequence[Arrays], outputs: Sequence[str]) -> Arrays:
         """Run the model on the rows of all requests; return ``outputs`` with the rows of all requests, in order.
 
-        Raises what the runtime raises.
+        Raises the errors of the runtime.
         """
         results = self._session.run(list(outputs), dict(joined(requests)), self._options)
         return dict(zip(outputs, results, strict=True))
 
 
 class BufferedRunner:
-    """Runs a session of ONNX Runtime through buffers of its own, one set for each number of rows.
+    """Runs a session of ONNX Runtime through its own buffers, one set for each number of rows.
 
-    Call it from one thread only: ONNX Runtime keeps a captured CUDA graph with the thread that ran it. CUDA captures
-    the graphs of all buckets when this is made. Raises ``ModelLoadError``, for instance if the device has not enough
+    Call it from one thread only: ONNX Runtime keeps a captured CUDA graph with the thread that ran it. The constructor
+    captures the CUDA graphs of all buckets. It raises ``ModelLoadError``, for instance if the device has too little
     memory.
     """
 
@@ -90,24 +90,24 @@ class BufferedRunner:
                 ) from error
 
     def run(self, requests: Sequence[Arrays], outputs: Sequence[str]) -> Arrays:
-        """Do as :meth:`Runner.run`."""
+        """Run the model; see :meth:`Runner.run`."""
         rows = sum(len(next(iter(request.values()))) for request in requests)
         size = bucket(rows, self._plan.buckets)
         if size not in self._buffers:
             self._buffers[size] = _Buffers(self._session, self._signature, self._plan, size)
         results = self._buffers[size].run(requests, outputs)
-        # On a CPU these are views of the buffers, which the next batch overwrites.
+        # Copy the results: on a CPU they are views of the buffers, which the next batch overwrites.
         return {name: array[:rows].copy() for name, array in results.items()}
 
 
 def runner_for(
     session: onnxruntime.InferenceSession, signature: Signature, plan: SessionPlan
 ) -> Runner | BufferedRunner:
-    """Return what runs a session of ONNX Runtime: with buffers on a GPU.
+    """Return the runner for a session of ONNX Runtime: with buffers on a GPU.
 
     Raises ``ModelLoadError``.
     """
-    # There are buffers for each number of rows, so all other sizes must be known.
+    # Buffers exist for each number of rows, so all other sizes must be known.
     tensors = (*signature.inputs, *signature.outputs)
     known = all(tensor.shape[:1] == (-1,) and -1 not in tensor.shape[1:] for tensor in tensors)
     if known and _device(session, plan) != "cpu":
@@ -123,10 +123,10 @@ class _Buffers:
     ) -> None:
         self._session = session
         self._binding = session.io_binding()
-        # A CUDA graph is captured for one set of addresses; this number tells ONNX Runtime which set.
+        # Number the set of addresses for ONNX Runtime, because a CUDA graph is captured for one set.
         self._options = _run_options({**plan.run_entries, "gpu_graph_id": str(rows)})
-        # Requests are joined here and copied to the device at once. Padding rows keep the content of earlier requests;
-        # their results are dropped.
+        # Requests are joined in this array and copied to the device at once. Padding rows keep the content of earlier
+        # requests; their results are dropped.
         self._host = {tensor.name: np.zeros((rows, *tensor.shape[1:]), tensor.dtype) for tensor in signature.inputs}
         self._inputs: dict[str, onnxruntime.OrtValue] = {}
         self._outputs: dict[str, onnxruntime.OrtValue] = {}

@@ -47,14 +47,14 @@ class TritonPythonModel:
             self._log_session(instance, session, plan)
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Answer all requests with one run of the session, or with one run each if the model has no batch dimension."""
+        """Answer all requests with one run of the session; without a batch dimension, with one run for each request."""
         if self._batches:
             return self._answer(requests)
         return [response for request in requests for response in self._answer([request])]
 
     def _answer(self, requests: list[Any]) -> list[Any]:
         wanted = [request.requested_output_names() for request in requests]
-        # In the order of the configuration, so that equal requests make equal runs.
+        # Keep the order of the configuration, so that equal requests make equal runs.
         names = [name for name in self._outputs if any(name in each for each in wanted)]
         try:
             inputs = [
@@ -63,8 +63,8 @@ class TritonPythonModel:
             ]
             outputs = self._runner.run(inputs, names)
         except Exception as error:
-            # ONNX Runtime's exceptions share no base class. Their text may hold paths: it goes to the log, not to the
-            # client. One bad batch must not end the process that serves the next.
+            # Catch everything: ONNX Runtime's exceptions share no base class, and one bad batch must not end the
+            # process that serves the next batch. Their text may hold paths, so it goes to the log, not to the client.
             pb_utils.Logger.log_error(f"{self._name}: {type(error).__name__}: {error}")
             text = f"{self._name} could not run this batch; the server's log has the reason."
             failure = pb_utils.TritonError(text, pb_utils.TritonError.INTERNAL)

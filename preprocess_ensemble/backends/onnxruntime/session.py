@@ -1,4 +1,4 @@
-"""Opens the ONNX Runtime session of a plan, and what may run the model in its place."""
+"""Open the ONNX Runtime session of a plan, and select the runtime that runs the model."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from preprocess_ensemble.backends.onnxruntime.session_plan import SessionPlan
 
 _TEXT_ENCODER: Final = DEFAULT_NAMES.text_encoder.removeprefix(DEFAULT_NAMES.name)
-"""How the names of all text encoders end."""
+"""Ending of the names of all text encoders."""
 
 
 def model_file(config: ModelConfig, *, model_directory: Path, version: str) -> Path:
-    """Return the path of the ONNX file. As in the C++ backend, a folder of that name holds it as ``model.onnx``."""
+    """Return the path of the ONNX file. As in the C++ backend, a folder of that name holds the file ``model.onnx``."""
     file = model_directory / version / (config.get("default_model_filename") or "model.onnx")
     return file / "model.onnx" if file.is_dir() else file
 
 
 def open_planned_session(file: Path, plan: SessionPlan) -> onnxruntime.InferenceSession:
-    """Load the ONNX file as the plan says.
+    """Load the ONNX file as planned.
 
-    A GPU may be missing if the configuration does not name its provider: KIND_AUTO means the GPU *if* it can be used.
+    If the configuration does not name a provider, the GPU may be missing: KIND_AUTO means the GPU *if* it can be used.
     A provider that the configuration names must be present. Raises ``ModelLoadError``.
     """
     # The file is DIR/MODEL/VERSION/FILE.
@@ -63,17 +63,17 @@ def open_planned_session(file: Path, plan: SessionPlan) -> onnxruntime.Inference
 
 
 def select_model(session: onnxruntime.InferenceSession, file: Path, plan: SessionPlan) -> Selection:
-    """Choose what runs the model: ``session``, or what the plan's precision puts in its place."""
+    """Select the runtime of the model: ``session``, or the runtime that the plan's precision allows instead."""
     openvino = partial(open_openvino, file, threads=plan.options.intra_op_num_threads)
     passport, tokenizer = _exported_model(file)
     reference = onnx_session.open_model(session, passport)
-    return select(reference, passport, plan.precision, openvino, tokenizer=tokenizer)
+    return select(reference, passport, plan.compute_precision, openvino, tokenizer=tokenizer)
 
 
 def _exported_model(file: Path) -> tuple[Passport | None, Path | None]:
-    """Return the passport of the model that the ONNX file belongs to, and for a text tower the tokenizer's folder.
+    """Return (the passport of the model of an ONNX file, the tokenizer's folder for a text tower).
 
-    The passport is None if there is no valid one, so that the model is not CLIP.
+    The passport is None if it is missing or invalid; then the model is not CLIP.
     """
     model, tokenizer = file.parent.parent, None
     passport = file.with_name("model.json")

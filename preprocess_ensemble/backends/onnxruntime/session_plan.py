@@ -1,27 +1,24 @@
-"""Triton's model configuration, translated into a plan for an ONNX Runtime session.
+"""Translate Triton's model configuration into a plan for an ONNX Runtime session.
 
-The keys are those of NVIDIA's C++ ONNX Runtime backend (r24.10), and so are the refusals, so that one ``config.pbtxt``
-serves both. Exception: this backend has no execution accelerator for a CPU, where ``precision``, a parameter of this
-backend alone, says what runs the model. Both backends ignore parameters that they do not know; in both, an unknown key
-of an execution accelerator fails the load.
+Keys and refusals are those of NVIDIA's C++ ONNX Runtime backend (r24.10), so one ``config.pbtxt`` serves both backends.
+Exception: this backend has no execution accelerators for a CPU. There its own parameter ``precision`` selects the
+runtime. Both backends ignore unknown parameters; in both, an unknown key of an execution accelerator fails the load.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import onnxruntime
 
 from preprocess_ensemble.errors import ReportedError, first_line
 from preprocess_ensemble.runtimes.onnx_session import CPU, CUDA, TENSORRT, session_options
-from preprocess_ensemble.runtimes.precision import (
-    Precision,
-    PrecisionUnknown,
-    parse_precision,
-    precision_of_environment,
-)
+from preprocess_ensemble.runtimes.precision import PrecisionUnknown, parse_precision, precision_of_environment
+
+if TYPE_CHECKING:
+    from preprocess_ensemble.contract import Precision
 
 ModelConfig = Mapping[str, Any]
 """A model configuration as Triton passes it, in JSON: the field names of ``model_config.proto``."""
@@ -39,7 +36,7 @@ def _checked(
 ) -> Value | Default:
     """Return ``read(parameters[key])``, or ``default`` if the key is missing.
 
-    Raises ``ModelLoadError`` that names the key, its value and what it may be.
+    Raises ``ModelLoadError`` that names the key, its value and the allowed values.
     """
     if key not in parameters:
         return default
@@ -58,7 +55,7 @@ def _switch(text: str) -> bool:
 
 
 def _boolean(text: str) -> str:
-    """Check a boolean for an execution provider, which does not know ``on`` and ``off``; return ``"1"`` or ``"0"``."""
+    """Check a boolean for an execution provider, which refuses ``on`` and ``off``; return ``"1"`` or ``"0"``."""
     if text.lower() in ("on", "off"):
         raise ValueError("a boolean (true, false, 1 or 0)")
     return "1" if _switch(text) else "0"
@@ -80,12 +77,12 @@ def _int32(text: str) -> int:
 
 
 def _thread_count(parameters: Mapping[str, str], key: str) -> int:
-    """Return a number of threads; 0 if the configuration does not say, or says a negative one."""
+    """Return a number of threads; 0 if the configuration has none or a negative number."""
     return max(0, _checked(parameters, key, _int32, 0))
 
 
 def _one_of(*values: str) -> Callable[[str], str]:
-    """Return a check for the position of one of ``values``; the check returns the value."""
+    """Return a function that reads the position of one of ``values`` and returns the value."""
 
     def check(text: str) -> str:
         if text not in map(str, range(len(values))):
@@ -100,7 +97,7 @@ _TENSORRT_NAMES: Final = {
     "int8_calibration_table_name": "trt_int8_calibration_table_name",
     "int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
 }
-"""Triton's key for the TensorRT accelerator -> ONNX Runtime's, if they differ."""
+"""Triton's key for the TensorRT accelerator -> ONNX Runtime's key, if they differ."""
 
 _TENSORRT_CHECKS: Final[Mapping[Callable[[str], object], str]] = {
     _boolean: """
@@ -120,11 +117,11 @@ _TENSORRT_CHECKS: Final[Mapping[Callable[[str], object], str]] = {
         trt_tactic_sources trt_timing_cache_path
     """,
 }
-"""Check of a value -> Triton's keys for the TensorRT accelerator that have such values."""
+"""Check of a value -> Triton's keys for the TensorRT accelerator with such values."""
 
 _TENSORRT_KEYS: Final = {key: check for check, keys in _TENSORRT_CHECKS.items() for key in keys.split()}
 
-_PRECISIONS: Final = {"FP32": {}, "FP16": {"trt_fp16_enable": "1"}, "INT8": {"trt_int8_enable": "1"}}
+_TENSORRT_MODES: Final = {"FP32": {}, "FP16": {"trt_fp16_enable": "1"}, "INT8": {"trt_int8_enable": "1"}}
 
 _CUDA_PARAMETERS: Final[Mapping[str, Callable[[str], object]]] = {
     "cudnn_conv_algo_search": _one_of("EXHAUSTIVE", "HEURISTIC", "DEFAULT"),
@@ -132,7 +129,7 @@ _CUDA_PARAMETERS: Final[Mapping[str, Callable[[str], object]]] = {
     "arena_extend_strategy": _one_of("kNextPowerOfTwo", "kSameAsRequested"),
     "do_copy_in_default_stream": _boolean,
 }
-"""The model's own ``parameters`` that the C++ backend passes to the CUDA provider."""
+"""Name in the model's ``parameters`` that the C++ backend passes to the CUDA provider -> check of its value."""
 
 _GRAPH_LEVELS: Final = {
     -1: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
@@ -156,15 +153,15 @@ class Provider:
 
 @dataclass(frozen=True, kw_only=True)
 class SessionPlan:
-    """How to open a session: its options, providers in order of preference, and entries for the options of each run."""
+    """Settings of a session: its options, providers in order of preference, and entries for the options of each run."""
 
     options: onnxruntime.SessionOptions
     providers: tuple[Provider, ...]
     run_entries: Mapping[str, str]
     buckets: tuple[int, ...]
-    """The only numbers of rows to run, ascending: those of CUDA's graphs, each of which replays one number of rows.
+    """Numbers of rows that may be run, ascending: one for each CUDA graph, because a graph replays one number of rows.
     Empty without CUDA graphs."""
-    precision: Precision
+    compute_precision: Precision
 
     @property
     def device(self) -> str:
@@ -175,7 +172,7 @@ class SessionPlan:
 def plan_session(config: ModelConfig, *, kind: str, device_id: int) -> SessionPlan:
     """Translate ``config`` for an instance that Triton placed on ``kind`` (``"CPU"`` or ``"GPU"``) ``device_id``.
 
-    Raises ``ModelLoadError`` for what the C++ backend refuses, and for the few things that only instances in
+    Raises ``ModelLoadError`` for settings that the C++ backend refuses, and for the few settings that only instances in
     one process can share.
     """
     parameters = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
@@ -196,10 +193,10 @@ def plan_session(config: ModelConfig, *, kind: str, device_id: int) -> SessionPl
     for accelerator in _accelerators(config, "cpu"):
         raise ModelLoadError(
             f"This backend has no CPU execution accelerator {accelerator['name']!r}: take it out of config.pbtxt, and "
-            "the model runs on what is the fastest on this processor and agrees with ONNX Runtime."
+            "the model runs on the runtime that is fastest on this processor and agrees with ONNX Runtime."
         )
-    precision = _precision(parameters)
-    gpu = _gpu_providers(config, parameters, device_id, exact=precision == "fp32") if kind == "GPU" else ()
+    compute_precision = _precision(parameters)
+    gpu = _gpu_providers(config, parameters, device_id, exact=compute_precision == "fp32") if kind == "GPU" else ()
     if any(one.options.get(_TENSORRT_GRAPHS) == "1" for one in gpu):
         # microsoft/onnxruntime#20050
         raise ModelLoadError(
@@ -211,12 +208,12 @@ def plan_session(config: ModelConfig, *, kind: str, device_id: int) -> SessionPl
         providers=(*gpu, Provider(name=CPU)),
         run_entries={_SHRINKAGE: parameters[_SHRINKAGE]} if _SHRINKAGE in parameters else {},
         buckets=_buckets(config, kind),
-        precision=precision,
+        compute_precision=compute_precision,
     )
 
 
 def _precision(parameters: Mapping[str, str]) -> Precision:
-    """Return the precision of the environment, or else of the parameter ``precision``, this backend's own."""
+    """Return the precision of the environment, else that of ``precision``, a parameter of this backend alone."""
     try:
         demanded = precision_of_environment()
     except PrecisionUnknown as error:
@@ -227,16 +224,16 @@ def _precision(parameters: Mapping[str, str]) -> Precision:
 
 
 def _buckets(config: ModelConfig, kind: str) -> tuple[int, ...]:
-    """Return the numbers of rows to run: with CUDA graphs powers of two and the largest batch; else none.
+    """Return the numbers of rows to run: with CUDA graphs, powers of two and the largest batch; otherwise none.
 
-    Less than half of a batch is padding. An instance on a CPU has no graphs, so that one configuration serves machines
-    with and without a GPU.
+    Less than half of a batch is then padding. An instance on a CPU has no graphs, so that one configuration serves
+    machines with and without a GPU.
     """
     asked = (
         one.get("parameters", {}).get(_GRAPHS, "0") for one in _accelerators(config, "gpu") if one["name"] == "cuda"
     )
     most = int(config.get("max_batch_size", 0))
-    if kind != "GPU" or not most or not any(text.lower() in ("1", "true") for text in asked):  # as ONNX Runtime reads
+    if kind != "GPU" or not most or not any(text.lower() in ("1", "true") for text in asked):  # as in ONNX Runtime
         return ()
     return (*(2**power for power in range(most.bit_length()) if 2**power < most), most)
 
@@ -249,9 +246,9 @@ def _accelerators(config: ModelConfig, device: str) -> list[Mapping[str, Any]]:
 def _gpu_providers(
     config: ModelConfig, parameters: Mapping[str, str], device_id: int, *, exact: bool
 ) -> tuple[Provider, ...]:
-    """Return the providers of a GPU instance, preferred first: TensorRT if it is configured, then CUDA.
+    """Return the providers of a GPU instance in order of preference: TensorRT if it is configured, then CUDA.
 
-    With ``exact`` CUDA computes fp32 without TF32, its default, unless the configuration names use_tf32.
+    With ``exact`` CUDA computes fp32 without TF32, its default, except if the configuration names use_tf32.
 
     Raises ``ModelLoadError`` for an accelerator, key or value that the C++ backend refuses.
     """
@@ -280,9 +277,9 @@ def _tensorrt_options(keys: Mapping[str, str]) -> dict[str, str]:
     options: dict[str, str] = {}
     for key, text in keys.items():
         if key == "precision_mode":
-            if text not in _PRECISIONS:
+            if text not in _TENSORRT_MODES:
                 raise ModelLoadError(f"The TensorRT precision_mode {text!r} is unknown: use FP32, FP16 or INT8.")
-            options.update(_PRECISIONS[text])
+            options.update(_TENSORRT_MODES[text])
         elif key in _TENSORRT_KEYS:
             options[_TENSORRT_NAMES.get(key, key)] = str(_checked(keys, key, _TENSORRT_KEYS[key], ""))
         else:

@@ -20,7 +20,7 @@ _TYPES: Final = {f"tensor({name})": (f"TYPE_{name.upper()}", np.dtype(name)) for
     "tensor(float)": ("TYPE_FP32", np.dtype(np.float32)),
     "tensor(double)": ("TYPE_FP64", np.dtype(np.float64)),
 }
-"""ONNX Runtime's name of a type -> Triton's and numpy's. No numpy type of strings or bfloat16 suits both."""
+"""ONNX Runtime's name of a type -> (Triton's name, numpy's type). Strings and bfloat16 have no type that suits both."""
 
 _UNSUPPORTED_FIELDS: Final = ("batch_input", "batch_output", "sequence_batching")
 
@@ -31,14 +31,14 @@ class Tensor:
 
     name: str
     data_type: str
-    """Triton's name of the type of its elements."""
+    """Triton's name for the type of the elements."""
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Signature:
-    """All inputs and outputs of the ONNX file, in its order."""
+    """All inputs and outputs of the ONNX file, in the file's order."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
@@ -65,8 +65,8 @@ def _tensor(arg: onnxruntime.NodeArg) -> Tensor:
 def check_signature(config: ModelConfig, signature: Signature) -> None:
     """Raise ``ModelLoadError`` unless the configuration describes this ONNX model.
 
-    It must list every input once; it may leave out outputs. As in the C++ backend, an input may be narrower than the
-    ONNX model allows (a fixed size instead of -1), and an output must have exactly the model's sizes.
+    The configuration must list every input once; it may leave out outputs. As in the C++ backend, an input may be
+    narrower than the ONNX model allows (a fixed size instead of -1), and an output must have exactly the model's sizes.
     """
     for field in _UNSUPPORTED_FIELDS:
         if config.get(field):

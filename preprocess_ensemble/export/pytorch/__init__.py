@@ -1,1 +1,1 @@
-"""The part of an export that needs PyTorch: the only place that imports torch and open_clip."""
+"""The part of an export that needs PyTorch; only modules here import torch and open_clip."""

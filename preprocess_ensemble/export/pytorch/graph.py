@@ -1,6 +1,7 @@
-"""Writes the towers of an open_clip network as ONNX graphs, and computes PyTorch's own vectors.
+"""Write the towers of an open_clip network as ONNX graphs, and compute PyTorch's own vectors.
 
-A graph does everything after the resize, or after the tokenizer, so there is one definition of it, beside the weights::
+A graph contains everything after the resize, or after the tokenizer, so this has only one definition, beside the
+weights::
 
     pixels (N, H, W, 3) uint8 -> /255, mean, std -> image tower -> L2 norm -> NaN where status != 0 -> embedding (N, D)
     tokens (N, L) int32 ---------------------------> text tower --> L2 norm -> NaN where status != 0 -> embedding (N, D)
@@ -33,12 +34,12 @@ if TYPE_CHECKING:
 
 
 class _Tower(nn.Module):
-    """What both graphs have in common: the end of the path; see the module's docstring."""
+    """Base of both graphs: the end of their path; see the module's docstring."""
 
     def __init__(self, network: nn.Module, fingerprint: tuple[int, int], **values: torch.Tensor) -> None:
         super().__init__()
         self.network = network
-        # Buffers become initializers, whose values a skeleton can replace; other tensors become nodes.
+        # Use buffers: they become initializers, whose values a skeleton can replace. Other tensors become nodes.
         for name, value in values.items():
             self.register_buffer(name, value)
         self.fingerprint = nn.Buffer(torch.tensor([fingerprint], dtype=torch.int32))
@@ -65,7 +66,7 @@ class _ImageTower(_Tower):
         self.dtype = next(network.get_submodule("visual").parameters()).dtype
 
     def forward(self, pixels: torch.Tensor, status: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        # Cast first: TensorRT accepts no other layer for uint8.
+        # Cast first, because TensorRT accepts uint8 only in a cast.
         values = pixels.to(torch.float32).permute(0, 3, 1, 2) / 255  # (N, 3, H, W)
         images = ((values - self.mean) / self.std).to(self.dtype)
         return self.outputs(self.network.encode_image(images), status)  # type: ignore[operator]
@@ -87,12 +88,12 @@ def export_graph(
     half: bool = False,
     fold: bool = True,
 ) -> onnx.ModelProto:
-    """Return the graph of the tower of ``network`` that takes such ``rows``. That tower must not be used after it.
+    """Return the graph of the tower of ``network`` that takes such ``rows``. Do not use the tower afterwards.
 
     ``normalization`` is the mean and std of pixels, None for texts. ``half`` is for GPUs: weights and products become
-    fp16, and the text tower keeps its padding, whose removal would make each run wait for the card. ``fold`` is whether
-    to fold shapes, which needs the graph and its weights in one message. PyTorch writes the graph to ``file``, which
-    may be overwritten afterwards. Raises ExportError.
+    fp16, and the text tower keeps its padding, because removing it would make each run wait for the card. ``fold``
+    folds shapes, which needs the graph and its weights in one message. PyTorch writes the graph to ``file``, which may
+    be overwritten afterwards. Raises ExportError.
     """
     packed = None
     if normalization is None:
@@ -104,12 +105,12 @@ def export_graph(
         tower = _ImageTower(network, *normalization, fingerprint)
     example = torch.zeros((2, *rows.shape[1:]), dtype=torch.from_numpy(rows).dtype)
     names = [TOKENS if normalization is None else PIXELS, STATUS, EMBEDDING, FINGERPRINT]
-    # If the exporter fails, it prints its whole graph. The switch has had no public name since PyTorch 2.6.
+    # Stop the exporter from printing its whole graph if it fails. The switch has only a private name since PyTorch 2.6.
     torch._C._jit_set_onnx_log_enabled(False)
     try:
-        # With gradients PyTorch does not use its fused attention, for which ONNX has no operator.
+        # Enable gradients: without them PyTorch uses its fused attention, for which ONNX has no operator.
         with warnings.catch_warnings(), torch.enable_grad():
-            # The warnings are about the exporter's age and shapes that become constants; the parity check matters.
+            # Ignore warnings about the exporter's age and constant shapes, because the parity check decides.
             warnings.simplefilter("ignore")
             torch.onnx.export(
                 tower.eval(),
@@ -127,8 +128,8 @@ def export_graph(
             f"The model cannot be written as ONNX with opset {OPSET}: {first_line(error)}.{remedy}"
         ) from error
     model = onnx.load(str(file))
-    # The exporter leaves the size of each output's row open for fp16. Triton's C++ backend rejects a config.pbtxt that
-    # states a size which the graph does not.
+    # Set the size of each output's row, which the exporter leaves open for fp16. Triton's C++ backend rejects a
+    # config.pbtxt with a size that the graph does not state.
     for output, row in zip(model.graph.output, (dimension, 2), strict=True):
         output.type.tensor_type.shape.dim[1].dim_value = row
     if half:
@@ -144,7 +145,7 @@ def _halved(module: nn.Module, half: bool) -> nn.Module:
 
 
 def tower_vectors(network: nn.Module, config: PreprocessConfig, rows: Rows) -> npt.NDArray[np.float32]:
-    """Return PyTorch's own unit vectors (N, D) for ``rows``, without code of the graph."""
+    """Return PyTorch's own unit vectors (N, D) for ``rows``, computed without the code of the graph."""
     with torch.inference_mode():
         if is_pixels(rows):
             values = rows.astype(np.float32) / 255

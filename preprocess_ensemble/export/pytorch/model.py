@@ -60,13 +60,13 @@ class PyTorchModel(ExportableModel):
     def check_tokenizer(self, tokenizer: Tokenizer, report: Callable[[str], None]) -> None:
         """Compare the token ids of the sample texts; see :class:`ExportableModel`.
 
-        For most models open_clip needs the package transformers, and the files in its form. If they are not there, it
-        is said.
+        For most models open_clip needs the package transformers, and the files in its form. If they are missing,
+        ``report`` says that nothing was compared.
         """
         model = self.source.model
         try:
             theirs = open_clip.get_tokenizer(model)
-        except Exception as error:  # of transformers, the hub or its HTTP library
+        except Exception as error:  # errors of transformers, the hub or its HTTP library
             reason = first_line(error)
             report(f"the tokenizer was not compared with open_clip's, which cannot be loaded here ({reason})")
             return
@@ -80,21 +80,21 @@ class PyTorchModel(ExportableModel):
             )
 
     def build(self, rows: Rows, stage: Path, options: GraphOptions) -> BuiltGraph:
-        """Write a tower's graph; see :class:`ExportableModel`. That tower must not be used after it."""
+        """Write a tower's graph; see :class:`ExportableModel`. Do not use the tower afterwards."""
         options.report("writing the graph" if is_pixels(rows) else "writing the graph of the text tower")
         file = stage / MODEL_FILE
-        # Before the graph is written, which may change the network.
+        # Compute the vectors first, because writing the graph may change the network.
         expected = tower_vectors(self._network, self.config, rows)
         model = self._graph(rows, expected.shape[1], file, options)
-        # The name depends on the model, so the old model.onnx keeps its weights until it is replaced.
+        # Name the weights after the model, so that the old model.onnx keeps its weights until it is replaced.
         first, second = (number & 0xFFFFFFFF for number in options.fingerprint)
         weights = f"model-{first:08x}{second:08x}.data" if options.has_data_file else None
         return BuiltGraph(files=save(model, file, weights=weights), expected=expected)
 
     def _graph(self, rows: Rows, dimension: int, file: Path, options: GraphOptions) -> onnx.ModelProto:
-        """Return a tower's graph: if possible in the same two steps as without PyTorch, so both give the same file."""
+        """Return a tower's graph: if possible in the two steps of an export without PyTorch, for the same file."""
         network, config = self._network, self.config if is_pixels(rows) else None
-        if options.precision != "fp16" and not options.has_data_file:
+        if options.weights_dtype != "fp16" and not options.has_data_file:
             with suppress(NoSkeleton):
                 tower = record_tower(network, rows, dimension, file)
                 return fill(tower, numpy_state(network), options.fingerprint, config)
@@ -108,7 +108,7 @@ class PyTorchModel(ExportableModel):
             dimension=dimension,
             fingerprint=options.fingerprint,
             file=file,
-            half=options.precision == "fp16",
+            half=options.weights_dtype == "fp16",
             fold=not options.has_data_file,
         )
 

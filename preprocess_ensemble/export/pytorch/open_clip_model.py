@@ -1,4 +1,4 @@
-"""Loads an open_clip model by name and weights. The adapter to open_clip."""
+"""The adapter to open_clip: it loads a model by name and weights."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from preprocess_ensemble.imaging.transform import PreprocessConfig
 
 
 def find_source(model: str, pretrained: str) -> ModelSource:
-    """Check the names and return what to load. Raises WrongChoice with similar names."""
+    """Check the names and return the source to load. Raises WrongChoice with similar names."""
     name = _register(Path(model)) if model.endswith(".json") else model
     known = open_clip.list_models()
     if name not in known:
@@ -75,7 +75,7 @@ def load_open_clip_model(source: ModelSource) -> nn.Module:
     pretrained = None if source.seed is not None else str(source.checkpoint or source.pretrained)
     try:
         with torch.random.fork_rng(devices=[]):
-            # Never download a text tower: its weights come with the checkpoint, or are random as well.
+            # Do not download a text tower: its weights come with the checkpoint, or are random, too.
             network = open_clip.create_model(source.model, pretrained=pretrained, precision="fp32", pretrained_hf=False)
     except Exception as error:  # each checkpoint format has its own errors
         if pretrained is None:
@@ -83,14 +83,14 @@ def load_open_clip_model(source: ModelSource) -> nn.Module:
         reason = first_line(error)
         raise ExportError(f"The weights {pretrained} do not fit the model {source.model}: {reason}.") from error
     if source.seed is not None:
-        # Not PyTorch's own random numbers, so that an export without PyTorch has the same.
+        # Use generated weights instead of PyTorch's random numbers, so that an export without PyTorch has the same.
         set_generated(network, source.seed)
     network.eval()
     return network  # type: ignore[no-any-return]
 
 
 def _require_transformer(model: str) -> None:
-    """Raise ExportError if the text tower is one of transformers whose configuration cannot be had."""
+    """Raise ExportError if the text tower belongs to transformers and its configuration cannot be loaded."""
     name = text_config_of(model).get("hf_model_name")
     if not name:
         return
@@ -111,7 +111,7 @@ def _require_transformer(model: str) -> None:
 def set_generated(
     network: nn.Module, seed: int, belongs: Callable[[str], bool] = lambda name: True, *, noise: float = NOISE
 ) -> None:
-    """Give each float tensor of ``network`` whose name ``belongs`` the generated weights of that name."""
+    """Set each float tensor of ``network`` whose name ``belongs`` to the generated weights of that name."""
     with torch.no_grad():
         for name, tensor in network.state_dict().items():
             if belongs(name) and tensor.is_floating_point():
@@ -119,7 +119,7 @@ def set_generated(
 
 
 def numpy_state(network: nn.Module) -> dict[str, Array]:
-    """Return the fp32 state dict of ``network`` as NumPy arrays, which share its memory if it is fp32 already."""
+    """Return the fp32 state dict of ``network`` as NumPy arrays. They share its memory if it is in fp32."""
     return {
         name: (tensor.float() if tensor.is_floating_point() else tensor).detach().cpu().numpy()
         for name, tensor in network.state_dict().items()
@@ -131,7 +131,7 @@ def _download(source: ModelSource) -> None:
     config = open_clip.get_pretrained_cfg(source.model, source.pretrained)
     try:
         open_clip.download_pretrained(config)
-    except Exception as error:  # of huggingface_hub, its HTTP library, urllib, or open_clip itself
+    except Exception as error:  # errors of huggingface_hub, its HTTP library, urllib or open_clip
         tried = config.get("hf_hub", "").rstrip("/") or config.get("url", "")
         raise weights_unavailable(source.model, source.pretrained, tried=tried, error=error) from error
 
@@ -151,8 +151,8 @@ def text_config_of(model: str) -> dict[str, Any]:
 
 
 def token_kinds(network: nn.Module, text_config: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Return what ``sample_tokens`` needs: the length of the context, the size of the vocabulary, the padding's id."""
+    """Return the arguments of ``sample_tokens``: length of the context, size of the vocabulary, id of the padding."""
     tower = cast("Any", getattr(network, "text", network))
-    # A tower of transformers has a configuration of its own; CLIP's pads with 0 and does not know it.
+    # A tower of transformers has its own configuration. CLIP's tower pads with 0 and has no such setting.
     padding = tower.config.pad_token_id if hasattr(tower, "config") else getattr(tower, "pad_id", 0)
     return int(text_config.get("context_length", DEFAULT_CONTEXT_LENGTH)), int(tower.vocab_size), int(padding)

@@ -1,9 +1,8 @@
-"""open_clip's transformers, changed so that they compute only what a vector needs; the vectors stay the same.
+"""open_clip's transformers, changed to compute only the numbers that a vector needs; the vectors stay the same.
 
-Image towers pool by their class token: of the last block's output (N, L, D) only row 0 is used. Text towers with a
-causal mask read the vector at the end-of-text token: what follows that token changes nothing. A last block's keys and
-values need all tokens. Its queries, its projection and its MLP, ten twelfths of its products, need only the row that is
-used.
+Image towers pool by their class token: only row 0 of the last block's output (N, L, D) is used. Text towers with a
+causal mask read the vector at the end-of-text token, so later tokens change nothing. A last block's keys and values
+need all tokens. Its queries, its projection and its MLP, ten twelfths of its products, need only the row that is used.
 
 The results are the same up to the order of additions, and the parity check compares them with PyTorch's own towers.
 """
@@ -19,7 +18,7 @@ from torch import nn
 
 
 class _LastBlock(nn.Module):
-    """open_clip's ``ResidualAttentionBlock``, of whose output one row of each item is used."""
+    """open_clip's ``ResidualAttentionBlock``, if only one row of each item's output is used."""
 
     def __init__(self, block: Any) -> None:
         super().__init__()
@@ -27,7 +26,7 @@ class _LastBlock(nn.Module):
         self.size: int = block.attn.head_dim
         width = block.attn.embed_dim
         weight, bias = block.attn.in_proj_weight, block.attn.in_proj_bias
-        # Three, because a skeleton knows the thirds of a weight.
+        # Split the weight into thirds, because a skeleton can record thirds.
         self.query = _linear(weight[:width], bias[:width])
         self.key = _linear(weight[width : 2 * width], bias[width : 2 * width])
         self.value = _linear(weight[2 * width :], bias[2 * width :])
@@ -52,7 +51,7 @@ class _LastBlock(nn.Module):
 
 
 class _ClassTokenBlock(_LastBlock):
-    """(N, L, D) in, its row 0 out as (N, 1, D)."""
+    """Takes (N, L, D), returns its row 0 as (N, 1, D)."""
 
     def forward(self, tokens: torch.Tensor, attn_mask: None = None) -> torch.Tensor:
         normal = self.ln_1(tokens)
@@ -80,7 +79,7 @@ def _linear(weight: torch.Tensor, bias: torch.Tensor) -> nn.Linear:
 def prune_to_class_token(tower: nn.Module) -> bool:
     """Change ``tower`` in place so that its last block computes only the class token: 7 % fewer FLOPs in ViT-B-32.
 
-    Returns False, and changes nothing, if the tower is not an open_clip transformer that pools by its class token.
+    Returns False, without a change, if the tower is not an open_clip transformer that pools by its class token.
     """
     vision = cast("Any", tower)
     if type(vision) is not VisionTransformer or vision.output_tokens or vision.attn_pool is not None:
@@ -97,10 +96,10 @@ def prune_to_class_token(tower: nn.Module) -> bool:
 
 
 class PackedText(nn.Module):
-    """open_clip's causal text tower on the T tokens that count: those of all rows up to their ends of text.
+    """open_clip's causal text tower on the T tokens that count: the tokens of all rows up to their ends of text.
 
-    The linear layers see the packed tokens (T, D). Attention alone sees rows (N, L, D), of the longest text's length L,
-    in which a real token stands in each place that is padding.
+    The linear layers see the packed tokens (T, D). Only attention sees rows (N, L, D) of the longest text's length L;
+    in these, some real token stands in each place of padding.
     """
 
     mask: torch.Tensor
@@ -132,8 +131,9 @@ class PackedText(nn.Module):
 
     def encode_text(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return the vectors (N, D), not yet of unit length, for token ids (N, context) int32."""
-        # The end of text has the largest id. ONNX Runtime's CUDA has no ArgMax of integers. As floats, the ids of
-        # beginning and end would be equal in bf16, to which OpenVINO rounds.
+        # The end of text has the largest id. Compare the ids first, and take the argmax of the result: ONNX Runtime's
+        # CUDA has no ArgMax of integers, and as floats the ids of beginning and end would be equal in bf16, to which
+        # OpenVINO rounds.
         is_end = tokens == tokens.amax(-1, keepdim=True)
         ends = is_end.to(torch.float32).argmax(-1)  # (N)
         length = ends.max() + 1  # L

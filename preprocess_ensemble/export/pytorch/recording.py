@@ -1,7 +1,7 @@
-"""Records the skeleton of an open_clip network: exports it with generated weights and finds each of them in the graph.
+"""Record the skeleton of an open_clip network: export it with generated weights, and find each weight in the graph.
 
-The weights are generated so that no two tensors are equal: the exporter merges equal ones, such as the layer norms of a
-fresh network, so the graph would depend on the values.
+The generated weights make all tensors different. The exporter merges equal tensors, such as the layer norms of a fresh
+network, so the graph would otherwise depend on the values.
 """
 
 from __future__ import annotations
@@ -45,13 +45,14 @@ if TYPE_CHECKING:
     from preprocess_ensemble.runtimes.agreement import Rows
 
 _SEED: Final = 20
-"""Not that of the vectors that a skeleton carries: a value that stays in the graph would change them."""
+"""Seed of the recording. It differs from the seed of a skeleton's vectors, so a value that stays in the graph changes
+the vectors and is found."""
 _VISUAL: Final = "visual"
-"""open_clip's name of the image tower; all else is the text tower."""
+"""open_clip's name of the image tower; all other parts are the text tower."""
 _FINGERPRINT: Final = (1_374_802_973, -845_120_687)
 """Numbers that occur nowhere else in a graph."""
 _PREPROCESSING: Final = ("mean", "std", "interpolation", "resize_mode")
-"""What the weights of a tag may change."""
+"""Settings of the preprocessing that the weights of a tag may change."""
 _FLOATS: Final = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
 
 
@@ -62,20 +63,20 @@ class NoSkeleton(ExportError):
 def record_tower(network: nn.Module, rows: Rows, dimension: int, file: Path) -> Tower:
     """Return the tower of ``network`` that takes such ``rows``, without vectors; ``network`` stays as it is.
 
-    ``file`` is overwritten. Raises NoSkeleton if a weight cannot be found in the graph, and ExportError if there is no
-    graph at all.
+    ``file`` is overwritten. Raises NoSkeleton if a weight cannot be found in the graph, and ExportError if no graph can
+    be written.
     """
     is_image = is_pixels(rows)
 
     def belongs(name: str) -> bool:
         return (name.partition(".")[0] == _VISUAL) == is_image
 
-    # A copy of the tower alone: it shares the rest with the network.
+    # Copy only the tower, and share the rest with the network.
     parts = (network.named_children(), network.named_parameters(recurse=False), network.named_buffers(recurse=False))
     shared = {id(part): part for some in parts for name, part in some if not belongs(name)}
     clone = copy.deepcopy(network, shared)
     if not is_image:
-        setattr(clone, _VISUAL, None)  # the exporter numbers its weights, too
+        setattr(clone, _VISUAL, None)  # otherwise the exporter numbers its weights, too
     set_generated(clone, _SEED, belongs)
     weights = {
         name: tensor.detach().numpy()
@@ -87,11 +88,11 @@ def record_tower(network: nn.Module, rows: Rows, dimension: int, file: Path) -> 
         mean, std = normalization = generate(skeleton.MEAN, (3,), _SEED), generate(skeleton.STD, (3,), _SEED)
         weights |= {skeleton.MEAN: mean, skeleton.STD: std}
     else:
-        # The causal mask, for example: no weights change it.
+        # Constants do not depend on the weights, such as the causal mask.
         buffers = clone.named_buffers()
         constants = [buffer.numpy() for name, buffer in buffers if belongs(name) and name not in weights]
     model = export_graph(clone, rows, normalization, dimension=dimension, fingerprint=_FINGERPRINT, file=file)
-    # The version of PyTorch must not be part of a file that is the same without it.
+    # Remove the version of PyTorch, because an export without PyTorch must write the same file.
     model.producer_name, model.producer_version = "clip-triton", ""
     places = _find_places(model, weights, constants)
     for tensor in model.graph.initializer:
@@ -101,7 +102,7 @@ def record_tower(network: nn.Module, rows: Rows, dimension: int, file: Path) -> 
 
 
 def record(source: ModelSource, network: nn.Module, file: Path) -> Skeleton:
-    """Return the skeleton of ``network``, which becomes one of generated weights. ``file`` is overwritten.
+    """Return the skeleton of ``network``. The network gets generated weights, and ``file`` is overwritten.
 
     Raises NoSkeleton or ExportError.
     """
@@ -129,7 +130,7 @@ def record(source: ModelSource, network: nn.Module, file: Path) -> Skeleton:
 
 
 def record_file(model: str, pretrained: str | None, file: Path) -> Skeleton:
-    """Record ``model`` and write its skeleton to ``file``; with ``pretrained`` also vectors of these weights.
+    """Record ``model`` and write its skeleton to ``file``; with ``pretrained``, also record vectors of these weights.
 
     Raises ExportError.
     """
@@ -158,7 +159,7 @@ def _kind(name: str, tensor: torch.Tensor) -> TensorKind:
 
 
 def _hub_weights(model: str, config: PreprocessConfig) -> dict[str, HubWeights]:
-    """The pretrained weights of ``model`` on the hub, by tag."""
+    """Return tag -> pretrained weights of ``model`` on the hub."""
     found = {}
     for tag in open_clip.list_pretrained_tags_by_model(model):
         about = cast("dict[str, Any]", open_clip.get_pretrained_cfg(model, tag))
@@ -167,7 +168,7 @@ def _hub_weights(model: str, config: PreprocessConfig) -> dict[str, HubWeights]:
         if repository:
             found[tag] = HubWeights(
                 repository=repository,
-                # What open_clip looks for first.
+                # open_clip looks for this file first.
                 file=f"{file.rpartition('.')[0]}.safetensors" if file else "open_clip_model.safetensors",
                 preprocess=PreprocessConfig.from_mapping({**config.to_mapping(), **changes}),
                 quick_gelu=bool(about.get("quick_gelu", False)),
@@ -217,5 +218,5 @@ def _parts(weights: Mapping[str, Array]) -> Iterator[tuple[Place, Array]]:
 
 
 def _key(values: Array) -> tuple[int, float, float]:
-    """Return a key that equal numbers have in any order; to compare all numbers would take minutes."""
+    """Return a key that is equal for equal numbers in any order; comparing all numbers would take minutes."""
     return values.size, float(values.min(initial=np.inf)), float(values.max(initial=-np.inf))

@@ -1,1 +1,1 @@
-"""What the structure of an image file says without its pixels: a module for each container, read through ``read``."""
+"""The structure of image files without their pixels: a module for each container, read through ``read``."""

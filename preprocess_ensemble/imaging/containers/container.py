@@ -1,4 +1,4 @@
-"""What is known of an image file without its pixels, whatever its format is."""
+"""The parts of an image file, whatever its format is: how its picture is stored, metadata, and unknown data."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ EXIF: Final = "EXIF"
 """A TIFF file of its own."""
 XMP: Final = "XMP"
 RESOURCES: Final = "resources of Photoshop"
-"""Among them IPTC."""
+"""One of them may hold IPTC."""
 RESOURCE_BEGINS: Final = (b"8BIM", b"PHUT", b"DCSR", b"AgHg", b"MeSa")
-"""How a resource begins: of Photoshop, PhotoDeluxe, Lightroom and ImageReady."""
+"""Beginnings of a resource of Photoshop, PhotoDeluxe, Lightroom and ImageReady."""
 IPTC: Final = "IPTC"
 TEXT: Final = "text"
 COMMENT: Final = "comment"
-PICTURES: Final = "pictures"
-"""The Multi-Picture Format, an index of what is appended to a JPEG."""
 DATA: Final = "data"
 """A small block of a known place and an unknown purpose, such as a position that GeoJP2 holds."""
+ASPECT: Final = "pixel aspect ratio"
+"""Name of data that says that pixels are not square."""
 
+SMALL_PART: Final = 1024
+"""Bytes. Data of unknown kind counts as metadata below this size, and as a part of its own from it on, because pictures
+and films are larger. Programs write smaller data: a camera's settings, or a time stamp of 100 bytes (Samsung)."""
 MOST_PARTS: Final = 100_000
 """Chunks, blocks or boxes that are looked at in one file; what lies behind them counts as data behind the picture."""
 
@@ -30,14 +33,12 @@ class Block(NamedTuple):
     kind: str
     data: bytes
     name: str = ""
-    """Of a text, or of data."""
-    start: int = 0
-    """Position of ``data`` in the file."""
+    """Name of a text, or of data."""
 
 
 @dataclass(kw_only=True)
 class Layout:
-    """How a file stores its picture, as far as its headers say it."""
+    """The storage of a picture, as far as the headers of its file describe it."""
 
     size: tuple[int, int] = (0, 0)
     """Width and height in pixels, as they are stored, in formats that cameras write."""
@@ -48,7 +49,7 @@ class Layout:
     has_alpha: bool = False
     """Whether pixels may be transparent; all of them may be opaque."""
     further_channels: int = 0
-    """Beside those of colour and transparency, or of a purpose that the file does not say."""
+    """Channels beside those of colour and transparency, or of a purpose that the file does not say."""
     pages: int = 1
     """Frames of an animation, or pictures of a file."""
     is_lossless: bool = True
@@ -72,21 +73,32 @@ class Container:
     layout: Layout | None = None
     """None if the header cannot be read, or if it says something about the colours that :class:`Layout` cannot hold."""
     end: int
-    """Where the picture ends; what stands behind is no part of it."""
+    """End of the picture."""
     blocks: list[Block] = field(default_factory=list)
-    """In the order of the file."""
     unknown: list[bytes] = field(default_factory=list)
-    """Parts of the file, before its end, that are of no kind which the format defines."""
+    """Parts before the end of kinds that the format does not define."""
     kinds: list[bytes] = field(default_factory=list)
-    """The names of its boxes, chunks or the like, for those who look for a certain one."""
+    """Names of its boxes or chunks."""
+    thumbnails: list[tuple[int, int]] = field(default_factory=list)
+    """Start and stop of smaller versions of the picture behind its end."""
+    has_more_pictures: bool = False
+    """Whether the file names other pictures behind its end."""
 
     def all(self, kind: str) -> list[Block]:
-        """Return the blocks of a kind."""
+        """Return the blocks of a kind, in the order of the file."""
         return [block for block in self.blocks if block.kind == kind]
 
-    def add(self, kind: str, data: bytes, name: str = "", start: int = 0) -> None:
+    def add(self, kind: str, data: bytes, name: str = "") -> None:
         """Add a block."""
-        self.blocks.append(Block(kind, data, name, start))
+        self.blocks.append(Block(kind, data, name))
+
+    def behind(self, data: bytes) -> list[bytes]:
+        """Return what stands behind the end of the picture in its file, without thumbnails and padding."""
+        pieces, end = [], self.end
+        for start, stop in sorted(self.thumbnails):
+            pieces.append(data[end:start].strip(b"\0"))
+            end = max(end, stop)
+        return list(filter(None, [*pieces, data[end:].strip(b"\0")]))
 
 
 def number(data: bytes, position: int, size: int, order: str = "big") -> int:

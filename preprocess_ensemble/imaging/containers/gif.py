@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final, NamedTuple
 
 from preprocess_ensemble.imaging.containers.container import COMMENT, MOST_PARTS, XMP, Container, Layout, number
@@ -10,8 +11,9 @@ from preprocess_ensemble.imaging.containers.container import COMMENT, MOST_PARTS
 IMAGE, _TRAILER = 0x2C, 0x3B
 _COMMENT, _CONTROL, _TEXT, _APPLICATION = 0xFE, 0xF9, 0x01, 0xFF
 _XMP_TRAILER: Final = 258
-"""Bytes that lead from any place in a packet, which is in no blocks, to its end: XMP specification, part 3, 1.1.2."""
-_LOOPS: Final = (b"NETSCAPE2.0", b"ANIMEXTS1.0")
+"""Bytes behind a packet, which is not divided into blocks: XMP specification, part 3, section 1.1.2."""
+_SILENT: Final = (b"NETSCAPE2.0", b"ANIMEXTS1.0", b"ImageMagick")
+"""Applications that say how often an animation runs, and, the last, a gamma that no viewer reads."""
 
 
 class GifBlock(NamedTuple):
@@ -23,7 +25,7 @@ class GifBlock(NamedTuple):
 
 
 def blocks(data: bytes) -> Iterator[GifBlock]:
-    """Yield the blocks up to the trailer, or to the end of the file. The content is not looked at."""
+    """Yield the blocks up to the trailer, or to the end of the file."""
 
     def table_bytes(flags: int) -> int:
         return 3 << ((flags & 7) + 1) if flags & 0x80 else 0
@@ -52,18 +54,16 @@ def read(data: bytes) -> Container:
     """Read a GIF."""
     layout = Layout(pages=0)
     container = Container(end=13, layout=layout)
-    for count, block in enumerate(blocks(data)):
-        if count >= MOST_PARTS:
-            return container
+    for block in islice(blocks(data), MOST_PARTS):
         container.end = block.stop
         if block.label == IMAGE:
             layout.pages += 1
         elif block.label == _COMMENT:
-            container.add(COMMENT, content(data, block.start), start=block.start)
+            container.add(COMMENT, content(data, block.start))
         elif block.label == _CONTROL:
             layout.has_alpha |= bool(number(data, block.start + 1, 1) & 1)
         elif block.label == _TEXT:
-            container.add(COMMENT, content(data, block.start + 13), start=block.start)
+            container.add(COMMENT, content(data, block.start + 13))
         elif block.label == _APPLICATION:
             _read_application(container, layout, data, block)
     container.end += data[container.end : container.end + 1] == bytes([_TRAILER])
@@ -73,8 +73,8 @@ def read(data: bytes) -> Container:
 def _read_application(container: Container, layout: Layout, data: bytes, block: GifBlock) -> None:
     name, start = data[block.start + 1 : block.start + 12], block.start + 12
     if name == b"XMP DataXMP":
-        container.add(XMP, data[start : block.stop - _XMP_TRAILER], start=start)
+        container.add(XMP, data[start : block.stop - _XMP_TRAILER])
     elif name == b"ICCRGBG1012":
         layout.profile = content(data, start)
-    elif name not in _LOOPS:
+    elif name not in _SILENT:
         container.unknown.append(data[block.start : block.stop])

@@ -1,63 +1,60 @@
 """The boxes of HEIC, AVIF and JPEG XL files, and what they say about the pictures in a file.
 
 ISO/IEC 14496-12 defines the boxes, and 23008-12 (HEIF) the items: pictures, the tiles that a picture is put together
-from, thumbnails, depth maps, EXIF. Nothing is decoded. Damaged parts are left out: the decoder refuses such a file.
+from, thumbnails, depth maps, EXIF. Damaged parts are left out.
 """
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final, NamedTuple
 
-from preprocess_ensemble.imaging.containers.container import DATA, EXIF, XMP, Container, Layout
+from preprocess_ensemble.imaging.containers.container import ASPECT, DATA, EXIF, XMP, Container, Layout
 from preprocess_ensemble.imaging.containers.container import number as _number
 from preprocess_ensemble.imaging.limits import DecodeError, check_count
 
 JXL_CONTAINER: Final = b"\0\0\0\x0cJXL \r\n\x87\n"
-"""How a JPEG XL file begins that has boxes; all others are a bare codestream."""
+"""Beginning of a JPEG XL file that has boxes; all others are a bare codestream."""
 
 _MOST_BOXES: Final = 10_000
 """A photo of 48 megapixels has about 200: most are its tiles."""
 _MOST_REFERENCES: Final = 100_000
-"""From items to items, properties and bytes. 128 megapixels in tiles of 64 x 64 have 31,250 to tiles."""
-_DEEPEST: Final = 8
-"""Pictures that are parts of pictures. Cameras put one picture together from tiles, and some crop or turn it."""
-
-_MOST_ASSOCIATIONS: Final = 4
-"""libavif refuses a file with more boxes of this kind, whatever their flags."""
-
+"""References of items to items, properties and bytes. 128 megapixels in tiles of 64 x 64 have 31,250 to tiles."""
 _KNOWN_BOXES: Final = frozenset(
     {
         *(b"ftyp", b"meta", b"mdat", b"idat", b"free", b"skip", b"moov", b"mpvd"),
         *(b"JXL ", b"jxlc", b"jxlp", b"jxll", b"jxli", b"Exif", b"xml ", b"brob", b"jbrd", b"jumb", b"jhgm"),
     }
 )
-"""Of a HEIC or AVIF, or of a JPEG XL, with pictures, metadata, or parts that are recognised."""
+"""Boxes of a HEIC or AVIF, then of a JPEG XL, with pictures, metadata, or parts that are recognised."""
 XMP_UUID: Final = bytes.fromhex("be7acfcb97a942e89c71999491e3afac")
 _CREDENTIALS: Final = bytes.fromhex("d8fec3d61b0e483c92975828877ec481")
-"""How a box ``uuid`` begins that holds XMP (XMP specification, part 3), or content credentials (C2PA 2.1, annex A)."""
-_TEXTS: Final = {b"udes": "description", b"altt": "alternative text"}
-"""Properties in which people write: 23008-12, sections 6.5.20 and 6.5.21."""
+"""Beginnings of a box ``uuid`` with XMP (XMP specification, part 3), and with credentials (C2PA 2.1, annex A)."""
+_DATA: Final = {
+    b"udes": "description",
+    b"altt": "alternative text",
+    b"pasp": ASPECT,
+    b"mdcv": "mastering display",
+    b"clli": "content light level",
+    b"cclv": "content colour volume",
+    b"amve": "ambient viewing environment",
+    b"crtt": "creation time",
+}
+"""Properties that are metadata -> name: 23008-12, section 6.5, and 14496-12, section 12.1.5."""
 _TIFF: Final = (b"II*\0", b"MM\0*")
 _HIGH_BIT_DEPTH: Final = 0x40
-"""In the third byte of ``av1C``: AV1 Codec ISO Media File Format Binding, section 2.3.3."""
 _HALF_ACROSS, _HALF_DOWN = 0x08, 0x04
-"""In the same byte: whether colours are stored at half size."""
+"""Bits of the third byte of ``av1C``, the last two for colours at half size: AV1 Codec ISO Media File Format Binding,
+section 2.3.3."""
 _COLOURS_OF_HEVC, _DEPTH_OF_HEVC = 16, 17
 """Bytes of ``hvcC`` with how colours are stored, and with the bits of luma beyond 8: 14496-15, section 8.3.3.1."""
 _STEPS_OF_HEVC: Final = {1: (2, 2), 2: (2, 1)}
 """4:2:0 and 4:2:2."""
 
-_CONSTANT_LUMINANCE, _NON_CONSTANT = b"\0\x0a", b"\0\x09"
-"""Matrices of BT.2020 by ITU-T H.273, table 4."""
-_UNREADABLE: Final = re.compile(rb"tmap|nclx.{4}" + _CONSTANT_LUMINANCE, re.DOTALL)
-"""Signs of what libavif may refuse."""
-_UNKNOWN_VERSION: Final = 0xFF
-
 _NO_PICTURES: Final = frozenset({b"Exif", b"mime", b"uri ", b"tmap"})
-"""Types of items that are no pictures; a tone map says how to combine two."""
+"""Types of items that are not pictures; a tone map says how to combine two."""
 
 
 class Box(NamedTuple):
@@ -69,11 +66,13 @@ class Box(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """That an item refers to others: ``dimg`` to its parts, ``thmb`` and ``auxl`` to the picture that it belongs to."""
+    """An item that refers to others: ``dimg`` to its parts, ``thmb`` and ``auxl`` to the picture that it belongs to."""
 
     kind: bytes
     item: int
     to: tuple[int, ...]
+    at: slice
+    """Place of ``to`` in the file."""
 
 
 def boxes(data: bytes, start: int, stop: int) -> Iterator[Box]:
@@ -91,46 +90,11 @@ def boxes(data: bytes, start: int, stop: int) -> Iterator[Box]:
 
 
 def file_boxes(data: bytes) -> Iterator[Box]:
-    """Yield the boxes of a file that are in no other, without those of a second file behind it, such as a film."""
+    """Yield the outermost boxes of a file, up to those of a second file behind it, such as a film."""
     for number, box in enumerate(boxes(data, 0, len(data))):
         if box.name == b"ftyp" and number > 1:  # the second box of a JPEG XL is the first of this name
             return
         yield box
-
-
-def boxes_end(data: bytes) -> int:
-    """Return where the last box ends by its own size, which may be beyond the end of the file."""
-    position = 0
-    while position + 16 <= len(data):
-        size = _number(data, position, 4)
-        size = _number(data, position + 8, 8) if size == 1 else size
-        if size < 8:  # 0: up to the end of the file
-            break
-        position += size
-    return position
-
-
-def readable_avif(data: bytes) -> bytes:
-    """Return an AVIF file with those bytes changed for which libavif refuses a picture that it can decode.
-
-    - Link-U's encoder lists the properties of each item of a picture with transparency in a box of its own, and libavif
-      refuses two such boxes with equal flags. Only the lowest bit means something (23008-12, section 9.3.2).
-    - libavif refuses a file with a tone map that it cannot read, but ignores one of an unknown version.
-    - libavif lacks the matrix of BT.2020 with constant luminance. As in libheif, the other one takes its place.
-    """
-    if data.count(b"ipma") < 2 and not _UNREADABLE.search(data):
-        return data
-    media, changed = IsoMedia(data), bytearray(data)
-    for number, box in enumerate(media.associations[:_MOST_ASSOCIATIONS] if len(media.associations) > 1 else ()):
-        changed[box.start + 3 : box.start + 4] = bytes([data[box.start + 3] & 1 | number << 1])
-    tone_maps = (item for item, kind in media.items.items() if kind == b"tmap")
-    for start, _ in (piece for item in tone_maps for piece in media.extents.get(item, ())[:1]):
-        if start < len(data):
-            changed[start] = _UNKNOWN_VERSION
-    for box in media.properties:
-        if box.name == b"colr" and _UNREADABLE.match(data, box.start):
-            changed[box.start + 8 : box.start + 10] = _NON_CONSTANT
-    return bytes(changed)
 
 
 class IsoMedia:
@@ -140,26 +104,27 @@ class IsoMedia:
         self._data = data
         self._boxes = self._references = 0
         self.top_level: list[Box] = []
-        """The boxes that are in no other."""
         self.primary = 0
         """The item that a viewer shows."""
         self.items: dict[int, bytes] = {}
         """Item -> its type, such as ``b"hvc1"`` or ``b"grid"``."""
         self.references: list[Reference] = []
+        self.parts = defaultdict[int, list[int]](list)
+        """Item -> the pictures that it is put together from, as often as it uses them."""
         self.properties: list[Box] = []
-        """Of all items, such as ``ispe``, the size of a picture."""
+        """Properties of all items, such as ``ispe``, the size of a picture."""
         self.associations: list[Box] = []
         """The boxes that say which item has which properties."""
-        self._properties_of: dict[int, list[int]] = {}
-        """Item -> positions in ``properties``."""
+        self._listed: dict[int, range] = {}
+        """Item -> where the numbers of its properties stand."""
         self.extents: dict[int, list[tuple[int, int]]] = {}
         """Item -> where its pieces start and stop."""
         self._data_start = 0
-        """Where the box of data begins that items may lie in, inside ``meta``."""
+        """Start of a box inside ``meta`` that items may lie in."""
         self.stored_bytes = 0
         """Length of all items together, as far as the file has them. Several may share the same bytes."""
         self.stored_end = 0
-        """Where the last item ends."""
+        """End of the last item."""
         for box in self._counted(file_boxes(data)):
             self.top_level.append(box)
             if box.name == b"meta":
@@ -168,9 +133,17 @@ class IsoMedia:
 
     def properties_of(self, item: int) -> list[Box]:
         """Return the properties of an item and of the pictures that it is put together from."""
-        parts = [part for one in self.references if one.kind == b"dimg" and one.item == item for part in one.to]
-        numbers = {number: None for one in (item, *parts) for number in self._properties_of.get(one, ())}
-        return [self.properties[number] for number in numbers if 0 <= number < len(self.properties)]
+        items = (item, *self.parts.get(item, ()))
+        return list(dict.fromkeys(box for one in items for _, box in self.listed_properties(one)))
+
+    def listed_properties(self, item: int) -> Iterator[tuple[slice, Box]]:
+        """Yield the properties of an item, and where the number of each stands: 23008-12, section 9.3.2."""
+        places = self._listed.get(item, range(0))
+        for place in places:
+            # The highest bit says whether a decoder must know the property. Numbers begin at 1.
+            number = self._number(place, places.step) % (1 << (8 * places.step - 1))
+            if 0 < number <= len(self.properties):
+                yield slice(place, place + places.step), self.properties[number - 1]
 
     def content(self, item: int) -> bytes:
         """Return the bytes of an item."""
@@ -202,38 +175,14 @@ class IsoMedia:
     def further_pictures(self) -> list[int]:
         """Return the pictures that are neither the primary one nor a part, thumbnail or auxiliary picture of one."""
         belonging = {one.item for one in self.references if one.kind in (b"thmb", b"auxl")}
-        belonging |= {part for one in self.references if one.kind == b"dimg" for part in one.to}
+        belonging |= set(chain.from_iterable(self.parts.values()))
         pictures = [item for item, kind in self.items.items() if kind not in _NO_PICTURES]
         primary = self.primary if self.primary in self.items else min(pictures, default=0)
         return [item for item in pictures if item != primary and item not in belonging]
 
-    def decoded_pixels(self, at_most: int) -> int:
-        """Return how many pixels must be decoded for the primary picture, or a number above ``at_most``.
-
-        They are those of its parts, as often as it uses them, and of the pictures that add transparency or depth.
-        """
-        parts: defaultdict[int, list[int]] = defaultdict(list)
-        for kind, item, to in self.references:
-            if kind == b"dimg":
-                parts[item] += to
-        known: dict[int, int] = {}
-
-        def pixels(item: int, depth: int = 0) -> int:
-            if depth > _DEEPEST:
-                return at_most + 1
-            if item not in known:
-                known[item] = sum(pixels(part, depth + 1) for part in parts[item]) if parts[item] else self._size(item)
-            return known[item]
-
-        added = [one.item for one in self.references if one.kind == b"auxl" and self.primary in one.to]
-        return sum(pixels(item) for item in [self.primary, *added])
-
-    def _size(self, item: int) -> int:
-        for position in self._properties_of.get(item, []):
-            if 0 <= position < len(self.properties) and self.properties[position].name == b"ispe":
-                start = self.properties[position].start + 4
-                return self._number(start, 4) * self._number(start + 4, 4)
-        return 0
+    def auxiliary_pictures(self) -> list[int]:
+        """Return the items that add transparency or depth to the primary picture, which some encoders call item 0."""
+        return [one.item for one in self.references if one.kind == b"auxl" and {0, self.primary} & {*one.to}]
 
     def _read_meta(self, box: Box) -> None:
         version = self._number(box.start, 1)
@@ -247,7 +196,7 @@ class IsoMedia:
                     self.items[self._number(entry.start + 4, wide)] = self._data[kind : kind + 4]
             case b"iref":
                 for entry in self._children(box.start + 4, box.stop):
-                    self.references.append(self._reference(entry, 4 if version else 2))
+                    self._read_reference(entry, 4 if version else 2)
             case b"idat":
                 self._data_start = box.start
             case b"iloc":
@@ -260,13 +209,16 @@ class IsoMedia:
                         self.associations.append(child)
                         self._read_associations(child)
 
-    def _reference(self, box: Box, wide: int) -> Reference:
+    def _read_reference(self, box: Box, wide: int) -> None:
         """Read one list of references: 14496-12, section 8.11.12."""
         first = box.start + wide + 2
         count = min(self._number(box.start + wide, 2), (box.stop - first) // wide)
         self._count_references(count)
         to = tuple(self._number(first + wide * number, wide) for number in range(count))
-        return Reference(box.name, self._number(box.start, wide), to)
+        item = self._number(box.start, wide)
+        self.references.append(Reference(box.name, item, to, slice(first, first + wide * count)))
+        if box.name == b"dimg":
+            self.parts[item] += to
 
     def _read_locations(self, box: Box, version: int) -> None:
         """Add up the lengths of all pieces of all items: 14496-12, section 8.11.3."""
@@ -294,7 +246,7 @@ class IsoMedia:
                 self.stored_end = max(self.stored_end, start + piece)
 
     def _read_associations(self, box: Box) -> None:
-        """Read which item has which properties: 23008-12, section 9.3.2."""
+        """Find where the properties of each item are listed: 23008-12, section 9.3.2."""
         wide = 4 if self._number(box.start, 1) else 2
         index = 2 if self._number(box.start + 3, 1) & 1 else 1
         position = box.start + 8
@@ -302,10 +254,7 @@ class IsoMedia:
             item, count = self._number(position, wide), self._number(position + wide, 1)
             self._count_references(1 + count)
             position += wide + 1
-            # The highest bit says whether a decoder must know the property. Numbers begin at 1.
-            highest = 1 << (8 * index - 1)
-            numbers = [self._number(position + index * number, index) % highest for number in range(count)]
-            self._properties_of[item] = [number - 1 for number in numbers]
+            self._listed[item] = range(position, position + index * count, index)
             position += index * count
 
     def _children(self, start: int, stop: int) -> Iterator[Box]:
@@ -326,7 +275,7 @@ class IsoMedia:
 
 
 def read(data: bytes) -> Container:
-    """Read a HEIC, AVIF or JPEG XL; the codestream of the latter says how its picture is stored."""
+    """Read a HEIC, AVIF or JPEG XL, whose codestream says how its picture is stored."""
     is_jxl = data.startswith(JXL_CONTAINER)
     try:
         media = IsoMedia(data)
@@ -352,8 +301,10 @@ def read(data: bytes) -> Container:
 
 def _add_items(container: Container, data: bytes, media: IsoMedia) -> None:
     for box in media.properties:
-        if name := _TEXTS.get(box.name):
-            container.add(DATA, data[box.start : box.stop], name, box.start)
+        content = data[box.start : box.stop]
+        is_square = box.name == b"pasp" and content[:4] == content[4:]
+        if box.name in _DATA and not is_square:
+            container.add(DATA, content, _DATA[box.name])
     for item, kind in media.items.items():
         if kind == b"Exif":
             _add_exif(container, media.content(item))
@@ -391,8 +342,7 @@ def _layout(data: bytes, media: IsoMedia) -> Layout:
             layout.depth = max(layout.depth, 8 + (_number(content, _DEPTH_OF_HEVC, 1) & 7))
             layout.colour_step = _STEPS_OF_HEVC.get(_number(content, _COLOURS_OF_HEVC, 1) & 3, (1, 1))
     layout.codes = tuple(sorted(codes))
-    for one in media.references:
-        if one.kind == b"auxl" and media.primary in one.to:
-            names = [data[box.start + 4 : box.stop] for box in media.properties_of(one.item) if box.name == b"auxC"]
-            layout.has_alpha |= any(name.split(b"\0")[0].endswith((b"auxid:1", b":alpha")) for name in names)
+    for item in media.auxiliary_pictures():
+        names = [data[box.start + 4 : box.stop] for box in media.properties_of(item) if box.name == b"auxC"]
+        layout.has_alpha |= any(name.split(b"\0")[0].endswith((b"auxid:1", b":alpha")) for name in names)
     return layout

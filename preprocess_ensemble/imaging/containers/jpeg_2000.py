@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final
 
-from preprocess_ensemble.imaging.containers.container import (
-    COMMENT,
-    DATA,
-    EXIF,
-    IPTC,
-    MOST_PARTS,
-    XMP,
-    Container,
-    Layout,
-    number,
-)
+from preprocess_ensemble.imaging.containers import container as kinds
+from preprocess_ensemble.imaging.containers.container import Container, Layout, number
 from preprocess_ensemble.imaging.containers.iso_media import XMP_UUID, Box, boxes, file_boxes
 
 _START: Final = b"\xff\x4f\xff\x51"
 _TILE, _COMMENT, _END = 0xFF90, 0xFF64, 0xFFD9
 _LATIN: Final = 1
-"""Of a comment that is a text: section A.9.2."""
+"""Registration of a comment that is a text: section A.9.2."""
 _KNOWN: Final = frozenset({b"jP  ", b"ftyp", b"jp2h", b"jp2c", b"free", b"rreq"})
 _METADATA: Final = {
-    XMP_UUID: XMP,
-    b"JpgTiffExif->JP2": EXIF,
-    bytes.fromhex("33c7a4d2b81d4723a0baf1a3e097ad38"): IPTC,
+    XMP_UUID: kinds.XMP,
+    b"JpgTiffExif->JP2": kinds.EXIF,
+    bytes.fromhex("33c7a4d2b81d4723a0baf1a3e097ad38"): kinds.IPTC,
 }
 _GEO: Final = bytes.fromhex("b14bf8bd083d4b43a5ae8cd7d5a6ce03")
 _SPACES: Final = {12: "CMYK", 16: "RGB", 17: "grey", 18: "RGB"}
@@ -39,9 +31,7 @@ def read(data: bytes) -> Container:
         container.layout = _codestream_layout(data, 0, Layout())
         container.end = _codestream_end(container, data, 0, len(data))
         return container
-    for count, box in enumerate(file_boxes(data)):
-        if count >= MOST_PARTS:
-            break
+    for box in islice(file_boxes(data), kinds.MOST_PARTS):
         container.kinds.append(box.name)
         content = data[box.start : box.stop] if box.name != b"jp2c" else b""
         container.end = box.stop
@@ -56,11 +46,10 @@ def read(data: bytes) -> Container:
                 # The length of the last box may be left out.
                 container.end = _codestream_end(container, data, box.start, box.stop)
         elif box.name == b"uuid" and (kind := _METADATA.get(content[:16])):
-            container.add(kind, content[16:].removeprefix(b"Exif\0\0"), start=box.start + 16)
+            container.add(kind, content[16:].removeprefix(b"Exif\0\0"))
         elif box.name not in _KNOWN:
-            is_geo = content[:16] == _GEO
-            name = "map position" if is_geo else f"box {box.name.decode('latin-1').strip()}"
-            container.add(DATA, content, name, box.start)
+            name = f"box {box.name.decode('latin-1').strip()}"
+            container.add(kinds.DATA, content, "map position" if content[:16] == _GEO else name)
         if container.end != box.stop:
             break
     return container
@@ -98,12 +87,9 @@ def _codestream_layout(data: bytes, start: int, layout: Layout) -> Layout | None
 
 
 def _codestream_end(container: Container, data: bytes, start: int, stop: int) -> int:
-    """Return where a codestream ends: behind the last of its tile parts, of which each says its length.
-
-    Adds the comments on the way.
-    """
+    """Add the comments of a codestream; return its end, behind the last of its tile parts, which say their lengths."""
     position = start + 2
-    for _ in range(MOST_PARTS):
+    for _ in range(kinds.MOST_PARTS):
         marker = number(data, position, 2)
         if marker == _TILE:
             length = number(data, position + 6, 4)
@@ -117,6 +103,6 @@ def _codestream_end(container: Container, data: bytes, start: int, stop: int) ->
         else:
             length = number(data, position + 2, 2)
             if marker == _COMMENT and number(data, position + 4, 2) == _LATIN:
-                container.add(COMMENT, data[position + 6 : position + 2 + length], start=position + 6)
+                container.add(kinds.COMMENT, data[position + 6 : position + 2 + length])
             position += 2 + length
     return stop

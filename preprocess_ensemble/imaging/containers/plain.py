@@ -1,7 +1,4 @@
-"""BMP, PPM and QOI: a header and the pixels.
-
-BMP by Microsoft's description of BITMAPV5HEADER, PPM by Netpbm's manual, QOI by its specification.
-"""
+"""Headers of BMP (Microsoft's BITMAPV5HEADER), PPM (Netpbm's manual) and QOI (its specification), before the pixels."""
 
 from __future__ import annotations
 
@@ -9,24 +6,19 @@ import re
 import struct
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
 from preprocess_ensemble.imaging.containers.container import COMMENT, Container, Layout, number
 
 _LEAST_BMP: Final = 54
 _OS2_HEADER, _V4_HEADER, _V5_HEADER = 12, 108, 124
-_BIT_FIELDS: Final = (3, 6)
-_UNCOMPRESSED: Final = (0, *_BIT_FIELDS)
+BIT_FIELDS: Final = (3, 6)
+_UNCOMPRESSED: Final = (0, *BIT_FIELDS)
 _CALIBRATED, _EMBEDDED, _LINKED = 0, b"DEBM", b"KNIL"
-"""Of bV5CSType; "sRGB" and "Win " say sRGB."""
+"""Values of bV5CSType; "sRGB" and "Win " say sRGB."""
 
 _PPM_COLOURS: Final = {1: "grey", 2: "grey", 3: "RGB", 4: "grey", 5: "grey", 6: "RGB"}
 _PPM_SPACE: Final = rb"(?:\s|#[^\n\r]*[\n\r])+"
-_PPM_HEADER: Final = re.compile(
-    rb"P([1-6])" + _PPM_SPACE + rb"(\d+)" + _PPM_SPACE + rb"(\d+)(?:" + _PPM_SPACE + rb"(\d+))?"
-)
-_PPM_BITS_HEADER: Final = re.compile(rb"P([14])" + _PPM_SPACE + rb"(\d+)" + _PPM_SPACE + rb"(\d+)")
+_PPM_HEADER: Final = re.compile(rb"P(?:[14]|([2356]))S(\d+)S(\d+)(?(1)(?:S(\d+))?)".replace(b"S", _PPM_SPACE))
+"""Pictures of one bit, P1 and P4, have no highest level."""
 _PPM_COMMENT: Final = re.compile(rb"#([^\n\r]*)")
 _PPM_PLAIN: Final = re.compile(rb"(?:[\d\s]++|#[^\n\r]*+)*+")
 """Possessive: to go back, it would remember each number, in 120 times the bytes of the file."""
@@ -45,16 +37,16 @@ def read_bmp(data: bytes) -> Container:
         width, height, bits = (number(data, place, 2, "little") for place in (18, 20, 24))
         compression = stored = 0
     else:
-        width, height = _size(data)
+        width, height = bmp_size(data)
         bits, compression = number(data, 28, 2, "little"), number(data, 30, 4, "little")
         stored = number(data, 34, 4, "little")
     row = (width * bits + 31) // 32 * 4
     container = Container(end=pixels + (row * height if compression in _UNCOMPRESSED else stored))
     layout = container.layout = Layout()
-    masks = 12 if size == _LEAST_BMP - 14 and compression in _BIT_FIELDS else 0
+    masks = 12 if size == _LEAST_BMP - 14 and compression in BIT_FIELDS else 0
     palette = 4 * (number(data, 46, 4, "little") or (1 << bits if bits <= 8 else 0))
     container.unknown.append(data[14 + size + masks + palette : pixels])
-    # Without a mask the highest bits mean nothing, and programs write transparency there all the same.
+    # The highest bits mean nothing without a mask, but some programs write transparency there.
     layout.has_alpha = bits in (16, 32) and compression in _UNCOMPRESSED
     if size >= _V4_HEADER:
         kind = data[70:74]
@@ -68,20 +60,7 @@ def read_bmp(data: bytes) -> Container:
     return container
 
 
-def unused_bits(data: bytes) -> npt.NDArray[np.uint32]:
-    """Return of each pixel of a BMP with 16 or 32 bits those that show no colour, (H, W)."""
-    bits, compression = number(data, 28, 2, "little"), number(data, 30, 4, "little")
-    masks = {16: (0x7C00, 0x3E0, 0x1F), 32: (0xFF0000, 0xFF00, 0xFF)}[bits]
-    if compression in _BIT_FIELDS:
-        masks = struct.unpack_from("<3I", data, 54)
-    width, height = _size(data)
-    values = np.frombuffer(data, "<u2" if bits == 16 else "<u4", count=-(-width * bits // 32) * 32 // bits * height,
-                           offset=number(data, 10, 4, "little"))  # fmt: skip
-    unused: int = ~(masks[0] | masks[1] | masks[2]) & ((1 << bits) - 1)
-    return values.reshape(height, -1)[:, :width].astype(np.uint32) & np.uint32(unused)
-
-
-def _size(data: bytes) -> tuple[int, int]:
+def bmp_size(data: bytes) -> tuple[int, int]:
     """Return width and height of a BMP, whose rows may go down or up."""
     width, height = struct.unpack_from("<ii", data, 18)
     return abs(width), abs(height)
@@ -89,11 +68,10 @@ def _size(data: bytes) -> tuple[int, int]:
 
 def read_ppm(data: bytes) -> Container:
     """Read the first picture of a PPM file, which may hold several."""
-    header = (_PPM_BITS_HEADER if data[1:2] in (b"1", b"4") else _PPM_HEADER).match(data)
+    header = _PPM_HEADER.match(data)
     if header is None:
         return Container(end=len(data))
-    kind, width, height = (int(one) for one in header.groups()[:3])
-    most = int(header[4]) if header.re is _PPM_HEADER and header[4] else 1
+    kind, width, height, most = (int(one or 1) for one in (data[1:2], *header.groups()[1:]))
     colours = _PPM_COLOURS[kind]
     start = header.end()
     if kind <= 3:
@@ -106,7 +84,7 @@ def read_ppm(data: bytes) -> Container:
     pages = 2 if _PPM_HEADER.match(data[end:].lstrip()[:99]) else 1
     container = Container(end=end, layout=Layout(colours=colours, depth=8 if most < 256 else 16, pages=pages))
     for comment in _PPM_COMMENT.finditer(data, 0, end if kind <= 3 else start):
-        container.add(COMMENT, comment[1], start=comment.start())
+        container.add(COMMENT, comment[1])
     return container
 
 

@@ -4,34 +4,34 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
-from preprocess_ensemble.imaging.containers.container import (
-    DATA,
-    EXIF,
-    MOST_PARTS,
-    TEXT,
-    XMP,
-    Container,
-    Layout,
-    number,
-)
+from preprocess_ensemble.imaging.containers import container as kinds
+from preprocess_ensemble.imaging.containers.container import Container, Layout, number
 
 SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 _CHECKSUM: Final = 4
 _MOST_TEXT: Final = 2**23
 """Bytes of all texts after they were inflated, and of a profile."""
 _KNOWN: Final = frozenset(
-    b"IHDR PLTE IDAT IEND tRNS cHRM gAMA iCCP sBIT sRGB cICP mDCV cLLI tEXt zTXt iTXt bKGD hIST pHYs sPLT eXIf tIME "
-    b"acTL fcTL fdAT caBX".split()
+    b"IHDR PLTE IDAT IEND tRNS cHRM gAMA iCCP sBIT sRGB cICP tEXt zTXt iTXt bKGD hIST pHYs sPLT eXIf tIME acTL fcTL "
+    b"fdAT caBX iDOT".split()
 )
-"""Those of the standard, and that of content credentials."""
-_MEASURES: Final = {b"pCAL": "pixel calibration", b"sCAL": "physical scale"}
-"""Of scientific pictures: Extensions to the PNG 1.2 Specification, sections 4.2 and 4.3."""
+"""Chunks of the standard, of content credentials, and Apple's, which divides the pixels for several threads."""
+_DATA: Final = {
+    b"pCAL": "pixel calibration",
+    b"sCAL": "physical scale",
+    b"sBIT": "significant bits",
+    b"mDCV": "mastering display",
+    b"cLLI": "content light level",
+}
+"""Chunk -> name. Extensions to the PNG 1.2 Specification define the first two, in sections 4.2 and 4.3."""
 _PLAIN_CODES: Final = b"\0\1"
-"""Of a colour space by its numbers: RGB without a matrix, in the full range."""
+"""End of a colour space by its numbers: RGB without a matrix, in the full range."""
 _COLOURS: Final = {0: ("grey", False), 2: ("RGB", False), 3: ("RGB", False), 4: ("grey", True), 6: ("RGB", True)}
 """Colour type -> colours, and whether there is an alpha channel."""
+_WITH_PALETTE: Final = 3
 
 
 def chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
@@ -50,18 +50,19 @@ def read(data: bytes) -> Container:
     """Read a PNG."""
     container = Container(end=len(SIGNATURE), layout=_layout(data))
     is_srgb, left = False, _MOST_TEXT
-    for count, (name, start, stop) in enumerate(chunks(data)):
-        if count >= MOST_PARTS:
-            return container
+    sample_bits = 8 if number(data, 25, 1) == _WITH_PALETTE else number(data, 24, 1)
+    for name, start, stop in islice(chunks(data), kinds.MOST_PARTS):
         container.end = stop + _CHECKSUM
         container.kinds.append(name)
         content = data[start:stop] if name not in (b"IDAT", b"fdAT") else b""
-        if name in _MEASURES:
-            container.add(DATA, content, _MEASURES[name], start)
+        if name in _DATA and set(content) != {sample_bits}:
+            container.add(kinds.DATA, content, _DATA[name])
+        elif name == b"pHYs" and content[:4] != content[4:8]:
+            container.add(kinds.DATA, content, kinds.ASPECT)
         elif name not in _KNOWN:
             container.unknown.append(data[start - 8 : stop + _CHECKSUM])
         elif name == b"eXIf":
-            container.add(EXIF, content, start=start)
+            container.add(kinds.EXIF, content)
         elif name in (b"tEXt", b"zTXt", b"iTXt"):
             left -= _add_text(container, name, content, left)
         elif (layout := container.layout) is not None:
@@ -122,14 +123,13 @@ def _add_text(container: Container, kind: bytes, content: bytes, most: int) -> i
     elif kind == b"zTXt":
         text = _inflated(rest[1:], most) or rest[1:]
     else:
-        is_compressed, (_, _, text) = rest[:1] == b"\1", (rest[2:].partition(b"\0"))
-        text = text.partition(b"\0")[2]
-        text = _inflated(text, most) or text if is_compressed else text
+        text = [*rest[2:].split(b"\0", 2), b"", b""][2]  # behind a language and a translated keyword
+        text = _inflated(text, most) or text if rest[:1] == b"\1" else text
     if keyword == b"XML:com.adobe.xmp":
-        container.add(XMP, text)
+        container.add(kinds.XMP, text)
     else:
         text = text if kind == b"iTXt" else text.decode("latin-1").encode()
-        container.add(TEXT, text, keyword.decode("latin-1"))
+        container.add(kinds.TEXT, text, keyword.decode("latin-1"))
     return len(text)
 
 

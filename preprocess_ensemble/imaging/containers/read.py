@@ -23,9 +23,6 @@ _READERS: Final[tuple[tuple[Callable[[bytes], bool], Callable[[bytes], Container
 
 
 def read(data: bytes) -> Container:
-    """Read the structure of an image file.
-
-    Never raises; a file of another kind has an empty container.
-    """
+    """Read the structure of an image file. Never raises; a file of another kind has an empty container."""
     reader = next((read for is_of, read in _READERS if is_of(data)), None)
     return Container(end=len(data)) if reader is None else reader(data)

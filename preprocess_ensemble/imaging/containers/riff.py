@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from preprocess_ensemble.imaging.containers.container import EXIF, MOST_PARTS, XMP, Container, Layout, number
 
 _XMP: Final = (b"XMP ", b"XMP\0")
-"""By the standard, and by a mistake of some programs."""
-_KNOWN: Final = frozenset(
-    {b"VP8X", b"VP8 ", b"VP8L", b"ALPH", b"ANIM", b"ANMF", b"ICCP", b"EXIF", *_XMP, b"C2PA"},
-)
-_EXIF_PREFIX: Final = b"Exif\0\0"
+"""Names by the standard, and by a mistake of some programs."""
+_KNOWN: Final = frozenset({b"VP8X", b"VP8 ", b"VP8L", b"ALPH", b"ANIM", b"ANMF", b"ICCP", b"EXIF", *_XMP, b"C2PA"})
 _ALPHA_OF_LOSSLESS: Final = 0x10
-"""In the fifth byte of ``VP8L``: section 3.4."""
+"""A bit of the fifth byte of ``VP8L``: section 3.4."""
 
 
 def end(data: bytes) -> int:
@@ -36,17 +34,15 @@ def read(data: bytes) -> Container:
     """Read a WebP."""
     layout = Layout(is_lossless=False)
     container = Container(end=12, layout=layout)
-    for count, (name, start, stop) in enumerate(chunks(data)):
-        if count >= MOST_PARTS:
-            return container
+    for name, start, stop in islice(chunks(data), MOST_PARTS):
         container.end = stop + (stop - start) % 2
         container.kinds.append(name)
         if name not in _KNOWN:
             container.unknown.append(data[start - 8 : stop])
         elif name == b"EXIF":
-            container.add(EXIF, data[start:stop].removeprefix(_EXIF_PREFIX), start=start)
+            container.add(EXIF, data[start:stop].removeprefix(b"Exif\0\0"))
         elif name in _XMP:
-            container.add(XMP, data[start:stop], start=start)
+            container.add(XMP, data[start:stop])
         elif name == b"ICCP":
             layout.profile = data[start:stop]
         elif name == b"ANMF":

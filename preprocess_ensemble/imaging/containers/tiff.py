@@ -7,26 +7,28 @@ import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple, TypeAlias
 
-from preprocess_ensemble.imaging.containers.container import EXIF, IPTC, MOST_PARTS, RESOURCES, XMP, Container, Layout
+from preprocess_ensemble.imaging.containers import container as kinds
+from preprocess_ensemble.imaging.containers.container import Container, Layout
 
 Value: TypeAlias = "bytes | tuple[int | float, ...]"
 
 EXIF_DIRECTORY, GPS_DIRECTORY, INTEROP_DIRECTORY = 0x8769, 0x8825, 0xA005
 SUB_DIRECTORIES: Final = 330
-_FORMATS: Final = {1: "s", 2: "s", 3: "H", 4: "I", 5: "I", 6: "s", 7: "s", 8: "h", 9: "i", 10: "i", 11: "f", 12: "d"}
-_FORMATS_OF_BIG: Final = {13: "I", 16: "Q", 17: "q", 18: "Q"}
-"""Type -> what its values are for :mod:`struct`; those of rationals are pairs."""
-_RATIONALS: Final = (5, 10)
+_CLASSIC: Final = {3: "H", 4: "I", 5: "2I", 8: "h", 9: "i", 10: "2i", 11: "f", 12: "d"}
+_FORMATS: Final = _CLASSIC | {13: "I", 16: "Q", 17: "q", 18: "Q"}
+"""Type -> format of a value for :mod:`struct`; a rational is a pair. All other types are bytes."""
 _WIDTH, _HEIGHT, _BITS, _PHOTOMETRIC, _CHANNELS, _EXTRA = 256, 257, 258, 262, 277, 338
 _PIECES: Final = ((273, 279), (324, 325), (513, 514))
 """Offsets and lengths of strips, tiles and a JPEG thumbnail."""
-_METADATA: Final = {700: XMP, 33723: IPTC, 34377: RESOURCES}
+_METADATA: Final = {700: kinds.XMP, 33723: kinds.IPTC, 34377: kinds.RESOURCES}
 _PROFILE, _WHITE, _PRIMARIES, _TRANSFER = 34675, 318, 319, 301
 _PALETTE, _SAMPLE_FORMAT, _REFERENCE_BLACK_WHITE = 320, 339, 532
+_ACROSS, _DOWN = 282, 283
+"""Pixels per unit."""
 _SIGNED: Final = 2
 _YCBCR, _PALETTE_COLOURS = 6, 3
 _FULL_RANGE: Final = (0, 255, 128, 255, 128, 255)
-"""What YCbCr of 8 bits has in files of JPEG; other black and white are read as if they were these."""
+"""Black and white of YCbCr with 8 bits in files of JPEG; Pillow reads other values as if they were these."""
 _MOST_DIRECTORIES: Final = 1_000
 _SMALL: Final = 2**16
 """Bytes that may be read of any file, some of them several times."""
@@ -39,7 +41,6 @@ _COLOURS: Final = {0: ("grey", 1), 1: ("grey", 1), 2: ("RGB", 3), 3: ("RGB", 1),
 class Entry(NamedTuple):
     """One field of a directory, and where its values lie."""
 
-    tag: int
     type: int
     values: int
     start: int
@@ -63,42 +64,41 @@ class Tiff:
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.order = "<" if data[:1] == b"I" else ">"
-        self._is_big = 43 in data[2:4]
+        self._wide, self._short = (8, 8) if 43 in data[2:4] else (4, 2)
+        """Bytes of an offset, and of a number of fields."""
         self._left = 2 * len(data) + _SMALL
 
     @property
     def first(self) -> int:
         """Position of the first directory; 0 if there is none."""
-        return self._unpack("Q", 8) if self._is_big else self._unpack("I", 4)
+        return self._number(self._wide, self._wide)
 
-    def directory(self, start: int, most: int = MOST_PARTS) -> Directory:
+    def directory(self, start: int, most: int = kinds.MOST_PARTS) -> Directory:
         """Read a directory, or as much of it as the file has; of more than ``most`` fields the first ones."""
-        wide, count = (8, "Q") if self._is_big else (4, "H")
-        size = struct.calcsize("<" + count)
-        number = self._unpack(count, start)
-        whole = 4 + 2 * wide  # tag, type, number of values, and the values or their place
-        stop = start + size + number * whole
+        wide, first, stop = self._wide, start + self._short, self._stop(start)
+        whole = 4 + 2 * wide
         entries: dict[int, Entry] = {}
-        for position in range(start + size, min(stop, start + size + most * whole, len(self.data) - whole + 1), whole):
-            tag, kind = self._unpack("H", position), self._unpack("H", position + 2)
-            values = self._unpack("Q" if self._is_big else "I", position + 4)
-            at = position + 4 + wide
-            length = values * _size(kind)
+        for position in range(first, min(stop, first + most * whole, len(self.data) - whole + 1), whole):
+            tag, kind = self._number(position, 2), self._number(position + 2, 2)
+            values, at = self._number(position + 4, wide), position + 4 + wide
+            length = values * struct.calcsize("<" + _FORMATS.get(kind, "s"))
             if length > wide:
-                at = self._unpack("Q" if self._is_big else "I", at)
-            entries.setdefault(tag, Entry(tag, kind, values, at, at + length))
+                at = self._number(at, wide)
+            entries.setdefault(tag, Entry(kind, values, at, at + length))
         return Directory(entries, start, stop + wide)
 
     def positions(self, at_most: int) -> Iterator[int]:
         """Yield where the directories of the pictures lie, in order. A chain that loops ends at the limit."""
-        wide, count = ("Q", "Q") if self._is_big else ("I", "H")
         position = self.first
         for _ in range(at_most):
             if not position:
                 return
             yield position
-            stop = position + struct.calcsize("<" + count)
-            position = self._unpack(wide, stop + self._unpack(count, position) * (4 + 2 * struct.calcsize("<" + wide)))
+            position = self._number(self._stop(position), self._wide)
+
+    def _stop(self, start: int) -> int:
+        """Return where the fields of a directory end: each has a tag, a type, a number of values, and their place."""
+        return start + self._short + self._number(start, self._short) * (4 + 2 * self._wide)
 
     def values(self, entry: Entry | None) -> Value:
         """Return the values of a field: bytes, or numbers, of which a rational is one; empty if they are cut off."""
@@ -107,13 +107,13 @@ class Tiff:
         self._left -= entry.stop - entry.start
         if self._left < 0:
             return ()
-        code = (_FORMATS | _FORMATS_OF_BIG).get(entry.type, "s")
-        block = self.data[entry.start : entry.stop]
+        code, block = _FORMATS.get(entry.type, "s"), self.data[entry.start : entry.stop]
         if code == "s":
             return block
-        numbers = struct.unpack(f"{self.order}{len(block) // struct.calcsize('<' + code)}{code}", block)
-        if entry.type in _RATIONALS:
-            pairs = zip(numbers[::2], numbers[1::2], strict=False)
+        count = len(block) // struct.calcsize("<" + code[-1])
+        numbers = struct.unpack(f"{self.order}{count}{code[-1]}", block)
+        if code[:-1]:
+            pairs = zip(numbers[::2], numbers[1::2], strict=True)
             return tuple(above / below if below else math.nan for above, below in pairs)
         return numbers
 
@@ -122,6 +122,10 @@ class Tiff:
         found = self.values(directory.entries.get(tag))
         return tuple(int(one) for one in found if math.isfinite(one))
 
+    def below(self, directory: Directory, tag: int, most: int = 1) -> list[Directory]:
+        """Read up to ``most`` directories that a field points to."""
+        return [self.directory(start) for start in self.numbers(directory, tag)[:most]]
+
     def pixels_end(self, directory: Directory) -> int:
         """Return where the last strip, tile or thumbnail of a directory ends; 0 if it has none."""
         ends = [0]
@@ -129,15 +133,10 @@ class Tiff:
             ends += map(sum, zip(self.numbers(directory, offsets), self.numbers(directory, lengths), strict=False))
         return max(ends)
 
-    def _unpack(self, code: str, position: int) -> int:
-        size = struct.calcsize("<" + code)
-        block = self.data[position : position + size] if position >= 0 else b""
-        return int.from_bytes(block, "little" if self.order == "<" else "big") if len(block) == size else 0
-
-
-def _size(kind: int) -> int:
-    code = (_FORMATS | _FORMATS_OF_BIG).get(kind, "s")
-    return struct.calcsize("<" + code) * (1 + (kind in _RATIONALS))
+    def _number(self, position: int, size: int) -> int:
+        """Return an unsigned number; 0 if the file does not have all of it."""
+        block = self.data[position : position + size] if 0 <= position <= len(self.data) - size else b""
+        return int.from_bytes(block, "little" if self.order == "<" else "big")
 
 
 def read(data: bytes) -> Container:
@@ -149,10 +148,13 @@ def read(data: bytes) -> Container:
         return container
     first = pages[0]
     container.layout = _layout(tiff, first, len(pages))
-    container.add(EXIF, data)
+    container.add(kinds.EXIF, data)
+    across, down = (tiff.numbers(first, tag) for tag in (_ACROSS, _DOWN))
+    if across != down:
+        container.add(kinds.DATA, repr((across, down)).encode(), kinds.ASPECT)
     for tag, kind in _METADATA.items():
         if (entry := first.entries.get(tag)) is not None:
-            container.add(kind, data[entry.start : entry.stop], start=entry.start)
+            container.add(kind, data[entry.start : entry.stop])
     waiting, seen = pages, {page.start for page in pages}
     for _ in range(_MOST_DIRECTORIES):
         if not waiting:
@@ -183,9 +185,9 @@ def _layout(tiff: Tiff, directory: Directory, pages: int) -> Layout | None:
         return None
     if (tiff.numbers(directory, _REFERENCE_BLACK_WHITE) or _FULL_RANGE) != _FULL_RANGE and photometric == _YCBCR:
         return None
-    kinds = tiff.numbers(directory, _EXTRA)
+    purposes = tiff.numbers(directory, _EXTRA)
     extra = channels - needed
-    alpha = sum(kind in _ALPHA for kind in kinds[:extra])
+    alpha = sum(purpose in _ALPHA for purpose in purposes[:extra])
     measured = (*tiff.values(directory.entries.get(_WHITE)), *tiff.values(directory.entries.get(_PRIMARIES)))
     if len(measured) not in (0, 8) and not profile:
         return None

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from clip_client import SyncClipClient, load_vectors
-from clip_client._vectors.vector_file import FileVersion, VectorFolder, vector_row
+from clip_client._storage.vector_file import FileVersion, VectorFolder, vector_row
 from clip_client.cli.main import main
 from clip_client.dedup import scan
 from clip_client.testing import FakeTriton
@@ -42,13 +42,13 @@ def server(serve: Callable[[FakeTriton], FakeTriton]) -> FakeTriton:
 
 @pytest.fixture(scope="module")
 def slow(serve: Callable[[FakeTriton], FakeTriton]) -> FakeTriton:
-    """It works on the photos of :func:`many` long enough to be stopped in the middle."""
+    """A server that works on the photos of :func:`many` long enough to be stopped in the middle."""
     return serve(FakeTriton(seconds_per_image=0.02, max_batch_size=8))
 
 
 @pytest.fixture
 def album(tmp_path: Path) -> Path:
-    """Three photos, one of them under a name that is not UTF-8, and an empty file."""
+    """Three photos, of which one has a name that is not UTF-8, and an empty file."""
     return photos_in(tmp_path / "album", "a.png", "b.png", os.fsdecode(b"caf\xe9.png"))
 
 
@@ -71,7 +71,7 @@ def files_in(folder: Path) -> list[Path]:
 
 
 def rows_in(folder: Path) -> Counter[bytes]:
-    """How many rows each path has."""
+    """Return path -> number of its rows."""
     return Counter(path for shard in files_in(folder) for path in pq.read_table(shard)["path_bytes"].to_pylist())
 
 

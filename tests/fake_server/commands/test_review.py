@@ -37,7 +37,7 @@ class Process:
         return httpx.get(self.url + path, trust_env=False, timeout=30).text
 
     def state(self) -> Any:
-        """What the page polls, once the search has ended."""
+        """Return the state that the page polls, after the search has ended."""
         while (state := json.loads(self.get("/state")))["phase"] == "scanning":
             time.sleep(0.01)
         return state

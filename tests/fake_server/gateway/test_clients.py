@@ -1,4 +1,4 @@
-"""What the clients of other services send and read: openai, infinity's, and forms; docs/migrate.md has LangChain's."""
+"""Requests and answers of the clients of other services: openai, infinity's, and forms (docs/migrate.md: LangChain)."""
 
 from __future__ import annotations
 

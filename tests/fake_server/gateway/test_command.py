@@ -93,7 +93,7 @@ def test_misuse_is_one_sentence(
 def test_a_token_for_triton_alone_asks_nothing_of_callers_and_says_so(
     of_callers: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In former versions the option named the token of callers."""
+    """The option named the token of callers in former versions."""
     token = str(tmp_path / "token")
     (tmp_path / "token").write_text("secret\n")
     monkeypatch.setattr(uvicorn, "run", lambda *_, **__: None)

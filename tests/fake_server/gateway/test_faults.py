@@ -1,4 +1,4 @@
-"""What callers are told when Triton fails, and what becomes of callers that are slow or leave."""
+"""Answers to callers when Triton fails, and to callers that are slow or leave."""
 
 from __future__ import annotations
 

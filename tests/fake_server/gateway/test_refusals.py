@@ -1,4 +1,4 @@
-"""What a gateway refuses: each time with the status, the words and the shape of the dialect, and with the item."""
+"""Refusals of the gateway: each has the status, the words and the shape of the dialect, and the item."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from clip_client._errors import Overloaded, Shed
 from clip_client.gateway.body import Body
+from clip_client.gateway.dialect import Refusal
 from clip_client.testing import PNG_1X1, FakeTriton, Reply
 from tests.fixtures.gateways import data_uri, gateway
 from tests.fixtures.images.image_files import jpeg
@@ -51,7 +53,7 @@ def raw(url: str, content: bytes, content_type: str = FORM) -> dict[str, Any]:
         (asked(input=[]), 400, "is empty"),
         (asked(input=[URI, None]), 400, '"type":"invalid_request_error","param":"input.1","code":"invalid_request"'),
         (asked(input=[{"image_url": 3}]), 400, '"param":"input.0"'),
-        (asked(input=["data:image/png;base64,a"]), 400, "no base64"),
+        (asked(input=["data:image/png;base64,a"]), 400, "not base64"),
         (asked(input=["data:image/png,abc"]), 400, "send data:image"),
         (asked(input=[URI, "a cat"], modality="image"), 400, '"param":"input.1"'),
         (asked(input=["a cat", " "]), 400, '"param":"input.1","code":"EMPTY"'),
@@ -167,7 +169,7 @@ async def test_json_of_many_tiny_values_is_refused_before_it_is_parsed(http: htt
     answer = await http.post("/v1/embeddings", content=content)
     assert answer.status_code == 400
     assert "outside of strings" in answer.json()["error"]["message"]
-    # Brackets in a text are no structure, nor are escaped quotes.
+    # Brackets and escaped quotes in a text are not structure.
     text = '[],"\\' * 600_000
     refused = await http.post("/v1/embeddings", json={"input": text})
     assert refused.json()["error"]["code"] == "TOO_LARGE"
@@ -202,3 +204,9 @@ async def test_a_body_that_does_not_arrive_is_a_408(http: httpx.AsyncClient, mon
     answer = await answer_to(http, 100)
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b'"code":"body_too_slow"' in answer
+
+
+@pytest.mark.parametrize("kind", [Overloaded, Shed])
+def test_an_image_that_was_not_even_sent_is_an_overload_too(kind: type[Overloaded]) -> None:
+    refusal = Refusal.of(kind("The server is overloaded."))
+    assert (refusal.status, refusal.code) == (503, "Overloaded")

@@ -160,7 +160,7 @@ def test_a_soak_that_is_too_short_fails(tiny_repository: Path, measured: Measure
 
 
 def test_the_kit_for_a_card_with_the_cpu_provider(tmp_path: Path) -> None:
-    """Without a card: everything except the provider. The second command finds that all is done."""
+    """The run uses everything except the CUDA provider. The second command finds that all is done."""
     gathered = command("gpu_kit", "--output=kit", "--wheels", "--parts=1", cwd=tmp_path)
     assert gathered.returncode == 0, gathered.stderr
     output = tmp_path / "out"

@@ -44,7 +44,7 @@ async def offer(client: ClipClient, rate: float, seconds: float) -> list[tuple[s
         try:
             await client.embed(IMAGE, timeout_s=2)
         except (Overloaded, DeadlineExceeded) as error:  # any other ends the test
-            outcome = type(error).__name__
+            outcome = "Overloaded" if isinstance(error, Overloaded) else "DeadlineExceeded"
         calls.append((outcome, due_s, time.monotonic() - start))
 
     await open_loop(call, itertools.repeat(1 / rate), seconds=seconds, limit=sys.maxsize)
@@ -52,7 +52,7 @@ async def offer(client: ClipClient, rate: float, seconds: float) -> list[tuple[s
 
 
 def health(url: str) -> str:
-    """What the supervisor reports: ready, overloaded, failing or restarting."""
+    """Return the status that the supervisor reports: ready, overloaded, failing or restarting."""
     try:
         with urllib.request.urlopen(url, timeout=5) as response:
             return str(json.load(response)["status"])

@@ -1,4 +1,4 @@
-"""A real server, and then one of its processes, killed under long streams: nothing is lost, no caller sees an error."""
+"""A real server, and later one of its processes, is killed under long streams: all images are embedded."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 from benchmarks.fixtures.sample_photos import coarse_noise
 from benchmarks.fixtures.server import serving
 from clip_client import ClipClient
-from preprocess_ensemble.contract import PREPROCESSOR
+from preprocess_ensemble.contract import DEFAULT_NAMES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 IMAGES: Final = 400
-"""In each of two streams, one ordered and one unordered."""
+"""Images in each of two streams, one ordered and one unordered."""
 PICTURES: Final = 40
 IN_FLIGHT: Final = 64
 """Images taken ahead: fewer than between two kills, so the server is back before it is killed again."""
@@ -42,7 +42,7 @@ async def test_nothing_is_lost_or_doubled_while_the_server_is_killed(tiny_reposi
                     if deaths and len(indices) == SERVER_DIES_AT:
                         server.triton.kill()
                     if deaths and len(indices) == STUB_DIES_AT:
-                        server.stub(PREPROCESSOR).kill()
+                        server.stub(DEFAULT_NAMES.preprocess).kill()
                 return indices
 
             in_order, as_they_came = await asyncio.gather(

@@ -1,4 +1,4 @@
-"""What a real Triton says when things go wrong, row by row of the error table.
+"""The answers of a real Triton to failures, row by row of the error table.
 
 tests/fake_server shows every row over the wire. Those that are missing here come from proxies, other services, networks
 that break in the middle of a message, and calls which this client never makes.
@@ -120,7 +120,7 @@ class Triton:
 @contextmanager
 def _triton(repository: Path, folder: Path, *options: str) -> Iterator[Triton]:
     grpc_port, http_port = free_port(), free_port()
-    command = [sys.executable, "-m", "preprocess_ensemble.serving.launcher", f"--model-repository={repository}"]
+    command = [sys.executable, "-m", "preprocess_ensemble.tritonserver.launcher", f"--model-repository={repository}"]
     command += ["--grpc-address=127.0.0.1", "--http-address=127.0.0.1", "--allow-metrics=false"]
     command += ["--disable-auto-complete-config"]
     command += [f"--grpc-port={grpc_port}", f"--http-port={http_port}", *options]
@@ -160,7 +160,7 @@ def obedient_repository(tiny_repository: Path, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="module")
 def triton(obedient_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
-    """For the tests that leave it as it was."""
+    """A server for the tests that do not change it."""
     options = ("--model-control-mode=explicit", "--load-model=*")
     with _triton(obedient_repository, tmp_path_factory.mktemp("logs"), *options) as running:
         yield running

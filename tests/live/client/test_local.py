@@ -39,7 +39,7 @@ def files_in(photos: Path) -> list[Path]:
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    """What this package logged; a library may have a remark about what an earlier test left to it."""
+    """Return the log records of this package; a library may log a remark about an earlier test."""
     return [record for record in caplog.records if record.name.startswith(("clip_client", "preprocess_ensemble"))]
 
 
@@ -221,7 +221,7 @@ async def test_a_runtime_that_disagrees_is_named_in_a_warning(
     def zeros(names: Sequence[str], feed: Mapping[str, NDArray[Any]], /) -> list[NDArray[Any]]:
         return [np.zeros((len(feed["pixels"]), 2), np.int32) for _ in names]
 
-    opened = OpenModel(session=SimpleNamespace(run=zeros), runtime="W", precision="bf16")
+    opened = OpenModel(session=SimpleNamespace(run=zeros), runtime="W", compute_precision="bf16")
     replace_openvino(monkeypatch, tmp_path, lambda *_, **__: opened)
     async with in_process(tiny_repository, local_precision="auto") as clip:
         assert (await clip.model()).runtime.startswith("ONNX Runtime")

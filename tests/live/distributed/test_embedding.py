@@ -36,12 +36,12 @@ pytestmark = [pytest.mark.long, pytest.mark.filterwarnings(*RAY_WARNINGS)]
 
 _PARTITIONS: Final = 6
 _IMAGES: Final = 4
-"""Of each partition; the last of them is no image."""
+"""Images in each partition; the last of them is not an image."""
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """Two nodes, which this program is connected to; the last tests end one of them."""
+    """Two nodes, which this program is connected to; the last tests end one node."""
     with two_nodes() as running:
         yield running
 

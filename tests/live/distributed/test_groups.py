@@ -82,7 +82,7 @@ def test_a_killed_driver_continues_at_the_finished_cells(tmp_path: Path) -> None
 
 @pytest.fixture(scope="module")
 def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Photos with copies of all tiers, companions, and files that are no photos."""
+    """Photos with copies of all tiers, companions, and files that are not photos."""
     folder = tmp_path_factory.mktemp("photos") / "album"
     folder.mkdir()
     for number in range(2):

@@ -32,7 +32,7 @@ EXAMPLES = ROOT / "examples"
 
 @pytest.fixture
 def album(photos: Path, tmp_path: Path) -> Path:
-    """Five photos, and a file that is no image."""
+    """Five photos, and a file that is not an image."""
     album = tmp_path / "album"
     album.mkdir()
     for path in sorted(photos.iterdir())[:5]:

@@ -37,14 +37,14 @@ TRITON = f"nvcr.io/nvidia/tritonserver:{TRITON_VERSION}-py3"
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What the image of a target has to be."""
+    """The required properties of the image of a target."""
 
     base: str = TRITON
     program: str = "clip-serve"
     ports: tuple[int, ...] = (8001, 8002, 8003)
     volumes: tuple[str, ...] = ()
     largest_mb: int
-    """What it may add to its base."""
+    """Most megabytes that the image may add to its base."""
     is_pinned: bool = True
 
 
@@ -184,7 +184,7 @@ def nvidia(engine: Engine) -> list[str]:
 def test_the_image_serves_checks_itself_and_ends(
     engine: Engine, image: str, tiny_repository: Path, photos: Path, nvidia: list[str]
 ) -> None:
-    """With a repository that is there already, on a read-only root file system."""
+    """The repository already has a model; the root file system is read-only."""
     grpc, metrics, health = (free_port() for _ in range(3))
     ports = (f"--grpc-port={grpc}", f"--metrics-port={metrics}", f"--health-port={health}")
     options = [f"--volume={tiny_repository}:/models:ro", *(nvidia if image == "mounted" else [])]
@@ -207,7 +207,7 @@ def test_the_image_serves_checks_itself_and_ends(
 
 @pytest.mark.parametrize("image", ["cpu"], indirect=True)
 def test_the_first_start_makes_the_model(engine: Engine, image: str, photos: Path) -> None:
-    """In a new volume, as the image's user, without PyTorch. Random weights need no download."""
+    """The volume is new, the user is the image's, and PyTorch is missing. Random weights need no download."""
     grpc, metrics, health = (free_port() for _ in range(3))
     ports = (f"--grpc-port={grpc}", f"--metrics-port={metrics}", f"--health-port={health}")
     model = ("--model", "ViT-B-32", "--pretrained", "random:0")

@@ -1,4 +1,4 @@
-"""The wheel on the Pythons that no server supports: installed in each documented way, tested, and used once.
+"""The wheel on Pythons without a server: installed in each documented way, tested, and used once.
 
 Debian's testing and unstable releases have these Pythons. No compiler, no PyTorch and no Triton is installed there.
 """

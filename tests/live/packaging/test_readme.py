@@ -1,4 +1,4 @@
-"""What the README shows is what happens: in a shell, in an empty folder, from the wheel. The package page shows less.
+"""The README's examples work: in a shell, in an empty folder, from the wheel. The package page shows less.
 
 Blocks in ``sh`` and ``python`` run in their order. A block runs if there is no comment above it such as
 ``<!-- not run: needs Docker -->``; output is shown in ``text``.

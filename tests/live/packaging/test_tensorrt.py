@@ -56,7 +56,7 @@ def test_the_image_tower_in_fp32_is_one_part_with_an_engine(model: str, tmp_path
 @pytest.mark.parametrize("model", shipped_models())
 def test_both_towers_in_fp16_are_one_part_whose_norms_are_fp32(model: str, tmp_path: Path) -> None:
     exportable = load_exportable(model, "random:0")
-    options = GraphOptions(fingerprint=(1, 2), precision="fp16", has_data_file=False, report=lambda line: None)
+    options = GraphOptions(fingerprint=(1, 2), weights_dtype="fp16", has_data_file=False, report=lambda line: None)
     towers: tuple[tuple[str, str, Rows], ...] = (
         ("pixels", "UINT8", parity.check_pixels(exportable.config)),
         ("tokens", "INT32", sample_tokens(*exportable.token_kinds)),

@@ -1,4 +1,4 @@
-"""What ``make dist`` builds, installed by pip, works without the tree."""
+"""The wheel of ``make dist``, installed by pip, works without the tree."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
-from preprocess_ensemble.contract import EMBEDDING, ENSEMBLE, IMAGE, STATUS, ImageStatus
+from preprocess_ensemble.contract import DEFAULT_NAMES, EMBEDDING, IMAGE, STATUS, ImageStatus
 from tests.fixtures.images.damaged_files import Inputs, seeds
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def test_damaged_files_change_no_neighbour(server: Server) -> None:
         image = triton.InferInput(IMAGE, [len(files), 1], "BYTES")
         image.set_data_from_numpy(np.array(files, dtype=object)[:, None])
         wanted = [triton.InferRequestedOutput(name) for name in (EMBEDDING, STATUS)]
-        answer = client.infer(ENSEMBLE, [image], outputs=wanted, client_timeout=60)
+        answer = client.infer(DEFAULT_NAMES.image, [image], outputs=wanted, client_timeout=60)
         return answer.as_numpy(EMBEDDING), answer.as_numpy(STATUS)[:, 0]
 
     inputs = Inputs(SEED)

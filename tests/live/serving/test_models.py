@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psutil
 
-from preprocess_ensemble.contract import DEFAULT_NAMES, ENSEMBLE, PREPROCESSOR, ImageStatus
+from preprocess_ensemble.contract import DEFAULT_NAMES, ImageStatus
 from preprocess_ensemble.model_repository.config import installed_passport
 from tests.fixtures.images import image_files
 from tests.live.raw import infer
@@ -50,11 +50,13 @@ def test_bombs_cost_no_memory(server: Server) -> None:
         image_files.endless_tiff(): ImageStatus.LIMIT,
         image_files.jpeg(icc_profile=bytes(9_000_000)): ImageStatus.LIMIT,
     }
-    folder = Path(f"/proc/{server.stub(PREPROCESSOR).pid}")
+    folder = Path(f"/proc/{server.stub(DEFAULT_NAMES.preprocess).pid}")
     (folder / "clear_refs").write_text("5")  # VmHWM starts again: proc(5)
     before = psutil.Process(int(folder.name)).memory_info().rss
     with ThreadPoolExecutor(4) as executor:
-        ask = partial(infer, server.grpc_url, ENSEMBLE, list(bombs), outputs=["embedding", "status", "error"])
+        ask = partial(
+            infer, server.grpc_url, DEFAULT_NAMES.image, list(bombs), outputs=["embedding", "status", "error"]
+        )
         answers = list(executor.map(lambda _: ask(), range(8)))
     peak_kib = int((folder / "status").read_text().partition("VmHWM:")[2].split()[0])
     assert peak_kib * 1024 - before < GROWTH_BYTES

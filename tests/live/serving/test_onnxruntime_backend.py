@@ -58,7 +58,7 @@ def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
         common = 'backend: "onnxruntime" instance_group { kind: KIND_AUTO count: 1 }'
         (repository / name / "config.pbtxt").write_text(f"{common} {config}", encoding="utf-8")
     ports = {name: free_port() for name in ("grpc", "http", "metrics")}
-    command = [sys.executable, "-m", "preprocess_ensemble.serving.launcher", f"--model-repository={repository}"]
+    command = [sys.executable, "-m", "preprocess_ensemble.tritonserver.launcher", f"--model-repository={repository}"]
     command += [f"--{name}-port={port}" for name, port in ports.items()]
     command += [f"--{name}-address=127.0.0.1" for name in ports]
     # Otherwise Triton starts one more process per model, to ask it for the rest of its configuration.

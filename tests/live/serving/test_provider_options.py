@@ -14,13 +14,14 @@ from google.protobuf import text_format
 
 from benchmarks.fixtures.server import serving
 from clip_client import SyncClipClient
+from clip_client.serving.tensorrt import TensorrtMissing, check_tensorrt, usable_gpus
 from preprocess_ensemble.backends.onnxruntime.session import open_planned_session
 from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
-from preprocess_ensemble.contract import ENCODER
+from preprocess_ensemble.contract import DEFAULT_NAMES
 from preprocess_ensemble.export.atomic_install import write
 from preprocess_ensemble.model_repository.config import pending_files, read_config
 from preprocess_ensemble.model_repository.tensorrt import Tensorrt
-from preprocess_ensemble.serving.tensorrt import TensorrtMissing, check_tensorrt, usable_gpus
+from preprocess_ensemble.tritonserver.installation import find_triton
 from tests.fixtures.models import tiny_onnx
 from tests.fixtures.models.exports import installed
 
@@ -62,7 +63,7 @@ def skip_without(device: str) -> None:
         pytest.skip(f"this ONNX Runtime has no {PROVIDERS[device]}")
     if device == "tensorrt":
         try:
-            check_tensorrt()
+            check_tensorrt(find_triton())
         except TensorrtMissing as missing:
             pytest.skip(str(missing))
     if not usable_gpus():
@@ -94,11 +95,11 @@ def test_an_option_arrives(
 def test_the_log_of_a_server_on_a_card_names_what_cuda_was_told(tiny_repository: Path, tmp_path: Path) -> None:
     skip_without("cuda")
     copy = shutil.copytree(tiny_repository, tmp_path / "models")
-    config = read_config(copy / ENCODER / "config.pbtxt")
+    config = read_config(copy / DEFAULT_NAMES.encoder / "config.pbtxt")
     config.instance_group[0].kind = 1  # KIND_GPU
     accelerator = config.optimization.execution_accelerators.gpu_execution_accelerator.add(name="cuda")
     accelerator.parameters.update({"use_tf32": "1", "enable_cuda_graph": "1"})
-    (copy / ENCODER / "config.pbtxt").write_text(text_format.MessageToString(config))
+    (copy / DEFAULT_NAMES.encoder / "config.pbtxt").write_text(text_format.MessageToString(config))
     log = tmp_path / "log"
     with serving(copy, "--log-file", str(log)):
         (line,) = (line for line in log.read_text().splitlines() if "CUDAExecutionProvider: " in line)

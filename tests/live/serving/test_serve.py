@@ -25,7 +25,7 @@ from tritonclient.utils import InferenceServerException
 from benchmarks.fixtures.sample_photos import coarse_noise
 from benchmarks.fixtures.server import QUIET, Server, command_line, free_port, serving
 from clip_client import ClipClient, ProtocolMismatch
-from preprocess_ensemble.serving.cleanup import SHARED_MEMORY, region_prefix
+from preprocess_ensemble.tritonserver.cleanup import SHARED_MEMORY, region_prefix
 from tests.fixtures.models.exports import export
 from tests.fixtures.waiting import wait_until
 from tests.live.processes import still_running
@@ -243,7 +243,7 @@ def test_a_model_that_cannot_be_loaded_is_the_reason(
     repository = shutil.copytree(tiny_repository, tmp_path / "models")
     damage(repository)
     ports = [f"--{name}-port={free_port()}" for name in ("grpc", "metrics")]
-    command = [sys.executable, "-m", "preprocess_ensemble.serving.command", *ports, f"--repository={repository}"]
+    command = [sys.executable, "-m", "clip_client.serving.command", *ports, f"--repository={repository}"]
     done = subprocess.run([*command, f"--log-file={tmp_path / 'log'}"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
     assert "Traceback" not in done.stderr

@@ -28,7 +28,7 @@ from tests.paths import ROOT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SERVE = (sys.executable, "-m", "preprocess_ensemble.serving.command")
+SERVE = (sys.executable, "-m", "clip_client.serving.command")
 SPECIAL = 'My Modèles, it\'s "a" (b) & c; d | $e {f,g}'
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from benchmarks.fixtures.server import QUIET, Server, serving
 from clip_client import ClipClient
-from preprocess_ensemble.contract import ENCODER
+from preprocess_ensemble.contract import DEFAULT_NAMES
 from preprocess_ensemble.export.atomic_install import write
 from preprocess_ensemble.model_repository.config import pending_files
 from preprocess_ensemble.model_repository.tensorrt import Tensorrt
@@ -67,7 +67,7 @@ def staged(tiny_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     """What ``clip-export --tensorrt`` writes, for a machine without a GPU."""
     folder = shutil.copytree(tiny_repository, tmp_path_factory.mktemp("staged") / "models")
     write(pending_files(folder, installed(folder), tensorrt=Tensorrt(version=11, cache=folder.parent)))
-    encoder = folder / ENCODER / "config.pbtxt"
+    encoder = folder / DEFAULT_NAMES.encoder / "config.pbtxt"
     encoder.write_text(encoder.read_text().replace("KIND_GPU", "KIND_AUTO"))
     return folder
 

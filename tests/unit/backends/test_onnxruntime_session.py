@@ -287,7 +287,7 @@ def test_split_undoes_joined(rows: list[int]) -> None:
 
 
 def test_batches_are_padded_up_to_a_bucket_and_cut_again(affine: Path) -> None:
-    """The path of a GPU, with CPU memory: the session only gets the bucket's number of rows, and callers theirs."""
+    """GPU code with CPU memory: the session only gets the bucket's number of rows, and callers get their own rows."""
     plan = replace(plan_session({}, kind="CPU", device_id=0), buckets=(2, 4, 8))
     session: Any = Recorded(open_planned_session(affine, plan))
     runner = BufferedRunner(session, read_signature(session.real), plan)

@@ -39,37 +39,39 @@ MODEL_FILE = "clip_encoder/1/model.onnx"
 def exports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, str]]:
     """The small CLIP in each precision, and what was said last while it was exported."""
     made = {}
-    for precision in ("fp16", "int8"):
-        repository, said = tmp_path_factory.mktemp(precision), list[str]()
-        export(repository, precision=precision, text=precision == "fp16", report=said.append)
-        made[precision] = (repository, said[-1])
+    for weights_dtype in ("fp16", "int8"):
+        repository, said = tmp_path_factory.mktemp(weights_dtype), list[str]()
+        export(repository, weights_dtype=weights_dtype, text=weights_dtype == "fp16", report=said.append)
+        made[weights_dtype] = (repository, said[-1])
     return made
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("precision", "kind"), [("fp16", onnx.TensorProto.FLOAT16), ("int8", onnx.TensorProto.INT8)])
+@pytest.mark.parametrize(
+    ("weights_dtype", "kind"), [("fp16", onnx.TensorProto.FLOAT16), ("int8", onnx.TensorProto.INT8)]
+)
 def test_the_weights_are_rounded_and_the_passport_says_so(
-    precision: str, kind: int, exports: dict[str, tuple[Path, str]], tiny_repository: Path
+    weights_dtype: str, kind: int, exports: dict[str, tuple[Path, str]], tiny_repository: Path
 ) -> None:
-    repository, said = exports[precision]
+    repository, said = exports[weights_dtype]
     passport = installed(repository)
-    assert ("one version of ONNX Runtime" in said) == (precision == "int8")
-    assert passport.id.endswith(f"+{precision}")
+    assert ("one version of ONNX Runtime" in said) == (weights_dtype == "int8")
+    assert passport.id.endswith(f"+{weights_dtype}")
     assert passport.fingerprint != installed(tiny_repository).fingerprint
     graph = onnx.load(str(repository / MODEL_FILE)).graph
     output_sizes = [[size.dim_value for size in tensor.type.tensor_type.shape.dim] for tensor in graph.output]
     assert output_sizes == [[0, passport.dimension], [0, 2]], "as config.pbtxt states them; 0 is the batch"
-    assert parity.REQUIRED_COSINE[precision] <= passport.parity.min_cosine < 1.00001
+    assert parity.REQUIRED_COSINE[weights_dtype] <= passport.parity.min_cosine < 1.00001
     rounded = sum(int(np.prod(tensor.dims)) for tensor in graph.initializer if tensor.data_type == kind)
     assert rounded > 0.5 * sum(int(np.prod(tensor.dims)) for tensor in graph.initializer)
     # On a CPU, full optimisation of an fp16 model crashes ONNX Runtime; other models keep the default.
     text = (repository / "clip_encoder" / "config.pbtxt").read_text()
-    assert ("level: 1" in text) == (precision == "fp16")
+    assert ("level: 1" in text) == (weights_dtype == "fp16")
 
 
 @pytest.mark.long
 def test_int8_has_the_same_vectors_on_every_processor(exports: dict[str, tuple[Path, str]]) -> None:
-    """Without VNNI two products are added in 16 bits, so the largest activation times two weights must fit."""
+    """Two products are added in 16 bits without VNNI, so the largest activation times two weights must fit."""
     model = onnx.load(str(exports["int8"][0] / MODEL_FILE))
     multiplied = {name for node in model.graph.node if node.op_type == "MatMulInteger" for name in node.input}
     weights = [
@@ -85,7 +87,7 @@ def test_int8_has_the_same_vectors_on_every_processor(exports: dict[str, tuple[P
 def test_int8_below_its_required_cosine_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parity, "REQUIRED_COSINE", {"int8": 0.99999999})
     with pytest.raises(ExportError, match="is required"):
-        export(tmp_path, precision="int8", text=False)
+        export(tmp_path, weights_dtype="int8", text=False)
     assert not (tmp_path / MODEL_FILE).exists()
 
 
@@ -121,9 +123,9 @@ def test_what_a_cpu_cannot_have_fails_the_load() -> None:
 
 
 def test_the_environment_overrides_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert planned(**parameters(precision="auto")).precision == "auto"
+    assert planned(**parameters(precision="auto")).compute_precision == "auto"
     monkeypatch.setenv(PRECISION_VARIABLE, "fp32")
-    assert planned(**parameters(precision="auto")).precision == "fp32"
+    assert planned(**parameters(precision="auto")).compute_precision == "fp32"
     monkeypatch.setenv(PRECISION_VARIABLE, "fp8")
     with pytest.raises(ModelLoadError, match="CLIP_PRECISION must be auto or fp32, not 'fp8'"):
         planned()

@@ -117,7 +117,7 @@ def request_of(name: str, rows: tuple[bytes, ...], outputs: tuple[str, ...]) -> 
 
 
 def load_error(module: types.ModuleType, arguments: dict[str, str]) -> str:
-    """What the model says while it fails to load."""
+    """Return the message of the model that fails to load."""
     with pytest.raises(TritonModelException) as caught:
         module.TritonPythonModel().initialize(arguments)
     return str(caught.value)

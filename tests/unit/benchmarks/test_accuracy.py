@@ -1,4 +1,4 @@
-"""What the accuracy benchmark calls harm, and that the truth of its cases is what their pictures show."""
+"""The accuracy benchmark's meaning of harm, and the truth of its cases, which is what their pictures show."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from PIL import Image
 from benchmarks.experiments.dedup.accuracy import counted, harm_of, removed_by_hash, summary, upper_bound
 from benchmarks.fixtures.copies import edits
 from benchmarks.fixtures.copies.case import Case, decoded, is_visible
+from benchmarks.fixtures.copies.edits import CHILDREN, child
 from benchmarks.fixtures.copies.generator import KINDS, write
 from benchmarks.fixtures.copies.photos import Draw, camera_files
 from benchmarks.fixtures.copies.tools import available
@@ -96,7 +97,7 @@ def test_a_case_depends_on_its_seed_and_number_alone(tmp_path: Path) -> None:
     assert files(1, 0) != files(1, 1)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith(("below", "equal", "frames"))])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith(("below", "equal", "frames", "child"))])
 def test_a_fake_is_shown_by_no_other_file_and_a_reduced_one_at_most_by_the_first(kind: str) -> None:
     made = KINDS[kind][1](draw(1))
     assert made[0].shown_by == ()
@@ -142,3 +143,13 @@ def test_original_files_are_used_as_the_camera_wrote_them(tmp_path: Path) -> Non
     assert originals == [tmp_path / "camera.jpg"]
     taken = Draw(np.random.default_rng(1), 0, originals).camera_file(has_exif=True)
     assert taken.data == originals[0].read_bytes()
+
+
+@pytest.mark.parametrize("kind", CHILDREN)
+def test_a_photo_is_shown_by_a_child_only_if_nobody_sees_a_loss(kind: str) -> None:
+    cases = [child(draw(number), kind) for number in range(6)]
+    assert {(photo.shown_by, made.shown_by) for photo, made in cases} == {((), (0,))}
+    with_exif = [b"Exif" in photo.data[:64] for photo, _ in cases]
+    assert {True, False} == {*with_exif}
+    is_alike = [bool(photo.nearly_shown_by) for photo, _ in cases]
+    assert is_alike == [kind in ("saved again", "enlarged") and not has_exif for has_exif in with_exif]

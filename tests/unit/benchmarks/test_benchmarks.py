@@ -1,4 +1,4 @@
-"""What the harness keeps and measures, and what the experiments conclude from it."""
+"""The records and measurements of the harness, and the conclusions that experiments draw from them."""
 
 from __future__ import annotations
 

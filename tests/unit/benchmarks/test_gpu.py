@@ -17,8 +17,8 @@ from benchmarks.fixtures.server_setting import ServerSetting
 from benchmarks.gpu import command, run
 from benchmarks.gpu.in_process import verdict
 from benchmarks.gpu.kit import copy_tree, write_parts
-from preprocess_ensemble.contract import ENCODER
-from preprocess_ensemble.serving.tensorrt import usable_gpus
+from clip_client.serving.tensorrt import usable_gpus
+from preprocess_ensemble.contract import DEFAULT_NAMES
 from tests.fixtures.models.configurations import configs
 from tests.paths import ROOT
 
@@ -87,7 +87,7 @@ def test_missing_libraries_of_a_cuda_provider_are_named() -> None:
 def test_a_setting_is_written_as_an_operator_would_write_it(device: str) -> None:
     setting = ServerSetting(device=device, tf32=True, graphs=True, max_batch_size=16, encoders=2, delay_us=500)
     assert setting.name == "tf32, graphs, batch 16, 2 x encoder, delay 500 us"
-    config = configs()[ENCODER]
+    config = configs()[DEFAULT_NAMES.encoder]
     setting.change_encoder(config)
     assert (config.instance_group[0].count, config.instance_group[0].kind) == (2, 1 if device == "cuda" else 2)
     assert config.dynamic_batching.max_queue_delay_microseconds == 500

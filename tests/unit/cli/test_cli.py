@@ -100,7 +100,8 @@ def test_no_server_is_one_sentence(
     command: str, said: str, refusing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     photo = write(tmp_path / "1.jpg", b"x")  # without a photo the command does not look for a server
-    assert main([*command.split(), *([str(photo)] if command == "dedup" else []), "--url", refusing]) == 1
+    options = [str(photo), "--store", str(tmp_path / "store")] if command == "dedup" else []
+    assert main([*command.split(), *options, "--url", refusing]) == 1
     output = capsys.readouterr()
     assert (output.out + output.err).startswith(said)
     assert refusing in output.out + output.err

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from clip_client.cli import doctor
-from clip_client.cli.doctor import CLIENT, SERVER, Check, Level, check_machine, table_lines
+from clip_client.cli.commands import doctor_checks
+from clip_client.cli.commands.doctor_checks import CLIENT, SERVER, Check, Level, check_machine, table_lines
 from clip_client.cli.main import main
 from preprocess_ensemble.runtimes import processor
 
@@ -119,10 +119,10 @@ def test_a_gpu_needs_its_libraries(unpacked: Path, tmp_path: Path, monkeypatch: 
     (backend := unpacked / "backends" / "onnxruntime").mkdir()
     (backend / "libtriton_onnxruntime.so").touch()
     needs = {"libonnxruntime_providers_cuda.so": ["libcublas.so.13"]}
-    monkeypatch.setattr(doctor, "missing_libraries", lambda _, files: needs[files[0].name])
-    monkeypatch.setattr(doctor, "_NVIDIA_DEVICE", tmp_path / "absent")
+    monkeypatch.setattr(doctor_checks, "missing_libraries", lambda _, files: needs[files[0].name])
+    monkeypatch.setattr(doctor_checks, "_NVIDIA_DEVICE", tmp_path / "absent")
     assert machine()["tritonserver"].level is Level.OK
-    monkeypatch.setattr(doctor, "_NVIDIA_DEVICE", tmp_path)
+    monkeypatch.setattr(doctor_checks, "_NVIDIA_DEVICE", tmp_path)
     remedy = f"the GPU needs libcublas.so.13: copy them from the image into {unpacked}/lib"
     assert machine()["tritonserver"].remedy == remedy
 
@@ -138,11 +138,11 @@ def test_a_model_that_waits_for_its_server_is_seen(tmp_path: Path, monkeypatch: 
 
 
 def test_small_shared_memory_is_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(doctor_checks, "_SHARED_MEMORY", tmp_path)
     for needed, level in ((2**62, Level.HINT), (0, Level.OK)):
-        monkeypatch.setattr(doctor, "_SHARED_MEMORY_BYTES", needed)
+        monkeypatch.setattr(doctor_checks, "_SHARED_MEMORY_BYTES", needed)
         assert machine()[str(tmp_path)].level is level
-    monkeypatch.setattr(doctor, "_SHARED_MEMORY", tmp_path / "absent")
+    monkeypatch.setattr(doctor_checks, "_SHARED_MEMORY", tmp_path / "absent")
     assert str(tmp_path / "absent") not in machine()
 
 

@@ -1,4 +1,4 @@
-"""What commands write: files that are whole or not there, full disks, bars, and the lines that stand for them."""
+"""The output of commands: files that are whole or not there, full disks, bars, and the lines that stand for them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.progress import Progress
 
-from clip_client._vectors.vector_file import FileVersion, npz_file, parquet_file, vector_row
+from clip_client._storage.vector_file import FileVersion, npz_file, parquet_file, vector_row
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.main import main
 from clip_client.cli.output import ProgressBars, progress_bars, replacing
@@ -103,7 +103,7 @@ def test_a_terminal_shows_a_bar_with_what_is_left(
     for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", "100")):
         monkeypatch.setenv(name, value)
     with progress_bars() as show:
-        show("extracting keypoints", 0, 0)  # there is nothing to do, so there is no bar
+        show("extracting keypoints", 0, 0)  # without work there is no bar
         show("embedding", 1, 1200)
         show.say("EMPTY a.jpg")
     said = capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What cannot work ends at once: with exit code 2 for wrong usage, 1 for what is missing, and one sentence."""
+"""Commands that cannot work end at once: with exit code 2 for wrong usage, 1 if something is missing, and a message."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_wrong_usage_is_told_with_the_usage(words: list[str], said: str, capsys:
         ),
         (["dedup", ".", "--url", "ftp://localhost:8000"], 2, "gRPC port"),
         (["doctor", "--url", "ftp://localhost:8000"], 2, "gRPC port"),
-        (["dedup", ".", "--without-model", "--url", "localhost:1"], 2, "--without-model asks none"),
+        (["dedup", ".", "--without-model", "--url", "localhost:1"], 2, "--without-model needs none"),
         (["dedup", ".", "--without-model", "--threshold", "0.9"], 2, "compares none"),
         (["dedup", "x.jpg", "--without-model", "--act-on", "similar"], 2, "similar photos move from the review page"),
         (["rules", "save", "a/b", "newest"], 2, "cannot name rules: use 1 to 64"),
@@ -104,7 +104,7 @@ def test_wrong_usage_is_told_with_the_usage(words: list[str], said: str, capsys:
         (["health", "--tls-ca={pem}"], 2, "write the URLs as grpcs://"),
         (["health", "--url=grpcs://a", "--tls-ca={pem}.no"], 2, "file.pem.no cannot be read"),
         (["health", "--token-file={pem}.no"], 2, "see --token-file"),
-        (["health", "--model=a_b"], 2, "'a_b' is no name of a model"),
+        (["health", "--model=a_b"], 2, "'a_b' cannot name a model"),
         (["health", "--token-file=/dev/null"], 2, "must hold the token in one line"),
         (["health", "--token-file={two}"], 2, "must hold the token in one line"),
         (["health", "--token-file=/dev/zero"], 2, "more than 65536 bytes"),

@@ -51,6 +51,6 @@ def test_saved_rules_go_on_without_one_that_is_gone(
     for name, gone, kept in (("mine", "bytes", "2.dng"), ("small", "smallest", "1.dng")):
         assert main([*search, "--keep", f"@{name}", "--json", "-"]) == 0
         printed = capsys.readouterr()
-        assert f"@{name} goes on without {gone}, which is no rule any more" in printed.err
+        assert f"@{name} is used without {gone}, which no longer exists" in printed.err
         (group,) = json.loads(printed.out)["groups"]
         assert group["keep"].endswith(kept)

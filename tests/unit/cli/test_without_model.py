@@ -1,4 +1,4 @@
-"""``dedup --without-model``: bytes, pixels, perceptual hashes and alignment need no model, no server and no network."""
+"""``dedup --without-model``: bytes, pixels, perceptual hashes and alignment need neither a model nor a network."""
 
 from __future__ import annotations
 

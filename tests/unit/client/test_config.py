@@ -88,7 +88,7 @@ TLS = "write the URLs as grpcs://"
         ({"urls": "host:1"}, "urls is a tuple"),
         ({"urls": ("local:", "host:1")}, "cannot be combined"),
         ({"urls": ("auto:host:1", "host:1")}, "cannot be combined"),
-        ({"model": "a_b"}, "no name of a model"),
+        ({"model": "a_b"}, "cannot name a model"),
         ({"urls": ("http://a:8000",)}, "'http://a:8000' is an HTTP address.*write grpc://a:8001"),
         *(({"timeout_s": bad}, "timeout_s") for bad in (0, float("nan"), float("inf"), 1e12, True, "1")),
         ({"keepalive_time_s": -1}, "keepalive_time_s"),

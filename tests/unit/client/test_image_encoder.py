@@ -1,4 +1,4 @@
-"""What travels: of every kind of image source, small files as they are, all else as a thumbnail of the input size."""
+"""The bytes that are sent of every kind of image source: small files as they are, other images as a thumbnail."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SCENE = Image.merge("RGB", [Image.radial_gradient("L").resize((300, 200)).point(
                             Image.linear_gradient("L").rotate(90).resize((300, 200))])  # fmt: skip
 """Smooth, so that its thumbnail is as near as JPEG is, and another picture when it is turned or mirrored."""
 MEAN_LEVELS = {"thumbnail": 1.5, "thumbnail-small": 3.0}
-"""How far a thumbnail of the scene may be from the exact pixels on average."""
+"""Largest mean distance of a thumbnail of the scene from the exact pixels."""
 FORMATS = {"thumbnail": "JPEG", "thumbnail-small": "WEBP"}
 SMALL = IMAGE_ENCODINGS["thumbnail"].unchanged_up_to
 
@@ -200,7 +200,7 @@ def test_the_orientation_is_applied(orientation: int) -> None:
     small = upright.resize((48, 32), Image.Resampling.BICUBIC)
     assert opened(thumbnail).getexif().get(0x0112, 1) == 1
     assert abs(pixels_of(thumbnail) - np.asarray(small)).mean() < MEAN_LEVELS["thumbnail"]
-    # Of a picture in memory as well, whether it is reduced or not.
+    # A picture in memory gives the same result, whether it is reduced or not.
     assert encode(opened(file)) == encode(upright)
     arrived = opened(read(opened(file)))
     assert (np.asarray(arrived) == np.asarray(upright)).all()

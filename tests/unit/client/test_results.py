@@ -1,4 +1,4 @@
-"""What a caller gets: batches, items and errors."""
+"""The results that a caller gets: batches, items and errors."""
 
 from __future__ import annotations
 
@@ -91,4 +91,4 @@ def test_reprs_show_shape_source_and_code_and_no_content() -> None:
         assert repr(item) == f"EmbeddedItem(index=0, source={shown}, vector=float32(2,))"
     failed = EmbeddedItem(index=1, source="b.jpg", vector=None, error=TRUNCATED)
     assert repr(failed) == f"EmbeddedItem(index=1, source='b.jpg', error={TRUNCATED!r})"
-    assert repr(model_info()) == "ModelInfo('m', dimension=2, precision='fp32', vector_id='m|p|original')"
+    assert repr(model_info()) == "ModelInfo('m', dimension=2, weights_dtype='fp32', vector_id='m|p|original')"

@@ -1,4 +1,4 @@
-"""What the tests of the store and of the actions share."""
+"""Fixtures that the tests of the store and of the actions share."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Where the photos of a test are."""
+    """Folder of a test's photos."""
     return tmp_path / "root"

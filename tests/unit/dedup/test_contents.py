@@ -1,4 +1,4 @@
-"""What a search makes of what files hold: pixels, previews, films, and bytes that no decoder reads."""
+"""Searches by the contents of files: pixels, previews, films, and bytes that no decoder reads."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_jpeg_and_its_png_are_the_same_pixels_although_their_hashes_differ(tmp
 
 
 def test_equal_bytes_are_found_without_a_decoder(tmp_path: Path) -> None:
-    """They are failures all the same: each needs a person, or a better decoder."""
+    """The files still count as failures: each needs a person, or a better decoder."""
     sample("astronaut.png").save(tmp_path / "whole.jpg")
     truncated = (tmp_path / "whole.jpg").read_bytes()[:9_000]
     for name, content in {"truncated": truncated, "heic": HEIC}.items():

@@ -1,4 +1,4 @@
-"""What an editor changes over the whole picture, and saves at a high quality: no metadata makes the original move."""
+"""Changes of an editor to the whole picture, saved at a high quality: no metadata makes the original move."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which photos a search proves to be copies, which one it keeps, and what never moves for it; on generated pictures."""
+"""Proofs of a search on generated pictures: the copies, the photo that it keeps, and the photos that never move."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 @pytest.fixture(scope="module")
 def found(album: Path, store: Store) -> DuplicateReport:
-    """What the first search in the album finds."""
+    """The report of the first search in the album."""
     return search(album, store=store)
 
 
@@ -234,7 +234,7 @@ def test_a_photo_never_moves_for_what_may_be_made_from_it(
 
 @pytest.mark.timeout(180)
 def test_the_original_stays_although_enlarged_noisy_and_bordered_copies_are_larger(tmp_path: Path) -> None:
-    """Of the noisy one, no one can tell whether it came first."""
+    """The search cannot tell whether the noisy copy came first."""
     folder = tmp_path / "family"
     folder.mkdir()
     original = scene(0, (480, 360))

@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from clip_client._errors import VectorsError
-from clip_client._vectors.vector_file import FileModel, FileVersion, VectorFolder, vector_row
+from clip_client._storage.parquet_store import table_of
+from clip_client._storage.vector_file import FileModel, FileVersion, VectorFolder, vector_row
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES
 from clip_client.dedup.compare.thresholds import thresholds_for
 from clip_client.dedup.search import OFF, GroupRules
-from clip_client.dedup.store.parquet_store import table_of
 from clip_client.distributed import DistributedError, image_files
 from clip_client.distributed.component_groups import group_photos
 from clip_client.distributed.embedded_rows import (
@@ -52,7 +52,7 @@ def folder_at(address: Path | str, model: FileModel = SMALL) -> PartitionFolder:
 
 
 def partitions(*names: str) -> list[Partition]:
-    """Of one image each, which need not exist."""
+    """Return partitions of one image each. The files need not exist."""
     return [partition for name in names for partition in image_files([f"/photos/{name}"])]
 
 

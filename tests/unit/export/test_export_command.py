@@ -1,4 +1,4 @@
-"""What ``clip-export`` says to wrong choices and unusable files, and the table of models that it lists."""
+"""Messages of ``clip-export`` about wrong choices and unusable files, and the table of models that it lists."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         (["--pretrained", "openai"], "use --model ViT-B-32-quickgelu"),
         (["--model", "/nowhere/model.json"], "cannot be read: No such file"),
         (["--model", "sscd_disc_mixup.torchscript.pt"], "Models of SSCD are gone"),
-        (["--name", "my_model"], "'my_model' is no name of a model"),
+        (["--name", "my_model"], "'my_model' cannot name a model"),
     ],
 )
 def test_a_wrong_choice_is_misuse(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model repository."""
     repository = tmp_path_factory.mktemp(request.param)
-    export(repository, precision=request.param)
+    export(repository, weights_dtype=request.param)
     return repository
 
 
@@ -30,7 +30,7 @@ def test_every_node_has_a_kernel_of_cuda(exported: Path) -> None:
 
 
 def test_both_towers_run_in_this_process_without_a_gpu(exported: Path) -> None:
-    """With full optimisation, ONNX Runtime would end the process at the first fp16 vector."""
+    """ONNX Runtime would end the process at the first fp16 vector if it optimised fully."""
     with SyncClipClient(f"local:{exported}") as clip:
         report = clip.health()
     assert report.ok, report

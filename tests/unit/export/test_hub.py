@@ -1,4 +1,4 @@
-"""What comes from the hub: weights, resumed, verified and refused with the remedies; tokenizers, as they are written.
+"""Downloads from the hub: weights, resumed, verified and refused with the remedies; tokenizers, as they are written.
 
 tests/unit/text/ compares the ids that a tokenizer gives.
 """
@@ -53,7 +53,7 @@ class Hub(BaseHTTPRequestHandler):
     sha256: ClassVar[str]
     sent_ranges: ClassVar[list[str | None]]
     breaks: ClassVar[list[str]]
-    """How the next answers end halfway: ``"stall"`` waits until the client has gone, ``"close"`` does not."""
+    """Ends of the next answers, halfway: ``"stall"`` waits until the client has gone, ``"close"`` does not."""
 
     def do_HEAD(self) -> None:
         self._answer()
@@ -102,7 +102,7 @@ def hub() -> Iterator[str]:
 
 
 def start(endpoint: str, home: Path, program: str = DOWNLOAD) -> subprocess.Popen[str]:
-    """In a process of its own, because huggingface_hub reads its settings when it is imported."""
+    """Start a download in a process of its own, because huggingface_hub reads its settings when it is imported."""
     settings = {
         "HF_ENDPOINT": endpoint,
         "HF_HOME": str(home),

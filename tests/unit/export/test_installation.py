@@ -1,4 +1,4 @@
-"""What the parity check rejects, and what a rejected, interrupted or killed export leaves."""
+"""Models that the parity check rejects, and files that a rejected, interrupted or killed export leaves."""
 
 from __future__ import annotations
 

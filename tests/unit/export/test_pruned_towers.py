@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TOKENS = sample_tokens(77, 49408, 0)
-"""Of 1, 19, 38 and 77 tokens."""
+"""Texts of 1, 19, 38 and 77 tokens."""
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_a_tower_that_attends_to_padding_keeps_its_length(kind: str, tmp_path: P
 
 
 def test_an_fp16_export_keeps_its_length_and_normalizes_in_fp32(tmp_path: Path) -> None:
-    passport = export(tmp_path, precision="fp16")
+    passport = export(tmp_path, weights_dtype="fp16")
     assert min(passport.parity.min_cosine, text_of(passport).parity.min_cosine) >= 0.9999
     for model in (DEFAULT_NAMES.encoder, DEFAULT_NAMES.text_encoder):
         graph = onnx.shape_inference.infer_shapes(onnx.load(version_directory(tmp_path, model) / "model.onnx")).graph

@@ -90,19 +90,19 @@ def test_the_file_is_the_same_with_and_without_pytorch(skeleton: Path, weights: 
     assert compared == [(9, 5), (9, 4)], "the skeleton has no vector of the text canary"
 
 
-@pytest.mark.parametrize(("precision", "required"), [("fp32", 0.999999), ("int8", 0.999)])
+@pytest.mark.parametrize(("weights_dtype", "required"), [("fp32", 0.999999), ("int8", 0.999)])
 def test_other_weights_are_checked_with_those_of_the_skeleton(
-    precision: str, required: float, skeleton: Path, tiny_pair_repository: Path, tmp_path: Path
+    weights_dtype: str, required: float, skeleton: Path, tiny_pair_repository: Path, tmp_path: Path
 ) -> None:
     said: list[str] = []
-    passport = export(tmp_path / "without", skeleton, precision=precision, report=said.append)
+    passport = export(tmp_path / "without", skeleton, weights_dtype=weights_dtype, report=said.append)
     assert (passport.parity.images, text_of(passport).parity.images) == (0, 0), "nothing was compared with PyTorch's"
     assert passport.parity.min_cosine >= required
     measured = re.findall(r"cosine to PyTorch (\S+), measured with other weights in the same graph", " ".join(said))
     assert len(measured) == 2, "of the image tower and of the text tower"
     with_it = tiny_pair_repository
-    if precision != "fp32":
-        export(with_it := tmp_path / "with", precision=precision)
+    if weights_dtype != "fp32":
+        export(with_it := tmp_path / "with", weights_dtype=weights_dtype)
     assert same_files(with_it, tmp_path / "without")
     assert passport.weights_sha256 == installed(with_it).weights_sha256
 
@@ -200,7 +200,7 @@ def test_weights_of_another_model_are_refused(
     [
         ("weights.pt", {}, ExportError, r"Reading weights\.pt needs PyTorch: .*export"),
         ("weights.safetensors", {}, ExportError, r"weights\.safetensors cannot be read"),
-        ("", {"precision": "fp16"}, WrongChoice, r"fp16 needs PyTorch: pip install 'clip-triton\[export\]'"),
+        ("", {"weights_dtype": "fp16"}, WrongChoice, r"fp16 needs PyTorch: pip install 'clip-triton\[export\]'"),
     ],
 )
 def test_what_needs_pytorch_or_is_no_checkpoint_is_refused(
@@ -250,7 +250,7 @@ X = np.arange(30, dtype=np.float32).reshape(5, 6)
 
 @pytest.fixture
 def model(tmp_path: Path) -> onnx.ModelProto:
-    """What an exporter makes: ``y = reshape(x, [N, 2, 3]) * sqrt(6)`` and ``n = [1] * N``, all by way of shapes."""
+    """A graph like an exporter's: ``y = reshape(x, [N, 2, 3]) * sqrt(6)`` and ``n = [1] * N``, all by way of shapes."""
     nodes = [
         make_node("Shape", ["x"], ["shape"]),
         make_node("Gather", ["shape", "zero"], ["rows"]),

@@ -109,7 +109,7 @@ def test_a_colour_key_becomes_white(depth: int, colour_type: int, bands: int) ->
 
 @pytest.mark.parametrize(("depth", "row", "other"), [(2, 0b0110_0000, 170), (4, 0x12, 34)])
 def test_a_level_of_few_bits_becomes_white(depth: int, row: int, other: int) -> None:
-    """Of two pixels with the levels 1 and 2, the first is transparent."""
+    """The first of two pixels, with the levels 1 and 2, is transparent."""
     key = image_files.png_chunk(b"tRNS", struct.pack(">H", 1))
     decoded = decode(image_files.png(2, 1, depth, 0, bytes([0, row]), key)).convert("L")
     assert np.asarray(decoded).tolist() == [[255, other]]

@@ -125,7 +125,7 @@ def test_all_resize_modes_keep_their_geometry(decoder: Decoder) -> None:
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("size", [(64, 64), (48, 96)])
 def test_orientation_and_partial_pixels(decoder: Decoder, orientation: int, size: tuple[int, int]) -> None:
-    """A side that is no multiple of the scale leaves a part of a pixel at an edge, which the orientation moves."""
+    """If a side is not a multiple of the scale, a part of a pixel is left at an edge, which the orientation moves."""
     data = large_jpeg(size=(1021, 769), exif=image_files.oriented(orientation))
     config = PreprocessConfig(size=size, mean=(0, 0, 0), std=(1, 1, 1))
     image = decode(data, at_least=config.decode_at_least)

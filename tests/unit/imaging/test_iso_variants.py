@@ -15,19 +15,12 @@ from preprocess_ensemble.imaging.containers.read import read
 from preprocess_ensemble.imaging.decode import DecodeError, decode
 from preprocess_ensemble.imaging.formats import identify, open_image
 from tests.fixtures.images import image_files, phone_files
-from tests.fixtures.images.embedded_files import box
+from tests.fixtures.images.embedded_files import box, with_meta
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 needs_avif = pytest.mark.skipif(not features.check("avif"), reason="this Pillow cannot read AVIF")
-
-
-def with_meta(data: bytes, change: Callable[[bytes, bytes], bytes]) -> bytes:
-    """Rewrite the boxes of a file's ``meta`` box by name and content; it moves to the end, so that no item does."""
-    meta = next(one for one in file_boxes(data) if one.name == b"meta")
-    parts = [change(one.name, data[one.start : one.stop]) for one in boxes(data, meta.start + 4, meta.stop)]
-    return data.replace(b"meta", b"free", 1) + box(b"meta", bytes(4), *parts)
 
 
 def with_a_box_for_each_item(name: bytes, content: bytes) -> bytes:
@@ -55,6 +48,54 @@ def test_an_avif_with_transparency_may_list_the_properties_of_each_item_separate
     assert decode(separate).tobytes() == decode(data).tobytes()
     with open_image(separate) as image:
         assert image.getexif()[0x0110] == "iPhone 15"
+
+
+def without_the_size_of_transparency(name: bytes, content: bytes) -> bytes:
+    """Leave out the size of the second item, which its list of properties begins with."""
+    if name != b"iprp":
+        return box(name, content)
+    properties, associations = boxes(content, 0, len(content))
+    first = associations.start + 8
+    second = first + 3 + content[first + 2]
+    assert content[second : second + 4] == b"\0\2\4\1"
+    listed = content[associations.start : second] + b"\0\2\3" + content[second + 4 : associations.stop]
+    return box(name, content[: properties.stop], box(b"ipma", listed))
+
+
+def transparency_of_item_0(name: bytes, content: bytes) -> bytes:
+    return box(name, content[:-2] + b"\0\0" if name == b"iref" else content)
+
+
+def with_a_pyramid(name: bytes, content: bytes) -> bytes:
+    more = box(b"grpl", box(b"pymd", bytes(4), struct.pack(">IIIHH", 9, 1, 1, 64, 64))) if name == b"iprp" else b""
+    return box(name, content) + more
+
+
+@needs_avif
+@pytest.mark.parametrize(
+    "change", [without_the_size_of_transparency, transparency_of_item_0, with_a_pyramid], ids=lambda one: one.__name__
+)
+def test_a_transparent_avif_is_read_as_encoders_write_it(change: Callable[[bytes, bytes], bytes]) -> None:
+    picture = image_files.picture().convert("RGBA")
+    picture.putalpha(Image.linear_gradient("L").resize(picture.size))
+    data = image_files.encoded(picture, "AVIF", speed=10)
+    changed = with_meta(data, change)
+    with pytest.raises(Exception, match="cannot identify"):
+        Image.open(io.BytesIO(changed))
+    assert decode(changed).tobytes() == decode(data).tobytes() != decode(image_files.file("AVIF")).tobytes()
+    layout = read(changed).layout
+    assert layout is not None
+    assert layout.has_alpha
+
+
+@needs_avif
+def test_a_rotation_that_a_decoder_may_ignore_is_none_of_its_choice() -> None:
+    data = image_files.encoded(image_files.picture(), "AVIF", speed=10, exif=image_files.oriented(6))
+    (place,) = (place for place, one in IsoMedia(data).listed_properties(1) if one.name == b"irot")
+    optional = data[: place.start] + bytes([data[place.start] & 0x7F]) + data[place.stop :]
+    with pytest.raises(Exception, match="cannot identify"):
+        Image.open(io.BytesIO(optional))
+    assert decode(optional).tobytes() == decode(data).tobytes()
 
 
 def with_tone_map(data: bytes) -> bytes:

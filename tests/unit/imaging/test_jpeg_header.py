@@ -6,7 +6,8 @@ import struct
 
 import pytest
 
-from preprocess_ensemble.imaging.containers.jpeg import JpegHeader, read_header, scans_within_limit
+from preprocess_ensemble.imaging.containers.jpeg import JpegHeader, read_header
+from preprocess_ensemble.imaging.structure_limits import scans_within_limit
 
 
 def segment(marker: int, payload: bytes = b"", *, length: int | None = None) -> bytes:

@@ -1,4 +1,4 @@
-"""Files of several requests in the threads of one preprocessor, and the processor time that one request has."""
+"""Files of several requests in the threads of one preprocessor, and the processor time of one request."""
 
 from __future__ import annotations
 

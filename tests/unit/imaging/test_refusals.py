@@ -67,6 +67,14 @@ REFUSED = {
     "four pixels of a colour by default": (
         YCBCR.replace(SUBSAMPLING, struct.pack("<HHI2H", 531, 3, 2, 1, 1)), ImageStatus.UNSUPPORTED_FORMAT, "TIFF",
     ),
+    **{
+        f"compression {method} in a TIFF": (
+            image_files.tiff(image_files.picture_tags((4, 4), [8], 1, 16, compression=method), bytes(16)),
+            ImageStatus.UNSUPPORTED_FORMAT,
+            f"compressed by {name}, which Pillow cannot read here. No extra",
+        )
+        for method, name in ((34712, "method 34712"), (50001, "webp"))
+    },
     **{f"{length} bytes of a JPEG": (BASELINE[:length], ImageStatus.TRUNCATED, "") for length in (3, 10, 20, 100)},
     "broken pixels": (changed(PNG, PNG.index(b"IDAT") + 4, b"\xff" * 200), ImageStatus.CORRUPT, "corrupt"),
     "broken code": (changed(BASELINE, BASELINE.index(b"\xff\xc4") + 4, b"\xff" * 20), ImageStatus.CORRUPT, "corrupt"),

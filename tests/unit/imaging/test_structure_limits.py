@@ -163,7 +163,7 @@ class TiffLayout:
         self._entry = struct.Struct(order + ("HHQQ" if big else "HHII"))
         self.offset = struct.Struct(order + ("Q" if big else "I"))
         self.first = len(self._start) + self.offset.size
-        """Where the first directory lies."""
+        """Offset of the first directory."""
         self.most_entries = 2 ** (8 * self._entries.size) - 1
 
     def header(self, first: int) -> bytes:
@@ -175,7 +175,7 @@ class TiffLayout:
         return self._entries.pack(len(entries) if count is None else count) + body + self.offset.pack(following)
 
     def entries_behind(self, *entries: tuple[int, int]) -> bytes:
-        """What a reader that does not stop at the end of a directory would take for more entries."""
+        """Return bytes that a reader takes for more entries if it does not stop at the end of a directory."""
         padding = bytes(self._entry.size - self.offset.size)
         return padding + b"".join(self._entry.pack(tag, 4, values, 0) for tag, values in entries)
 
@@ -358,7 +358,7 @@ def test_only_an_old_pillow_needs_bounded_tags(version: str, monkeypatch: pytest
 
 
 def test_memory_for_tags_is_bounded_by_the_file() -> None:
-    """With any Pillow: 500 tags of 100 KB each, in a file of 100 KB."""
+    """The limit holds with any Pillow: 500 tags of 100 KB each, in a file of 100 KB."""
     size, count = 100_000, 500
     exif = b"II*\0\x08\0\0\0" + struct.pack("<H", count)
     exif += b"".join(struct.pack("<HHII", 1000 + number, 1, size - 100, 8) for number in range(count))

@@ -38,9 +38,9 @@ def signature(tensors: Any) -> list[tuple[str, str, list[int]]]:
 
 
 TENSORS: dict[str, tuple[list[Any], list[Any]]] = {
-    contract.ENSEMBLE: ([IMAGE], [EMBEDDING, STATUS, ERROR, FINGERPRINT]),
-    contract.PREPROCESSOR: ([IMAGE], [PIXELS, STATUS, ERROR, MODEL]),
-    contract.ENCODER: ([PIXELS, STATUS], [EMBEDDING, FINGERPRINT]),
+    contract.DEFAULT_NAMES.image: ([IMAGE], [EMBEDDING, STATUS, ERROR, FINGERPRINT]),
+    contract.DEFAULT_NAMES.preprocess: ([IMAGE], [PIXELS, STATUS, ERROR, MODEL]),
+    contract.DEFAULT_NAMES.encoder: ([PIXELS, STATUS], [EMBEDDING, FINGERPRINT]),
 }
 
 
@@ -51,7 +51,7 @@ def test_models_and_tensors_are_those_of_the_wire_contract() -> None:
 
 
 def test_the_ensemble_joins_tensors_of_one_type_and_shape() -> None:
-    ensemble = parse(contract.ENSEMBLE)
+    ensemble = parse(contract.DEFAULT_NAMES.image)
     known = {name: (kind, dims) for name, kind, dims in signature(ensemble.input)}
     for step in ensemble.ensemble_scheduling.step:
         model = parse(step.model_name)
@@ -73,14 +73,16 @@ def test_tracked_files_are_what_an_export_of_the_default_model_writes(tmp_path: 
 
 
 def test_the_tracked_parameters_are_the_defaults() -> None:
-    parameters = {name: value.string_value for name, value in parse(contract.PREPROCESSOR).parameters.items()}
+    parameters = {
+        name: value.string_value for name, value in parse(contract.DEFAULT_NAMES.preprocess).parameters.items()
+    }
     settings = PreprocessSettings.from_parameters(parameters, instances=1)
     assert settings == PreprocessSettings.from_parameters({"passport": "../clip_encoder/1/model.json"}, instances=1)
     assert len(parameters) == 10, "each has a line that an operator can change"
 
 
 def test_the_warm_up_covers_every_input_and_the_largest_batch() -> None:
-    encoder = parse(contract.ENCODER)
+    encoder = parse(contract.DEFAULT_NAMES.encoder)
     assert {warmup.batch_size for warmup in encoder.model_warmup} == {1, encoder.max_batch_size}
     for warmup in encoder.model_warmup:
         assert [
@@ -89,7 +91,7 @@ def test_the_warm_up_covers_every_input_and_the_largest_batch() -> None:
         ] == signature(encoder.input)
 
 
-@pytest.mark.parametrize("name", [contract.PREPROCESSOR, contract.ENCODER])
+@pytest.mark.parametrize("name", [contract.DEFAULT_NAMES.preprocess, contract.DEFAULT_NAMES.encoder])
 def test_no_queue_policy_and_one_instance(name: str) -> None:
     config = parse(name)
     assert config.HasField("dynamic_batching")

@@ -17,7 +17,7 @@ def test_json_keeps_everything_and_is_ascii() -> None:
     assert text.isascii()
     assert Passport.from_json(text) == PASSPORT
     assert json.loads(text)["id"] == "ViT-B-32/file:épreuve.pt@1a2b3c4d"
-    assert replace(PASSPORT, precision="fp16").id == "ViT-B-32/file:épreuve.pt@1a2b3c4d+fp16"
+    assert replace(PASSPORT, weights_dtype="fp16").id == "ViT-B-32/file:épreuve.pt@1a2b3c4d+fp16"
 
 
 @given(st.binary(max_size=40) | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))
@@ -60,7 +60,7 @@ def test_a_passport_holds_no_number_that_json_lacks() -> None:
 
 
 EXTRA = {"contract", "exported_at", "graph_revision", "id"}
-"""What a passport may lack, or is compared before."""
+"""Fields that a passport may lack, or that are compared before."""
 
 
 @pytest.mark.parametrize("key", sorted(json.loads(PASSPORT.to_json()).keys() - EXTRA))
@@ -82,7 +82,7 @@ IDENTITY: dict[str, Any] = {
     "model": "ViT-B-32",
     "weights_sha256": "00",
     "preprocess": {"size": [224, 224], "interpolation": "bicubic"},
-    "precision": "fp32",
+    "weights_dtype": "fp32",
 }
 
 
@@ -92,7 +92,7 @@ IDENTITY: dict[str, Any] = {
         ("model", "ViT-B-32-quickgelu"),
         ("weights_sha256", "01"),
         ("preprocess", {"size": [224, 224], "interpolation": "bilinear"}),
-        ("precision", "fp16"),
+        ("weights_dtype", "fp16"),
     ],
 )
 def test_whatever_decides_a_vector_changes_the_fingerprint(key: str, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""What an export writes beside the model, whose settings stay, and where the repository is if a command names none."""
+"""The files beside an exported model, the settings that stay, and the repository if a command names none."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ def test_an_operators_settings_and_comment_outlive_another_model(tmp_path: Path)
 
 
 def test_the_graph_level_of_an_fp16_model_goes_with_it_and_an_operators_stays(tmp_path: Path) -> None:
-    lay_out(tmp_path, replace(DEFAULT, precision="fp16"))
+    lay_out(tmp_path, replace(DEFAULT, weights_dtype="fp16"))
     assert parse(tmp_path, "clip_encoder").optimization.graph.level == 1
     lay_out(tmp_path, DEFAULT)
     assert parse(tmp_path, "clip_encoder") == configs()["clip_encoder"]
     path = tmp_path / "clip_encoder" / "config.pbtxt"
     path.write_text(path.read_text() + "optimization { graph { level: -1 } }\n")
-    for precision in ("fp16", "fp32"):
-        lay_out(tmp_path, replace(DEFAULT, precision=precision))
+    for weights_dtype in ("fp16", "fp32"):
+        lay_out(tmp_path, replace(DEFAULT, weights_dtype=weights_dtype))
         assert parse(tmp_path, "clip_encoder").optimization.graph.level == -1
 
 
@@ -142,8 +142,8 @@ def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def export_into(repository: Path) -> None:
-    (repository / contract.ENCODER / "1").mkdir(parents=True)
-    (repository / contract.ENCODER / "1" / "model.json").write_text("{}")
+    (repository / contract.DEFAULT_NAMES.encoder / "1").mkdir(parents=True)
+    (repository / contract.DEFAULT_NAMES.encoder / "1" / "model.json").write_text("{}")
 
 
 def test_a_folder_that_is_there_comes_before_the_users() -> None:

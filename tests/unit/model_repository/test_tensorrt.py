@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from preprocess_ensemble.model_repository.passport import Passport
 
 ENCODERS = ("mine_encoder", "mine_text_encoder")
-HALF = replace(WITH_TEXT, precision="fp16", dimension=512)
+HALF = replace(WITH_TEXT, weights_dtype="fp16", dimension=512)
 FULL = replace(WITH_TEXT, dimension=512)
 
 
@@ -72,7 +72,7 @@ def test_a_text_tower_in_fp32_stays_on_cuda(tmp_path: Path) -> None:
 
 def test_an_int8_export_takes_the_encoders_off_tensorrt(tmp_path: Path) -> None:
     exported(tmp_path, HALF, 10)
-    small = replace(HALF, precision="int8")
+    small = replace(HALF, weights_dtype="int8")
     found, plain = exported(tmp_path, small), exported(tmp_path / "new", small)
     assert [found[name] for name in ENCODERS] == [plain[name] for name in ENCODERS]
 

@@ -1,4 +1,4 @@
-"""What the tests of a review look at: two groups, their files, and their states."""
+"""The album of the tests of a review: two groups, their files, and their states."""
 
 from __future__ import annotations
 

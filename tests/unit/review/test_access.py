@@ -1,4 +1,4 @@
-"""What strangers get: nothing. Each test sends what a hostile page, program or name server could send."""
+"""Strangers get nothing. Each test sends what a hostile page, program or name server could send."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_no_other_address_of_this_computer_is_served(review: Review) -> None:
 
 
 def test_a_connection_that_comes_while_the_server_ends_is_refused(album: Path) -> None:
-    """Once the event loop has ended, nobody would close it."""
+    """A connection that is accepted after the event loop has ended would stay open."""
     errors: list[int] = []
     begun = threading.Event()
 

@@ -79,7 +79,7 @@ def test_applied_choices_move_what_was_chosen_and_undo_brings_all_of_it_back(
 def test_what_was_brought_back_is_open_until_a_person_decides_again(
     by: str, review: Review, album: Path, tmp_path: Path
 ) -> None:
-    """On this page, in each later session, and for what applies next; a new decision counts as any other."""
+    """The group is open on this page, in each later session, and for the next apply. A new decision counts as usual."""
     review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1]})
     run = applied(review)
     if by == "page":
@@ -106,7 +106,7 @@ def test_what_was_brought_back_is_open_until_a_person_decides_again(
 
 
 def test_a_second_server_never_loses_a_line_of_the_history(review: Review, album: Path, tmp_path: Path) -> None:
-    """It has planned the same decisions, and applies them when the first one is done with them; then it restarts."""
+    """The second server has planned the same decisions, and tries to apply them after the first server has done so."""
     review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1]})
     review.post("/groups/2/choice", {"what": "different"})
     with review_of(album, store=tmp_path / "store", search=of_report(found_in(album))) as second:
@@ -346,7 +346,7 @@ async def test_a_server_that_ends_stops_the_search(album: Path, tmp_path: Path) 
 # A server that is killed.
 
 STRIDE = 5
-"""Of about 35 steps, the kills come before each of these."""
+"""The process is killed before each of these steps, out of about 35."""
 
 
 def apply_killed(root: Path, place: Path, found: DuplicateReport, step: int) -> None:

@@ -1,4 +1,4 @@
-"""What the pages show, what would move, and the pictures: the real server, and requests as a browser sends them."""
+"""The pages, the plan and the pictures: the real server, and requests as a browser sends them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 from anyio import to_thread
 from PIL import Image
 
+from clip_client._storage.sqlite import StoreError
 from clip_client.dedup import Store, scan
 from clip_client.dedup.actions.verdicts import WAITS
-from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.types import SAME_PIXELS, SIMILAR
 from clip_client.review.state.applying import Worker
 from clip_client.review.state.previews import PreviewCache
@@ -176,7 +176,7 @@ def test_a_plan_of_other_choices_is_not_applied(review: Review, album: Path) -> 
 
 def test_a_plan_that_could_not_be_finished_is_not_applied(album: Path, tmp_path: Path) -> None:
     class OnAFullDisk(Session):
-        def judged(self, *_: Any, **__: Any) -> Any:
+        def with_verdicts(self, *_: Any, **__: Any) -> Any:
             raise StoreError("the disk is full")
 
     with Store(tmp_path / "store") as store:

@@ -78,7 +78,7 @@ def test_a_result_is_the_start_of_the_next_search(review: Review) -> None:
         ({"q": "dog -"}, "The query ends with a sign"),
         ({"q": "dog", "since": "soon"}, "Since is a year"),
         ({"q": "dog", "format": "jpeg"}, "No photo fits"),
-        ({"q": "9" * 50 + ":cat"}, "is no term: write a weight up to 1000"),
+        ({"q": "9" * 50 + ":cat"}, "is not a term: write a weight up to 1000"),
         ({"q": "word " * 80}, "The model has read only the beginning of: word word"),
     ],
 )
@@ -96,7 +96,7 @@ def test_filters_keep_what_was_typed(review: Review) -> None:
 def test_photos_outside_the_paths_of_the_review_are_not_found(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     scene(7, (480, 360)).save(tmp_path / "other" / "seven.png")
-    # A copy elsewhere has a shorter name, so a search of all photos shows that one.
+    # A copy elsewhere has a shorter name, so a search of all photos shows that copy.
     (tmp_path / "other" / "one more of scene 1.png").write_bytes((folder / "Pictures" / "scene 1.png").read_bytes())
     for root in (tmp_path / "other", tmp_path / "other" / "seven.png"):
         with review_of(root, store=folder / "store") as review:

@@ -1,4 +1,4 @@
-"""What may run the model in place of ONNX Runtime: OpenVINO, and the check that it passes."""
+"""OpenVINO, which may run the model in place of ONNX Runtime, and the check that it must pass."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def passport_of(model: Path) -> Passport:
 
 
 def test_fp32_has_the_vectors_of_onnx_runtime(model: Path) -> None:
-    opened = open_openvino(model, precision="fp32", threads=1)
+    opened = open_openvino(model, compute_precision="fp32", threads=1)
     assert opened.runtime.startswith("OpenVINO 20")
     reference = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     assert lowest_cosine(opened.session, reference, passport_of(model)) > 0.999999
@@ -42,7 +42,7 @@ def test_fp32_has_the_vectors_of_onnx_runtime(model: Path) -> None:
 
 def test_batches_of_all_sizes_have_nan_for_failed_rows_and_keep_their_results(model: Path) -> None:
     passport = passport_of(model)
-    session = open_openvino(model, precision="fp32").session
+    session = open_openvino(model, compute_precision="fp32").session
     pictures = sample_pixels(*passport.preprocess["size"])
     kept = []
     for rows in (1, 3, 8, 3):
@@ -60,33 +60,33 @@ def test_batches_of_all_sizes_have_nan_for_failed_rows_and_keep_their_results(mo
 def test_bf16_is_refused_or_agrees(model: Path) -> None:
     if not Processor.here().has_bf16:
         with pytest.raises(RuntimeUnusable, match="computes in f32 on this processor, not in bf16"):
-            open_openvino(model, precision="bf16")
+            open_openvino(model, compute_precision="bf16")
         return
-    opened = open_openvino(model, precision="bf16")
+    opened = open_openvino(model, compute_precision="bf16")
     reference = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     assert 0.9999 <= lowest_cosine(opened.session, reference, passport_of(model)) < 0.9999999
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_texts_have_the_vectors_of_onnx_runtime(tiny_pair_repository: Path, precision: str) -> None:
-    if precision == "bf16" and not Processor.here().has_bf16:
+@pytest.mark.parametrize("compute_precision", ["fp32", "bf16"])
+def test_texts_have_the_vectors_of_onnx_runtime(tiny_pair_repository: Path, compute_precision: str) -> None:
+    if compute_precision == "bf16" and not Processor.here().has_bf16:
         pytest.skip("this processor has no bf16")
     file = version_directory(tiny_pair_repository, DEFAULT_NAMES.text_encoder) / "model.onnx"
     tokenizer = version_directory(tiny_pair_repository, DEFAULT_NAMES.tokenize)
-    opened = open_openvino(file, precision=precision)
+    opened = open_openvino(file, compute_precision=compute_precision)
     assert lowest_cosine(opened.session, open_session(file), installed(tiny_pair_repository), tokenizer) >= 0.9999
 
 
 def test_what_cannot_be_loaded_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RuntimeUnusable, match="OpenVINO cannot load the model \\("):
-        open_openvino(tmp_path / "missing.onnx", precision="fp32")
+        open_openvino(tmp_path / "missing.onnx", compute_precision="fp32")
     monkeypatch.setitem(sys.modules, "openvino", None)
     with pytest.raises(RuntimeUnusable, match="the package openvino cannot be imported"):
-        open_openvino(tmp_path / "missing.onnx", precision="fp32")
+        open_openvino(tmp_path / "missing.onnx", compute_precision="fp32")
 
 
 def test_openvino_sends_nothing(model: Path, tmp_path: Path) -> None:
-    """Without the adapter's guard, ``import openvino`` reports itself to Google Analytics from a thread."""
+    """The adapter's guard stops ``import openvino`` from reporting itself to Google Analytics from a thread."""
     script = f"""
 import sys, threading
 from pathlib import Path
@@ -96,7 +96,7 @@ def refuse(event, arguments):
         raise RuntimeError(event)
 sys.addaudithook(refuse)
 from preprocess_ensemble.runtimes.openvino_model import open_openvino
-open_openvino(Path({str(model)!r}), precision="fp32")
+open_openvino(Path({str(model)!r}), compute_precision="fp32")
 assert "openvino" in sys.modules
 print(sys.modules["openvino_telemetry"], threading.active_count())
 """

@@ -1,4 +1,4 @@
-"""What runs a model on each kind of processor, with runtimes that return what a test needs."""
+"""The runtime that is chosen on each kind of processor, with runtimes that return what a test needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from preprocess_ensemble.export.tokenizer_files import write_tokenizer
 from preprocess_ensemble.runtimes.model import OpenModel, RuntimeUnusable
-from preprocess_ensemble.runtimes.precision import Precision, parse_precision
+from preprocess_ensemble.runtimes.precision import parse_precision
 from preprocess_ensemble.runtimes.processor import TABLE, Processor, row_of
 from preprocess_ensemble.runtimes.selection import Selection, select
 from tests.fixtures.models.passports import WITH_TEXT
@@ -19,6 +19,7 @@ from tests.fixtures.models.scripted_runtimes import CLIP, Scripted, turned
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from preprocess_ensemble.contract import Precision
     from preprocess_ensemble.model_repository.passport import Passport
 
 ZEN_3 = "AuthenticAMD", "avx2"
@@ -38,14 +39,14 @@ class Machine:
     def __init__(self, kind: tuple[str, str] = ZEN_4, session: Scripted | Exception | None = None) -> None:
         self.processor = processor(kind)
         self.session = session or Scripted(turned(0.005))
-        self.reference = OpenModel(session=Scripted(), runtime="ONNX Runtime 1", precision="fp32")
+        self.reference = OpenModel(session=Scripted(), runtime="ONNX Runtime 1", compute_precision="fp32")
         self.opened: list[str] = []
 
     def open_openvino(self, precision: str) -> OpenModel:
         self.opened.append(precision)
         if isinstance(self.session, Exception):
             raise self.session
-        return OpenModel(session=self.session, runtime="OpenVINO 2", precision=precision)
+        return OpenModel(session=self.session, runtime="OpenVINO 2", compute_precision=precision)
 
     def select(self, precision: Precision = "auto", **changes: Any) -> Selection:
         reference, passport = changes.pop("reference", self.reference), changes.pop("passport", CLIP)
@@ -109,14 +110,16 @@ def test_the_text_tower_is_checked_with_texts(tmp_path: Path) -> None:
     config, digests = write_tokenizer(tmp_path, {"context_length": 16})
     assert WITH_TEXT.text is not None
     text = replace(WITH_TEXT.text, tokenizer=asdict(config), tokenizer_sha256=digests)
-    reference = OpenModel(session=Scripted(fingerprint=text.fingerprint), runtime="ONNX Runtime 1", precision="fp32")
+    reference = OpenModel(
+        session=Scripted(fingerprint=text.fingerprint), runtime="ONNX Runtime 1", compute_precision="fp32"
+    )
     tower: dict[str, Any] = {
         "passport": replace(CLIP, text=text),
         "tokenizer": tmp_path,
         "reference": reference,
     }
     right = Machine(session=Scripted(turned(0.005), text.fingerprint))
-    assert right.select(**tower).model.precision == "bf16"
+    assert right.select(**tower).model.compute_precision == "bf16"
     for wrong in ({"change": turned(0.1)}, {"change": alone_right}, {"nan": False}, {"fingerprint": CLIP.fingerprint}):
         settings: dict[str, Any] = {"fingerprint": text.fingerprint, **wrong}
         assert Machine(session=Scripted(**settings)).select(**tower).disagrees
@@ -160,8 +163,8 @@ def test_a_runtime_that_is_not_there_is_not_missed() -> None:
 @pytest.mark.parametrize(
     ("reference", "passport"),
     [
-        ("int8", replace(CLIP, precision="int8")),
-        ("fp16", replace(CLIP, precision="fp16")),
+        ("int8", replace(CLIP, weights_dtype="int8")),
+        ("fp16", replace(CLIP, weights_dtype="fp16")),
         ("", CLIP),
         ("", None),
     ],
@@ -169,7 +172,7 @@ def test_a_runtime_that_is_not_there_is_not_missed() -> None:
 )
 def test_other_precisions_need_an_fp32_export_on_a_cpu(reference: str, passport: Passport | None) -> None:
     machine = Machine()
-    changed = replace(machine.reference, precision=reference)
+    changed = replace(machine.reference, compute_precision=reference)
     for precision in ("auto", "fp32"):
         selection = machine.select(parse_precision(precision), reference=changed, passport=passport)
         assert (selection.model, machine.opened) == (changed, [])

@@ -69,7 +69,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture(scope="module")
 def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """The same store, for tests that only read."""
+    """A store with the same content, for tests that only read."""
     folder = tmp_path_factory.mktemp("unchanged")
     with Store(folder / "store") as store:
         plant(store, folder / "photos", PHOTOS)

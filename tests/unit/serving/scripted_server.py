@@ -10,10 +10,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Self, cast
 
+from clip_client._health import Step
+from clip_client.serving.config import ServeConfig
+from clip_client.serving.probed_triton import Probe, ProbeOutcome
+from clip_client.serving.supervisor import Supervisor
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.serving.config import ServeConfig
-from preprocess_ensemble.serving.supervisor import Supervisor
-from preprocess_ensemble.serving.triton_backend import Probe, ProbeOutcome, Step
 from tests.fixtures.simulated_time import simulate
 
 OK = Probe(outcome=ProbeOutcome.OK, model_id="m@1")

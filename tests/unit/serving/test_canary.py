@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
+from clip_client._health import Step
+from clip_client.serving import probed_triton
+from clip_client.serving.config import ServeConfig
+from clip_client.serving.probed_triton import Probe, ProbedTriton, ProbeOutcome, read_metrics
+from clip_client.serving.triton_process import TritonProcess
 from clip_client.testing import PNG_1X1, FakeTriton, Reply
-from preprocess_ensemble.serving import triton_backend
-from preprocess_ensemble.serving.config import ServeConfig
-from preprocess_ensemble.serving.triton_backend import Probe, ProbeOutcome, Step, TritonBackend, read_metrics
-from preprocess_ensemble.serving.triton_process import TritonProcess
 from tests.fixtures.waiting import until
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
-    Probing = Callable[..., AbstractAsyncContextManager[TritonBackend]]
+    Probing = Callable[..., AbstractAsyncContextManager[ProbedTriton]]
 
 NO_MEMORY = Reply(status=grpc.StatusCode.INTERNAL, details="Failed to increase the shared memory pool size")
 NO_ANSWER = Reply(delay_s=float("inf"))
@@ -56,20 +57,20 @@ def probing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Probing:
     @contextlib.asynccontextmanager
     async def probing(
         server: FakeTriton, *, program: str = "sleep 600", timeout_s: float = 30, own_port: bool = True
-    ) -> AsyncIterator[TritonBackend]:
+    ) -> AsyncIterator[ProbedTriton]:
         async def start(_: ServeConfig) -> TritonProcess:
             return await TritonProcess.run(program.split(), os.environ, secret="s3cret")
 
         monkeypatch.setattr(TritonProcess, "start", start)
         if own_port:
-            monkeypatch.setattr(triton_backend, "listens", lambda pid, port: True)
+            monkeypatch.setattr(probed_triton, "listens", lambda pid, port: True)
         config = ServeConfig(repository=tmp_path, grpc_port=server.port, canary_timeout_s=timeout_s)
-        async with contextlib.aclosing(TritonBackend(config)) as backend:
-            process = await backend.start()
+        async with contextlib.aclosing(ProbedTriton(config)) as triton:
+            process = await triton.start()
             try:
                 if program == "true":
                     await process.ended()
-                yield backend
+                yield triton
             finally:
                 await process.stop(drain_s=0)
 
@@ -78,18 +79,18 @@ def probing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Probing:
 
 @pytest.fixture
 def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_backend, "free_bytes", lambda _: 0)
+    monkeypatch.setattr(probed_triton, "free_bytes", lambda _: 0)
 
 
 async def test_a_check_is_one_request(probing: Probing) -> None:
-    async with Listening() as server, probing(server) as backend:
+    async with Listening() as server, probing(server) as triton:
         right = Probe(outcome=ProbeOutcome.OK, model_id="fake/random:0@00000000")
-        assert [await backend.probe() for _ in range(5)] == [right] * 5
+        assert [await triton.probe() for _ in range(5)] == [right] * 5
         assert [request.images for request in server.requests] == [(PNG_1X1,)] * 5
         assert (server.handshakes, server.questions["ModelConfig"]) == (1, 1), "once for each start of the server"
         assert server.questions["ModelReady"] == 3 * 5
-        await backend.reconnect()
-        assert await backend.probe() == right
+        await triton.reconnect()
+        assert await triton.probe() == right
         assert server.handshakes == 2
 
 
@@ -105,29 +106,29 @@ async def test_a_check_is_one_request(probing: Probing) -> None:
     ids=["no answer", "full", "dead stub", "another model", "canary refused"],
 )
 async def test_what_an_answer_means(reply: Reply, outcome: ProbeOutcome, message: str, probing: Probing) -> None:
-    async with Listening() as server, probing(server, timeout_s=2 if reply is NO_ANSWER else 30) as backend:
-        assert (await backend.probe()).outcome is ProbeOutcome.OK
+    async with Listening() as server, probing(server, timeout_s=2 if reply is NO_ANSWER else 30) as triton:
+        assert (await triton.probe()).outcome is ProbeOutcome.OK
         server.script(reply)
-        probe = await backend.probe()
+        probe = await triton.probe()
         assert (probe.outcome, probe.step) == (outcome, Step.CANARY)
         assert message in probe.message
 
 
 async def test_a_text_tower_has_a_canary_of_its_own(probing: Probing, monkeypatch: pytest.MonkeyPatch) -> None:
     counted = []
-    monkeypatch.setattr(triton_backend, "read_metrics", lambda _, names: counted.extend(names))
-    async with Listening(has_text=True) as server, probing(server) as backend:
-        assert (await backend.probe()).outcome is ProbeOutcome.OK
+    monkeypatch.setattr(probed_triton, "read_metrics", lambda _, names: counted.extend(names))
+    async with Listening(has_text=True) as server, probing(server) as triton:
+        assert (await triton.probe()).outcome is ProbeOutcome.OK
         assert [request.model for request in server.requests] == ["clip_image", "clip_text"]
         server.script(Reply(), REFUSED)
-        probe = await backend.probe()
+        probe = await triton.probe()
         assert (probe.outcome, probe.step) == (ProbeOutcome.BROKEN, Step.TEXT_CANARY)
         assert "could not embed the canary text" in probe.message
         # Images that are embedded do not show that the text tower makes progress.
-        await backend.progress()
+        await triton.progress()
         server.script(REFUSED)
-        assert (await backend.probe()).step is Step.CANARY
-        await backend.progress()
+        assert (await triton.probe()).step is Step.CANARY
+        await triton.progress()
         assert [name.partition('"')[2] for name in counted] == ['clip_text"', 'clip_image"']
 
 
@@ -135,27 +136,27 @@ async def test_each_model_of_the_repository_has_a_canary(probing: Probing, tmp_p
     for name in ("clip", "other"):
         (tmp_path / f"{name}_encoder" / "1").mkdir(parents=True)
         (tmp_path / f"{name}_encoder" / "1" / "model.json").touch()
-    async with Listening() as server, probing(server) as backend:
-        probe = await backend.probe()
+    async with Listening() as server, probing(server) as triton:
+        probe = await triton.probe()
         assert (probe.outcome, probe.step) == (ProbeOutcome.BROKEN, Step.HANDSHAKE)
         assert probe.message.startswith("Model other: ")
         assert server.requests[0].model == "clip_image"
 
 
 async def test_a_closed_port_is_waited_for(probing: Probing) -> None:
-    async with Listening() as server, probing(server) as backend:
+    async with Listening() as server, probing(server) as triton:
         await server.stop()
-        assert (await backend.probe()).step is Step.CONNECT
+        assert (await triton.probe()).step is Step.CONNECT
         await server.start()
-        assert (await backend.probe()).outcome is ProbeOutcome.OK
+        assert (await triton.probe()).outcome is ProbeOutcome.OK
         await server.stop()
-        probe = await backend.probe()
+        probe = await triton.probe()
         assert (probe.outcome, probe.step) == (ProbeOutcome.SLOW, Step.CONNECT)
 
 
 async def test_another_program_at_its_port_is_never_taken_for_the_server(probing: Probing) -> None:
-    async with Listening() as server, probing(server, own_port=False) as backend:
-        probe = await backend.probe()
+    async with Listening() as server, probing(server, own_port=False) as triton:
+        probe = await triton.probe()
         assert (probe.outcome, probe.step) == (ProbeOutcome.BROKEN, Step.CONNECT)
         assert probe.message.startswith(f"Another program has opened port {server.port}: stop it, or choose another")
         assert not server.requests
@@ -177,33 +178,33 @@ async def test_a_port_that_another_program_has_opened_too_is_taken(probing: Prob
     (script := tmp_path / "listen.py").write_text(LISTEN)
     async with Listening() as server:
         program = f"{sys.executable} -S {script} {server.port} {tmp_path / 'up'}"
-        async with probing(server, program=program, own_port=False, timeout_s=5) as backend:
+        async with probing(server, program=program, own_port=False, timeout_s=5) as triton:
             await until((tmp_path / "up").exists)
-            probe = await backend.probe()
+            probe = await triton.probe()
             assert (probe.outcome, probe.step) == (ProbeOutcome.BROKEN, Step.CONNECT)
             assert probe.message.startswith(f"Another program has opened port {server.port}")
 
 
 async def test_a_model_that_is_not_ready_is_broken_although_the_canary_is_right(probing: Probing) -> None:
     """Since release 25.12, a model is not ready after its process has ended; in the Triton of pip it stays ready."""
-    async with Listening() as server, probing(server) as backend:
+    async with Listening() as server, probing(server) as triton:
         server.ready_models.remove("clip_encoder")
-        probe = await backend.probe()
+        probe = await triton.probe()
         assert (probe.outcome, probe.step) == (ProbeOutcome.BROKEN, Step.READY)
         assert probe.message == "A model is not ready any more: its process has ended."
         server.ready_models.clear()
-        assert (await backend.probe()).step is Step.CANARY
+        assert (await triton.probe()).step is Step.CANARY
 
 
 @pytest.mark.usefixtures("no_memory")
 async def test_a_full_batch_decides_whether_memory_is_short(probing: Probing) -> None:
     """It is tried until it succeeds: Triton keeps the memory that it has once."""
-    async with Listening() as server, probing(server) as backend:
+    async with Listening() as server, probing(server) as triton:
         server.script(Reply(), NO_MEMORY)
-        probe = await backend.probe()
+        probe = await triton.probe()
         assert (probe.outcome, probe.step) == (ProbeOutcome.SHORT, Step.SHARED_MEMORY)
         assert "make /dev/shm larger" in probe.message
-        outcomes = [(await backend.probe()).outcome for _ in range(3)]
+        outcomes = [(await triton.probe()).outcome for _ in range(3)]
         assert outcomes == [ProbeOutcome.OK] * 3
         assert [len(request.images) for request in server.requests] == [1, 4, 1, 4, 1, 1]
 
@@ -211,15 +212,15 @@ async def test_a_full_batch_decides_whether_memory_is_short(probing: Probing) ->
 @pytest.mark.usefixtures("no_memory")
 @pytest.mark.parametrize("reply", [NO_ANSWER, FULL], ids=["no answer", "full"])
 async def test_a_busy_server_is_not_short_of_memory(reply: Reply, probing: Probing) -> None:
-    async with Listening() as server, probing(server, timeout_s=2 if reply is NO_ANSWER else 30) as backend:
+    async with Listening() as server, probing(server, timeout_s=2 if reply is NO_ANSWER else 30) as triton:
         server.script(Reply(), reply)
-        assert (await backend.probe()).outcome is ProbeOutcome.OK
+        assert (await triton.probe()).outcome is ProbeOutcome.OK
 
 
 async def test_a_server_that_ends_behind_its_answer_is_no_error(probing: Probing) -> None:
     """The supervisor notices the end by itself; an exception here would end the supervisor."""
-    async with Listening() as server, probing(server, program="true") as backend:
-        assert (await backend.probe()).outcome is ProbeOutcome.OK
+    async with Listening() as server, probing(server, program="true") as triton:
+        assert (await triton.probe()).outcome is ProbeOutcome.OK
 
 
 async def test_metrics_that_are_cut_off_are_ignored() -> None:

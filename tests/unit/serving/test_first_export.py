@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from benchmarks.fixtures.server import free_port
+from clip_client.serving import first_export
+from clip_client.serving.command import main
+from clip_client.serving.config import ServeConfig
+from clip_client.serving.first_export import Stopped, export_if_missing
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.config import version_directory
-from preprocess_ensemble.serving import first_export
-from preprocess_ensemble.serving.command import main
-from preprocess_ensemble.serving.config import ServeConfig
-from preprocess_ensemble.serving.first_export import Stopped, export_if_missing
 from tests.fixtures.models.passports import PASSPORT
 
 if TYPE_CHECKING:

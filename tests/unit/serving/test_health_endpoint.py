@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from preprocess_ensemble.serving import health_endpoint
-from preprocess_ensemble.serving.health_endpoint import serve_health, serve_metrics
+from clip_client.serving import health_endpoint
+from clip_client.serving.health_endpoint import serve_health, serve_metrics
 from tests.fixtures.simulated_time import simulate
 
 if TYPE_CHECKING:

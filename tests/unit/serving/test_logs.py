@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from clip_client.serving.logs import OUTPUT, JsonFormatter, append_output_to, parse_line, print_line
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.serving.logs import OUTPUT, JsonFormatter, append_output_to, parse_line, print_line
 
 
 def test_a_record_is_one_line_of_json_whatever_it_holds() -> None:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from benchmarks.fixtures.server import free_port
+from clip_client.serving import command, tensorrt
+from clip_client.serving.command import main
+from clip_client.serving.config import ServeConfig
+from clip_client.serving.preflight import check_repository
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.tensorrt import default_cache
-from preprocess_ensemble.serving import command, tensorrt
-from preprocess_ensemble.serving.command import main
-from preprocess_ensemble.serving.config import ServeConfig
-from preprocess_ensemble.serving.preflight import check_repository
 from tests.fixtures.models.passports import PASSPORT, WITH_TEXT
 from tests.unit.serving.authority import Authority
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from preprocess_ensemble.serving.triton_backend import Probe
+    from clip_client.serving.probed_triton import Probe
 
 
 class SignalledSupervisor:

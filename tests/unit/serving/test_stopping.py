@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from clip_client.serving.supervisor import DRAIN_S, UNLOAD_S
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.serving.supervisor import DRAIN_S, UNLOAD_S
 from tests.unit.serving.scripted_server import BROKEN, CONNECTING, OK, SHORT, SLOW, WRONG, FakeProcess, FakeServer
 
 if TYPE_CHECKING:
-    from preprocess_ensemble.serving.triton_backend import Probe
+    from clip_client.serving.probed_triton import Probe
 
 
 @pytest.mark.parametrize("seconds", [0, 7, DRAIN_S - 1, 1000])

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from clip_client.serving.supervisor import UNLOAD_S
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.serving.supervisor import UNLOAD_S
 from tests.unit.serving.scripted_server import (
     BROKEN,
     CONNECTING,
@@ -30,7 +30,7 @@ from tests.unit.serving.scripted_server import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from preprocess_ensemble.serving.triton_backend import Probe
+    from clip_client.serving.probed_triton import Probe
 
 
 @pytest.mark.parametrize("death", ["server", "stub"])

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
+from clip_client.serving.config import ServeConfig
+from clip_client.serving.probed_triton import ProbedTriton
+from clip_client.serving.tls import ServerTls
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.serving.config import ServeConfig
-from preprocess_ensemble.serving.tls import ServerTls
-from preprocess_ensemble.serving.triton_backend import TritonBackend
 from tests.unit.serving.authority import Authority, Pair
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ async def test_the_canary_trusts_the_certificate_of_the_restart(
     monkeypatch.setattr(grpc, "ssl_channel_credentials", credentials)
     pair = authority.issue("clip.example.org")
     config = ServeConfig(repository=tmp_path, tls=server_tls(pair))
-    async with contextlib.aclosing(TritonBackend(config)) as canary:
+    async with contextlib.aclosing(ProbedTriton(config)) as canary:
         await canary.reconnect()
         first = pair.certificate.read_bytes()
         authority.issue("clip.example.org")

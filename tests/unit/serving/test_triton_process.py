@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from preprocess_ensemble.serving import triton_process
-from preprocess_ensemble.serving.logs import append_output_to
-from preprocess_ensemble.serving.process_group import any_runs, ended_children
-from preprocess_ensemble.serving.triton_process import TritonProcess
+from clip_client.serving import triton_process
+from clip_client.serving.logs import append_output_to
+from clip_client.serving.triton_process import TritonProcess
+from preprocess_ensemble.tritonserver.process_group import any_runs, ended_children
 from tests.fixtures.waiting import until
 
 if TYPE_CHECKING:

@@ -131,8 +131,8 @@ def test_files_that_do_not_belong_to_the_model_are_refused(
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"kind": "bytes"}, "knows no tokenizer of the kind"),
-        ({"clean": "upper"}, "knows no tokenizer of the kind"),
+        ({"kind": "bytes"}, "has no tokenizer of the kind"),
+        ({"clean": "upper"}, "has no tokenizer of the kind"),
         ({"language": "de"}, "cannot be read"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What the tests of moves share."""
+"""Fixtures that the tests of moves share."""
 
 from __future__ import annotations
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from clip_client._storage.sqlite import StoreError
 from clip_client.dedup.actions.apply import apply, undo
 from clip_client.dedup.actions.plan import Plan
 from clip_client.dedup.store.journal import IN_QUARANTINE, Folder, Journal, JournalEntry, State
-from clip_client.dedup.store.sqlite import StoreError
 from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS
 from tests.fixtures.albums import (
     album,
@@ -150,7 +150,7 @@ def test_a_journal_that_fails_says_what_has_moved_before(tmp_path: Path) -> None
 def test_each_state_of_a_killed_process_has_one_end(
     tmp_path: Path, journal: Journal, left: str, is_gone: bool, ends: str
 ) -> None:
-    """A disk that is not connected keeps its entries as they are, and keeps nothing else from its end."""
+    """A disk that is not connected keeps its entries as they are; the other entries still end."""
     disk, away, root = tmp_path / "disk", tmp_path / "away", tmp_path / "root"
     for folder in (disk, root):
         apply(planned_copies(folder)[0], journal)
@@ -168,7 +168,7 @@ def test_each_state_of_a_killed_process_has_one_end(
 def test_each_change_of_a_folder_is_on_the_disk_before_the_journal_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a power failure the journal must not say more than the folders do."""
+    """The journal must not claim more than the folders show after a power failure."""
     root = tmp_path / "root"
     titled = (
         member(write(root / "d" / "1.jpg", jpeg()), tier=SAME_PIXELS),

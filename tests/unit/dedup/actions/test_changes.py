@@ -61,7 +61,7 @@ CHANGES: list[tuple[str, Callable[[Path], object], str]] = [
 def test_what_changes_after_the_plan_stays_and_says_why(
     root: Path, journal: Journal, name: str, change: Callable[[Path], object], sentence: str
 ) -> None:
-    """The sidecars are empty: one that is gone is no copy of them."""
+    """The sidecars are empty: a missing sidecar does not equal an empty one."""
     for number in (1, 2):
         write(root / f"{number}.nef", b"raw")
         write(root / f"{number}.xmp", b"")
@@ -139,13 +139,13 @@ def replace(kept: Path) -> Path:
 def test_a_kept_photo_that_changes_during_the_move_brings_the_copy_back(
     root: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object]
 ) -> None:
-    """As a search with another store does that keeps the copy, and moves what this one keeps."""
+    """A search with another store may do this: it keeps the copy, and moves the photo that this search keeps."""
     found, (kept, copy) = copies(root)
     plan = planned(found, [root])
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", then(os.rename, lambda *_: change(kept)))
         (outcome,) = apply(plan, journal)
-    said = "The kept photo disappeared or changed during the move, so this one is back."
+    said = "The kept photo disappeared or changed during the move, so its copy is back."
     assert (outcome.done, outcome.message) == (False, said)
     assert copy.read_bytes() == b"x"
     assert journal.entries(IN_QUARANTINE) == []

@@ -1,4 +1,4 @@
-"""What a person chose moves whatever its tier is, and nothing else does: once, until a person chooses again."""
+"""A person's choice moves a photo whatever its tier is; nothing else moves. It counts once, until the next choice."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def left(folder: Path) -> str:
 
 
 def found_now(found: DuplicateReport) -> DuplicateReport:
-    """What another search finds: groups of which all photos are there."""
+    """Return the groups that another search finds: those of which all photos are there."""
     return report(*(one.members for one in found.groups if all(os.path.exists(each.path) for each in one.members)))
 
 

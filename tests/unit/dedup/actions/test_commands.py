@@ -134,7 +134,7 @@ def test_purge_sums_up_by_folder_and_needs_somebody_to_agree(
 def test_purge_sends_no_more_than_it_has_summed_up(
     store: list[str], root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody moves more, in another window, while the question waits."""
+    """Another window moves more photos while the question waits."""
     sent: list[str] = []
 
     def agree_late(question: str) -> str:
@@ -159,8 +159,8 @@ def test_purge_sends_no_more_than_it_has_summed_up(
         (["--apply", "--act-on", "chosen", "--act-on", "exact"], 2, "leave out --act-on exact"),
         (["--json", "1.jpg"], 2, "has the name of a photo"),
         (["--csv", "1.NEF"], 2, "has the name of a photo"),
-        (["--json", "both.html", "--report", "./both.html"], 2, "need a file each: name different files"),
-        (["--json", "-", "--csv", "-"], 2, "need a file each: name different files"),
+        (["--json", "both.html", "--report", "./both.html"], 2, "cannot write the same file: name different files"),
+        (["--json", "-", "--csv", "-"], 2, "cannot write the same file: name different files"),
     ],
 )
 def test_dedup_refuses_what_would_do_harm_or_nothing_before_any_work(
@@ -230,7 +230,7 @@ def test_apply_counts_what_stays_by_reason(root: Path) -> None:
     kept, copy, *wanted = (write(root / f"{number}.jpg", b"x") for number in range(1, 6))
     found = report((member(kept), member(copy), *(member(one, is_reference=True) for one in wanted)))
     first, hint, moved, _ = lines_of(found, root, apply=True)
-    assert (first, hint) == ("3 photos stay: It is in a reference folder.", "to list what stays: -v")
+    assert (first, hint) == ("3 photos stay: It is in a reference folder.", "to list these photos: -v")
     assert moved.startswith("1 photo moved")
 
 

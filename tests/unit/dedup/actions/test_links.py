@@ -125,7 +125,7 @@ def test_a_plan_moves_nothing_for_the_sake_of_a_file_that_only_a_link_reaches(ro
 
 
 def test_what_is_named_by_a_link_is_searched_like_any_folder(tmp_path: Path) -> None:
-    """Also if the walk finds another link to the same folder."""
+    """The result is the same if the walk finds another link to the same folder."""
     copies(tmp_path / "real", "1.nef", "2.nef")
     (tmp_path / "named").symlink_to("real")
     (tmp_path / "album").mkdir()
@@ -149,7 +149,7 @@ def test_of_two_hard_links_the_one_that_no_link_leads_to_names_the_file(root: Pa
 
 @pytest.mark.parametrize("where", ["root", "elsewhere"])
 def test_a_file_with_another_hard_link_stays_because_its_bytes_would(root: Path, tmp_path: Path, where: str) -> None:
-    """Another name of the kept file is no reason to leave its copies."""
+    """Another name of the kept file is not a reason to leave its copies."""
     kept, linked, _ = copies(root, "1.nef", "2.nef", "3.nef")
     (tmp_path / where).mkdir(exist_ok=True)
     (tmp_path / where / "other name.nef").hardlink_to(linked)
@@ -158,14 +158,12 @@ def test_a_file_with_another_hard_link_stays_because_its_bytes_would(root: Path,
     found = searched(root)
     plan = planned(found, [root])
     assert moved(plan) == ["3.nef"]
-    assert [skip.reason for skip in plan.skipped] == [
-        "It has 2 names (hard links), so moving this one would free no space."
-    ]
+    assert [skip.reason for skip in plan.skipped] == ["It has 2 names (hard links), so moving one would free no space."]
     assert (plan.size_bytes, found.groups[0].spare_bytes) == (5, 5)
 
 
 def test_a_sidecar_that_is_a_link_keeps_its_photo(root: Path) -> None:
-    """It would be left behind, or lead nowhere from its place in the quarantine."""
+    """The link would be left behind, or would lead nowhere from its place in the quarantine."""
     copies(root, "1.nef", "2.nef")
     write(root / "1.xmp", b"rating")
     (root / "2.xmp").symlink_to("1.xmp")

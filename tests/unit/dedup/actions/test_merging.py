@@ -1,4 +1,4 @@
-"""What a copy says that the kept photo does not: it keeps the copy, or goes into a sidecar that can be undone."""
+"""Metadata that only a copy has: it keeps the copy, or goes into a sidecar that can be undone."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ RATED, TITLED = 'xmp:Rating="4">', 'dc:title="Gate">'
 
 
 def album(root: Path, *copies: str, kept: str = ">") -> DuplicateReport:
-    """A group of ``kept.jpg``, which says nothing unless told to, and a file for each of ``copies``."""
+    """A group of ``kept.jpg``, by default without metadata, and a file for each of ``copies``."""
     said = {"kept": kept, **{str(number): one for number, one in enumerate(copies)}}
     return report(tuple(photo(root / f"{name}.jpg", one) for name, one in said.items()))
 

@@ -1,4 +1,4 @@
-"""What goes to the trash, and what stays in the quarantine, where undo still finds it."""
+"""Files that go to the trash, and files that stay in the quarantine, where undo still finds them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_purge_reaches_the_real_trash(root: Path, tmp_path: Path) -> None:
 def test_what_the_trash_refuses_comes_back(
     root: Path, tmp_path: Path, journal: Journal, refused: str, error: OSError, reason: str
 ) -> None:
-    """Also if it takes the photo, and refuses only what belongs to it."""
+    """The trash may take the photo and only refuse a file that belongs to it."""
     kept, *copies = (write(root / name, b"x") for name in ("0.jpg", "1.jpg", "2.jpg"))
     for name in ("0.cr2", "2.cr2"):
         write(root / name, b"raw")
@@ -154,7 +154,7 @@ def test_only_the_photo_that_was_kept_instead_counts(tmp_path: Path, journal: Jo
 
 
 def test_a_kept_photo_that_was_edited_and_then_moved_keeps_its_copies(root: Path, journal: Journal) -> None:
-    """What stays instead of it holds other bytes."""
+    """The file that stays in place of it holds other bytes."""
     last, kept, copy = (write(root / name, b"x") for name in ("0.jpg", "1.jpg", "2.jpg"))
     move(journal, kept, copy)
     for path in (kept, last):

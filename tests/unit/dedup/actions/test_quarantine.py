@@ -193,7 +193,7 @@ def test_a_file_system_that_is_mounted_read_only_is_named(tmp_path: Path, monkey
     ],
 )
 def test_a_list_of_files_makes_one_quarantine(tmp_path: Path, given: str, roots: str) -> None:
-    """As with --files-from: not one in the folder of each file; folders that are named are their own."""
+    """The files of a list share one quarantine, as with --files-from; a folder in the list has its own."""
     for name in ("a/1.jpg", "a/b/1.jpg", "a/b/2.jpg", "a/c/2.jpg", "a/c/3.jpg", "d/1.jpg", "elsewhere/2.jpg"):
         write(tmp_path / "photos" / name, b"x")
     (tmp_path / "photos" / "link").symlink_to(tmp_path / "photos" / "elsewhere")
@@ -217,7 +217,7 @@ NO_HARD_LINKS = [errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, err
 
 @pytest.mark.parametrize("code", [None, *NO_HARD_LINKS])
 def test_a_rename_never_replaces_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int | None) -> None:
-    """With hard links and without them (exFAT, SMB, pools of disks)."""
+    """The test runs with hard links and without them (exFAT, SMB, pools of disks)."""
     if code is not None:
         monkeypatch.setattr(os, "link", refusing(os.link, OSError(code, os.strerror(code))))
     source, target = write(tmp_path / "a.jpg", b"moved"), write(tmp_path / "b.jpg", b"in the way")
@@ -300,7 +300,7 @@ def test_windows_needs_no_sync_of_folders(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_link_to_the_quarantine_is_not_taken_for_the_photo(
     tmp_path: Path, make: Callable[[Path, Path], object], hard_link: bool
 ) -> None:
-    """To remove the second name of a file would remove its only one."""
+    """Removing the second name of a file would remove its only name."""
     album = tmp_path / "album"
     away = write(tmp_path / QUARANTINE_NAME / "run" / "album" / "1.jpg", b"x")
     make(album, away)
@@ -312,7 +312,7 @@ def test_a_link_to_the_quarantine_is_not_taken_for_the_photo(
 def test_what_has_taken_the_old_place_is_not_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """The same bytes may be a hard link of ours. Some network drives of Windows number no files."""
+    """Equal bytes in the old place may be a hard link to the moved file. Some network drives have no inode numbers."""
     original = write(tmp_path / "1.jpg", b"x" if how == "the same bytes" else b"y")
     away = write(tmp_path / QUARANTINE_NAME / "run" / "1.jpg", b"x")
     before = original.read_bytes()

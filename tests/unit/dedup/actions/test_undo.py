@@ -1,4 +1,4 @@
-"""What comes back from the quarantine, and what is waited for."""
+"""Files that come back from the quarantine, and files that must wait."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_blocked_undo_restores_nothing_of_the_entry(root: Path, journal: Journ
 def test_a_photo_of_another_owner_is_restored_with_all_that_follows(
     root: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever may write to a folder may rename a file in it, and only its owner may set its times."""
+    """A user who may write to a folder may rename a file in it, but only the owner may set the file's times."""
     for number, said in enumerate((">", 'xmp:Rating="4">')):
         write(root / f"{number}.jpg", jpeg(xmp=packet(said)))
     kept, copy = member(root / "0.jpg"), member(root / "1.jpg", tier=SAME_PIXELS)
@@ -161,7 +161,7 @@ def test_a_quarantine_that_may_not_be_looked_into_is_not_taken_for_an_empty_one(
 
 
 def test_a_hard_link_comes_back_where_the_kept_file_was_replaced(tmp_path: Path, journal: Journal) -> None:
-    """As an editor does that writes a new file: the link is then another file than the kept one, with the old bytes."""
+    """An editor that writes a new file does this: then the link is not the kept file, and has the old bytes."""
     groups = album(tmp_path / "root")
     apply(planned(groups, [tmp_path / "root"]), journal)
     link_what_moved(journal.directory / "journal.sqlite")
@@ -257,7 +257,7 @@ def test_what_two_photos_share_stays_with_the_one_that_does_not_move(root: Path,
 
 
 def test_folders_keep_their_modes_and_times(root: Path, journal: Journal) -> None:
-    """Also if a person has removed the empty ones meanwhile."""
+    """The modes and times come back even after a person has removed the empty folders."""
     private = root / "open" / "private"
     plan = planned(report(tuple(member(write(path / "1.jpg", b"x")) for path in (root, private))), [root])
     os.chmod(root / "open", 0o775)

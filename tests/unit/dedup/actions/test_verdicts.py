@@ -1,4 +1,4 @@
-"""Which photo stays, and why: by its proof, its tier, its parts and companions, and what its picture would lose."""
+"""The photo that stays, and the reason: its proof, its tier, its parts and companions, and losses of its picture."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from clip_client.dedup.actions.plan import Skip, plan_moves
 from clip_client.dedup.actions.quarantine import quarantined_path
-from clip_client.dedup.actions.verdicts import WAITS, judged
+from clip_client.dedup.actions.verdicts import WAITS, with_verdicts
 from clip_client.dedup.aligned import MADE_LATER, UNPROVED, UNTOLD
 from clip_client.dedup.store.journal import LONGEST_RUN
 from clip_client.dedup.types import (
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 FILM = {"embedded": "film", "embedded_digest": "1"}
 NOT_ALIGNED = "It was not aligned with the kept photo."
-NOT_PROVED = "The kept photo is not proved to show all that this one shows, so neither moves."
+NOT_PROVED = "The kept photo is not proved to show all of this photo, so neither moves."
 A_REGION = "A region of it differs from the kept photo, so only a person can tell whether it is wanted."
 
 
@@ -75,7 +75,7 @@ def moved(plan: Plan) -> list[tuple[str, str, str]]:
 def test_the_first_reason_counts_and_a_tier_only_without_one(
     root: Path, copy: dict[str, Any], kept: dict[str, Any], reason: str, tiers: tuple[str, ...]
 ) -> None:
-    """What no selection of tiers can remove comes before the tier. A choice removes only that it is another shot."""
+    """Reasons that no selection of tiers can remove come before the tier. A choice only removes "another shot"."""
     given = {"data": b"copy", **copy}
     path = write(root / "copy.jpg", given.pop("data"))
     members = member(write(root / "kept.jpg", b"kept"), **kept), member(path, **given)
@@ -149,7 +149,7 @@ def test_files_move_in_the_named_folders_and_beside_named_files(root: Path, monk
 
 def test_what_is_gone_before_or_after_the_verdict_moves_nothing(root: Path) -> None:
     found, (kept, copy) = copies(root)
-    before = judged(found, [root])
+    before = with_verdicts(found, [root])
     copy.unlink()
     gone = "It cannot be read: No such file or directory."
     assert [skip.reason for skip in plan_moves(before, [root]).skipped] == [gone]
@@ -231,7 +231,7 @@ def test_what_belongs_to_a_photo_keeps_it_or_goes_and_comes_with_it(root: Path, 
 
 @pytest.mark.parametrize("name", ["IMG_1.docx", "IMG_1.txt", "IMG_1", "IMG_1.jpg.bak", "IMG_1.tar.gz"])
 def test_another_file_of_its_name_keeps_a_photo(root: Path, name: str) -> None:
-    """Nobody here knows what it is to the photo, and whether the kept one's is the same to that."""
+    """The program cannot know what the file is to the photo, or whether the kept photo has an equal file."""
     kept, copy = (write(root / folder / "IMG_1.jpg", b"x") for folder in ("kept", "copy"))
     for photo in (kept, copy):
         write(photo.with_name(name), b"text")
@@ -296,7 +296,7 @@ def test_a_photo_of_a_library_goes_to_the_album_by_the_same_rules(
 @pytest.mark.parametrize(
     ("compared", "beside", "moving", "stays"),
     [
-        (("2.nef", "1.nef"), (), ["1.nef"], True),  # else both would go, each because the other one is kept
+        (("2.nef", "1.nef"), (), ["1.nef"], True),  # else both would go, each because the other is kept
         (("other.nef", "1.nef"), ("2.nef",), ["1.nef"], True),  # else the last RAW file beside a photo would go
         (("other.nef", "1.nef"), (), ["1.nef", "2.jpg"], False),  # the copy has none that would rely on it
     ],
@@ -312,7 +312,7 @@ def test_a_raw_file_that_was_compared_itself_does_not_follow_a_photo(
     plan = planned(found, [root])
     assert [move.duplicate.name for move in plan.moves] == moving
     assert ["compared as a photo of its own" in skip.reason for skip in plan.skipped] == [True] * stays
-    # Also if only a part of the groups is judged, as on the pages of the review.
+    # The verdict is the same if only a part of the groups is judged, as on the pages of the review.
     part = planned(report(tuple(photos)), [root], compared={one.path for one in (*raws, *photos)})
     assert bool(part.skipped) == stays
 

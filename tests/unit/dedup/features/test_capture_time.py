@@ -1,4 +1,4 @@
-"""What EXIF says about the capture of a photo, and what that says about two photos that look alike."""
+"""The time of capture in EXIF, and its meaning for two photos that look alike."""
 
 from __future__ import annotations
 

@@ -17,13 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from clip_client._storage.parquet_store import ParquetStore
 from clip_client.dedup import StoreError, find_duplicates
 from clip_client.dedup.features import collect
 from clip_client.dedup.features.image_features import FeatureTable, cached_features, extract_features
 from clip_client.dedup.files.file_types import is_raw as is_raw_file
 from clip_client.dedup.files.reading import read_file
 from clip_client.dedup.files.scanner import scan
-from clip_client.dedup.store.parquet_store import ParquetStore
 from clip_client.dedup.store.store import Store
 from tests.fixtures.albums import NoPictures, write
 from tests.fixtures.images import phone_files
@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
+    from clip_client._files import FailedFile
     from clip_client.dedup.photo import ImageFeatures
-    from clip_client.dedup.types import FailedFile, PhotoFile
+    from clip_client.dedup.types import PhotoFile
 
 
 class OneVector(NoPictures):
@@ -64,7 +65,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 async def test_of_two_copies_the_first_decides_about_the_features(
     quicker: str, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same bytes under the names of a RAW file and of a TIFF: as the first it has a preview."""
+    """A RAW file and a TIFF have equal bytes; only the RAW file has a preview."""
     data = dng(Image.radial_gradient("L").resize((320, 240)).convert("RGB"))
     assert extract_features(data)[0] != extract_features(data, is_raw=True)[0]
     for name in ("1.dng", "2.tif"):

@@ -1,4 +1,4 @@
-"""What files hold beyond their picture."""
+"""Parts of files beside their picture."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_the_digest_is_that_of_the_parts_and_not_of_the_picture() -> None:
 
 
 def test_a_still_has_the_pixels_of_the_file_that_holds_more() -> None:
-    """It may be moved as a copy of that file, but not the other way round."""
+    """The still may be moved as a copy of that file, but not the other way round."""
     with Image.open(io.BytesIO(STILL)) as image:
         export = image_files.encoded(image, "PNG")
     jxl, jxl_of_film = phone_files.jxl_of(JPEG), phone_files.jxl_of(JPEG + MP4)

@@ -111,7 +111,7 @@ def deep_png(values: Any) -> bytes:
 
 
 def deep_tiff(values: Any) -> bytes:
-    """The same as a TIFF without compression."""
+    """Return ``values`` as a TIFF without compression."""
     pixels = np.repeat(np.asarray(values).astype("<u2")[..., None], 3, axis=2).tobytes()
     return tiff(picture_tags(values.shape[::-1], [16] * 3, 2, len(pixels)), pixels)
 
@@ -160,7 +160,7 @@ MORE = {
 
 @pytest.mark.parametrize("data", MORE.values(), ids=MORE)
 def test_what_holds_more_than_its_pixels_show_has_no_hash(data: bytes) -> None:
-    """A still of a film's first frame may be the larger file, and the film is no copy of it."""
+    """A still of a film's first frame may be the larger file, but the film is not a copy of it."""
     assert extract_features(data)[0].code == ""
     assert pixel_hash(data) == ""
 

@@ -1,4 +1,4 @@
-"""What one decode of a photo gives: features, of a RAW file those of its preview, and what is sent to a model."""
+"""The results of one decode of a photo: features (of a RAW file, those of its preview), and the bytes for a model."""
 
 from __future__ import annotations
 

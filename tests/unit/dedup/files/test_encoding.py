@@ -115,6 +115,9 @@ def test_a_header_says_what_an_opaque_picture_of_8_bits_cannot_hold() -> None:
     ):
         assert read_encoding(data) == Encoding(extras=extras)
     assert read_encoding(b"This is no image.") is read_encoding(b"") is None
+    assert read_encoding(jpeg("CMYK")) is not None
+    without_adobe = jpeg("CMYK").replace(b"\xff\xee\0\x0eAdobe", b"\xff\xee\0\x0eOther")
+    assert read_encoding(without_adobe) is None, "it may be a negative"
 
 
 ADOBE_PRIMARIES = (0.64, 0.33, 0.21, 0.71, 0.15, 0.06)

@@ -11,13 +11,15 @@ import pytest
 
 from clip_client.dedup.metadata.facts import Facts, Value, read_attributes, read_facts, read_sidecar_facts
 from clip_client.dedup.metadata.merging import merged, sidecar_text
-from clip_client.dedup.metadata.xmp import read_xmp
+from clip_client.dedup.metadata.xmp import read_xmp, texts_of
 from tests.fixtures.images import phone_files
 from tests.fixtures.images.camera_files import camera_jpeg, exif, packet, with_iptc
 from tests.fixtures.images.embedded_files import box
 from tests.fixtures.images.image_files import (
     file,
     jpeg,
+    jpeg_with_segment,
+    png_with_chunk,
 )
 from tests.fixtures.images.metadata_files import (
     HISTORY,
@@ -133,6 +135,16 @@ HOUSEKEEPING: dict[str, bytes] = {
     "what thumbnailers and ImageMagick write": png(
         **{"date:create": "2024", "Thumb::URI": "file:///a", "Software": "x", "exif:FNumber": "28/10", "signature": "a"}
     ),
+    "the character set of IPTC": jpeg_with_segment(
+        0xED, b"Photoshop 3.0\0" + b"8BIM\4\4\0\0\0\0\0\x08\x1c\1\x5a\0\3\x1b%G"
+    ),
+    "resolutions": jpeg(dpi=(300, 300)),
+    "resolutions of a PNG": file("PNG", dpi=(300, 300)),
+    "resolutions of a TIFF": file("TIFF", dpi=(300, 300)),
+    "bits of a PNG": png_with_chunk(b"sBIT", b"\x08\x08\x08"),
+    "a chunk of Apple": png_with_chunk(b"iDOT", b"?" * 28),
+    "quality for the web": jpeg_with_segment(0xEC, b"Ducky\0\1\0\4\0\0\0\x3c\0\0"),
+    "a line break behind a JPEG": jpeg() + b"\r\n",
     "no rating": camera_jpeg(Rating=0),
     "no rating in XMP": jpeg(xmp=xmp('xmp:Rating="0">')),
     "no position": jpeg(xmp=xmp('exif:GPSLatitude="0,0.0N" exif:GPSLongitude="0,0.0E">')),
@@ -162,6 +174,21 @@ def test_a_copy_with_all_metadata_says_nothing_that_the_original_lacks(image_for
 def test_what_stands_behind_a_zero_counts() -> None:
     whole, beginning = (read_facts(jpeg(comment=text)) for text in (b"Ann\0at the gate", b"Ann\0\0"))
     assert whole.lost_in([beginning]) == {"comment": {"Ann at the gate"}}
+    both, one = (read_facts(camera_jpeg(Artist=text)) for text in ("Ann\0Bob", "Ann"))
+    assert (both.lost_in([one]), one.lost_in([both])) == ({"creator": {"Bob"}}, {})
+
+
+def test_a_depth_is_not_an_altitude() -> None:
+    above, below = (read_facts(placed(f5=reference, f6=340.5)) for reference in (b"\0", b"\1"))
+    assert (set(above.lost_in([below])), set(below.lost_in([above]))) == ({"altitude"}, {"altitude"})
+    in_xmp = read_facts(jpeg(exif=exif(gps=True), xmp=xmp('exif:GPSAltitude="681/2" exif:GPSAltitudeRef="1">')))
+    assert in_xmp.lost_in([below]) == below.lost_in([in_xmp]) == {}
+
+
+def test_creators_are_written_in_their_order() -> None:
+    kept, copy = (read_facts(jpeg(xmp=xmp(">" + listed("dc:creator", *names, of="Seq")))) for names in ("yx", "zax"))
+    written = read_xmp(sidecar_text(merged(Facts(), copy, [kept])))
+    assert texts_of(written["dc:creator"]) == ["y", "x", "z", "a"]
 
 
 def test_a_sidecar_may_say_it() -> None:

@@ -13,13 +13,16 @@ from clip_client.dedup.metadata.summary import read_metadata
 from clip_client.dedup.types import Metadata
 from tests.fixtures.images import phone_files
 from tests.fixtures.images.camera_files import camera_jpeg, exif, with_iptc
-from tests.fixtures.images.embedded_files import box
+from tests.fixtures.images.embedded_files import box, with_meta, with_pictures
 from tests.fixtures.images.image_files import (
+    Tag,
     file,
     jpeg,
     jpeg_with_segment,
     png_chunk,
     png_with_chunk,
+    tiff,
+    tiff_directory,
     with_segment,
 )
 from tests.fixtures.images.metadata_files import (
@@ -50,15 +53,29 @@ def resource(name: bytes, content: bytes) -> bytes:
     return name + b"\0\0" + struct.pack(">I", len(content)) + content + bytes(len(content) % 2)
 
 
-def with_property(name: bytes, content: bytes) -> bytes:
-    """An AVIF with a property before the others, of which nothing but metadata can be read."""
-    data, added = file("AVIF"), box(name, bytes(4), content)
-    for outer in (b"meta", b"iprp", b"ipco"):
-        place = data.index(outer)
-        length = int.from_bytes(data[place - 4 : place], "big") + len(added)
-        data = data[: place - 4] + struct.pack(">I", length) + data[place:]
-    first = data.index(b"ipco") + 4
-    return data[:first] + added + data[first:]
+def with_property(name: bytes, *content: bytes) -> bytes:
+    """An AVIF with one more property."""
+
+    def change(outer: bytes, inner: bytes) -> bytes:
+        if outer != b"iprp":
+            return box(outer, inner)
+        size = int.from_bytes(inner[:4], "big")
+        return box(outer, box(b"ipco", inner[8:size], box(name, *content)), inner[size:])
+
+    return with_meta(file("AVIF"), change)
+
+
+def with_thumbnail(*fields: Tag) -> bytes:
+    """A JPEG whose EXIF has these fields in the directory of the thumbnail."""
+    first = tiff([(271, 2, b"Canon\0")])
+    start = len(first)
+    return jpeg_with_segment(0xE1, b"Exif\0\0" + tiff([(271, 2, b"Canon\0")], next_directory=start)
+                             + tiff_directory(fields, start))  # fmt: skip
+
+
+def with_resource(number: int, content: bytes) -> bytes:
+    """A JPEG with a resource of Photoshop."""
+    return jpeg_with_segment(0xED, PHOTOSHOP + resource(b"8BIM" + struct.pack(">H", number), content))
 
 
 LACKING: dict[str, tuple[bytes, set[str]]] = {
@@ -79,6 +96,29 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
     "a comment behind the picture of a GIF": (
         file("GIF", "P")[:-1] + b"\x21\xfe\x0bAt the gate\0\x3b", {"comment"},
     ),
+    "a text beside the thumbnail": (with_thumbnail((256, 3, [160]), (315, 2, b"Ann\0")), {"creator"}),
+    "a typed node in XMP": (
+        jpeg(xmp=xmp('xmp:Label="Red">').replace(b"rdf:Description ", b"own:Photo ").replace(
+            b"/rdf:Description", b"/own:Photo")),
+        {"colour label"},
+    ),
+    "the envelope of IPTC": (with_resource(0x0404, b"\x1c\1\x32\0\3Ann" + BY_ANN), {"IPTC field 1:50", "creator"}),
+    "a picture number of IPTC": (with_resource(0x0404, b"\x1c\3\x0a\0\3Ann"), {"IPTC field 3:10"}),
+    "an address of Photoshop": (with_resource(1035, b"https://example.org"), {"web address"}),
+    "channels of Photoshop": (with_resource(1006, b"\4mask"), {"alpha channel names"}),
+    "bits of a PNG": (png_with_chunk(b"sBIT", b"\5\6\5"), {"significant bits"}),
+    "a display of a PNG": (png_with_chunk(b"mDCV", b"?" * 24), {"mastering display"}),
+    "pixels that are not square": (with_property(b"pasp", b"\0\0\0\1", b"\0\0\0\2"), {"pixel aspect ratio"}),
+    "pixels of a PNG that are not square": (png_with_chunk(b"pHYs", b"\0\0\0\x0a\0\0\0\x0b\0"), {"pixel aspect ratio"}),
+    "pixels of a JPEG that are not square": (jpeg(dpi=(204, 98)), {"pixel aspect ratio"}),
+    "pixels of a TIFF that are not square": (file("TIFF", dpi=(204, 98)), {"pixel aspect ratio"}),
+    "a small chunk of a PNG": (png_with_chunk(b"priv", b"Ann"), {"unknown data"}),
+    "a small segment": (jpeg_with_segment(0xEC, b"[picture info]Ann"), {"unknown data"}),
+    "a time stamp behind a thumbnail": (
+        with_pictures((0x010001, bytes(range(256)) * 8)) + b"1700000000000", {"unknown data"},
+    ),
+    "a comment for the web": (jpeg_with_segment(0xEC, b"Ducky\0\2\0\4\0\0\0\2\0\x41"), {"unknown data"}),
+    "a time stamp behind a JPEG": (jpeg() + b"1700000000000\n", {"unknown data"}),
     "a comment of a PPM": (b"P6 # At the gate\n" + file("PPM")[3:], {"comment"}),
     "a clipping path": (
         with_segment(jpeg(), 0xED, b"Photoshop 3.0\08BIM\x07\xd0\0\0\0\0\0\x02\1\2"), {"clipping path"},
@@ -92,8 +132,8 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
         {"map position"},
     ),
     "rights of a JPEG 2000": (file("JPEG2000") + box(b"jp2i", b"<by>Ann</by>"), {"box jp2i"}),
-    "a description of an AVIF": (with_property(b"udes", b"en\0Gate\0\0\0"), {"description"}),
-    "an alternative text of an AVIF": (with_property(b"altt", b"At the gate\0en\0"), {"alternative text"}),
+    "a description of an AVIF": (with_property(b"udes", bytes(4), b"en\0Gate\0\0\0"), {"description"}),
+    "an alternative text of an AVIF": (with_property(b"altt", bytes(4), b"At the gate\0en\0"), {"alternative text"}),
     "a label": (jpeg(xmp=xmp('xmp:Label="Red">')), {"colour label"}),
     "a label of digiKam": (jpeg(xmp=xmp('digiKam:ColorLabel="3" digiKam:PickLabel="0">')), {"colour label"}),
     "people": (jpeg(xmp=xmp(">" + listed("Iptc4xmpExt:PersonInImage", "Anna"))), {"people"}),
@@ -182,6 +222,9 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
     "an unknown dataset": (with_iptc(jpeg(), [(150, b"Wien")]), {"IPTC field 2:150"}),
     "an unknown tag": (detailed(f9999="x"), {"EXIF field 0x9999"}),
     "an altitude": (placed(f6=340.5), {"altitude"}),
+    "a speed in knots, and a datum": (
+        placed(f12="N", f13=7.5, f18="TOKYO"), {"GPS speed", "GPS speed ref", "GPS map datum"},
+    ),
     "a second date": (
         jpeg(exif=exif(), xmp=xmp('photoshop:DateCreated="1975-06-07">')), {"date"},
     ),

@@ -11,7 +11,7 @@ import pytest
 from PIL import ExifTags
 
 from clip_client.dedup.metadata.fields import read_fields
-from clip_client.dedup.metadata.names import is_layout
+from clip_client.dedup.metadata.names import LAYOUT
 from tests.fixtures.images.image_files import jpeg
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def test_all_that_exiftool_sees_is_known(tmp_path: Path) -> None:
     for name, found in seen[0].items():
         group, _, local = name.partition(":")
         tag = found["id"] if isinstance(found, dict) else ""
-        if group in DIRECTORIES and not (group == "IFD0" and is_layout(int(tag))):
+        if group in DIRECTORIES and not (group == "IFD0" and int(tag) in LAYOUT):
             counted += 1
             known = DIRECTORIES[group].get(int(tag), f"EXIF field 0x{int(tag):04x}")
             unknown += [] if known in fields.values else [name]

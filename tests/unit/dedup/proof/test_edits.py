@@ -103,6 +103,26 @@ def test_a_changed_digit_is_found(size: int, quality: int) -> None:
     assert prove(kept, encoded(fake, "JPEG", quality=quality)).reason == OTHER_LUMA
 
 
+def coloured_word(ink: tuple[int, int, int]) -> Image.Image:
+    """Black type on white, with one word in another ink."""
+    picture = Image.new("RGB", (420, 200), "white")
+    draw, font = ImageDraw.Draw(picture), ImageFont.load_default(21)
+    for row in range(6):
+        draw.text((20, 10 + 30 * row), f"row {row}: {row * 7919 % 9973} paid", fill="black", font=font)
+    draw.text((260, 70), "overdue", fill=ink, font=font)
+    return picture
+
+
+@pytest.mark.parametrize("sampling", [0, 2])
+def test_the_colour_of_a_word_is_not_hidden_by_black_type(sampling: int) -> None:
+    grey, green = (
+        encoded(coloured_word(ink), "JPEG", quality=92, subsampling=sampling) for ink in ((60, 60, 60), (20, 87, 23))
+    )
+    assert prove(grey, encoded(Image.open(io.BytesIO(grey)), "JPEG", quality=75)).holds
+    for kept, duplicate in ((grey, green), (green, grey)):
+        assert prove(kept, duplicate).reason in (OTHER_LUMA, OTHER_CHROMA)
+
+
 def test_only_colours_differ() -> None:
     tables = {"qtables": [[10] * 64, [10] * 64], "subsampling": 0}
     assert prove(KEPT, encoded(tinted(blue=20), "JPEG", **tables)).reason == OTHER_CHROMA

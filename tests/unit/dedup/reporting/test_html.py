@@ -1,4 +1,4 @@
-"""What the page says and offers; tests/browser shows that it works."""
+"""The texts and offers of the page; tests/browser shows that it works."""
 
 from __future__ import annotations
 

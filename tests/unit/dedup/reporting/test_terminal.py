@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.console import Console
 
+from clip_client._files import printable
 from clip_client.dedup import FailedFile, Match, Member
 from clip_client.dedup.actions.verdicts import WAITS
 from clip_client.dedup.aligned import MADE_LATER, PUT_INTO, Alignment
@@ -19,7 +20,7 @@ from clip_client.dedup.group import Verdict
 from clip_client.dedup.reporting.rows import CSV_COLUMNS, copy_lines, csv_lines
 from clip_client.dedup.reporting.terminal import print_groups, print_notes
 from clip_client.dedup.reporting.words import found_in_words, in_words, region_on
-from clip_client.dedup.text import at_least, escaped, human_bytes, printable
+from clip_client.dedup.text import at_least, escaped, human_bytes
 from clip_client.dedup.types import (
     ALTERED,
     BURST,
@@ -214,7 +215,7 @@ def copy(found: Alignment, **more: Any) -> Member:
         ({"tier": SIMILAR}, "looks similar"),
         ({"tier": SIMILAR, "other_shot": BURST}, "another frame of a burst"),
         ({"tier": SIMILAR, "other_shot": BURST, "copy_of": "c\n.jpg", "copy_tier": EXACT}, "identical to c\\n.jpg"),
-        # Another photo was kept when this one was aligned.
+        # Another photo was kept when this photo was aligned.
         ({"tier": EDITED}, "same picture, edited"),
     ],
 )
@@ -259,11 +260,11 @@ def test_an_alignment_in_words(found: Alignment, words: str) -> None:
 )
 def test_the_page_says_which_copies_stay(one: Member, reason: str) -> None:
     group = members.group(photo(), one)
-    assert group.members[1].verdict.why_it_stays(SAFE_TIERS) == reason
+    assert group.members[1].verdict.reason_to_stay(SAFE_TIERS) == reason
     # With other tiers selected, even a certain copy waits.
     certain = members.group(photo(), photo("b.jpg", tier=EXACT))
-    assert certain.members[1].verdict.why_it_stays([RE_ENCODED]) == "It moves only with --act-on exact."
-    assert certain.members[0].verdict.why_it_stays(SAFE_TIERS) == ""
+    assert certain.members[1].verdict.reason_to_stay([RE_ENCODED]) == "It moves only with --act-on exact."
+    assert certain.members[0].verdict.reason_to_stay(SAFE_TIERS) == ""
 
 
 def test_what_was_found_is_counted_by_verdict() -> None:

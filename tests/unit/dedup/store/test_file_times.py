@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from clip_client._vectors.vector_file import FileVersion, vector_row
+from clip_client._files import FailedFile
+from clip_client._storage.parquet_store import table_of
+from clip_client._storage.vector_file import FileVersion, vector_row
 from clip_client.cli.main import main
 from clip_client.dedup import Store
 from clip_client.dedup.actions.apply import apply, undo
 from clip_client.dedup.files.reading import hash_file
-from clip_client.dedup.store.parquet_store import table_of
-from clip_client.dedup.types import FailedFile, PhotoFile
+from clip_client.dedup.types import PhotoFile
 from tests.fixtures.albums import copies, files, planned, searched, write
 from tests.fixtures.images.image_files import jpeg
 
@@ -92,7 +93,7 @@ def test_a_file_of_the_far_future_moves_and_comes_back_with_its_time(root: Path,
 def test_a_file_of_the_far_future_ends_no_command(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is kept by no time of its own, and Parquet holds it."""
+    """The far future is not a reason to keep the photo, and Parquet can hold the time."""
     dated, future = write(root / "a longer name.jpg", jpeg()), write(root / "b.jpg", jpeg())
     os.utime(future, (1e9, AFTER_2262_S))
     if future.stat().st_mtime != AFTER_2262_S:

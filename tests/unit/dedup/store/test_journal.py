@@ -1,4 +1,4 @@
-"""What the journal has written down is what it returns, in this process and in the next one."""
+"""The journal returns what it has written, in this process and in the next one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_entries_are_selected_by_state(journal: Journal) -> None:
 
 
 def test_a_commit_is_on_the_disk_when_it_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a power failure, a file in the quarantine that the journal does not know could not come back."""
+    """If the journal lost an entry in a power failure, the entry's file could not come back from the quarantine."""
     connections: list[sqlite3.Connection] = []
     connect = sqlite3.connect
 

@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from clip_client._storage.sqlite import Database
 from clip_client.dedup import Store, StoreError
 from clip_client.dedup.features.image_features import cached_features
 from clip_client.dedup.photo import ImageFeatures
 from clip_client.dedup.store.blob_table import Spool
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
-from clip_client.dedup.store.sqlite import Database
 from clip_client.dedup.store.store import default_directory
 from clip_client.dedup.types import CaptureTime, PhotoFile
 from tests.fixtures.vectors import read

@@ -1,0 +1,137 @@
+"""SQLite files that several processes can use at the same time and that survive a crash at any moment."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from preprocess_ensemble.errors import ReportedError
+
+_BUSY_S: Final = 60.0
+"""Longest wait for another process's transaction, in seconds; a transaction takes milliseconds."""
+
+_TURN_S: Final = 0.01
+"""Pause between two attempts where SQLite itself does not wait."""
+
+_KEYS_AT_ONCE: Final = 900
+"""Values in one query; old versions of SQLite allow 999."""
+
+
+class StoreError(ReportedError):
+    """The store cannot be used; the message is one sentence that says what to do."""
+
+
+class Database:
+    """One SQLite file of a store. A change is on the disk when the method that makes it returns, if ``DURABLE``."""
+
+    SCHEMA: ClassVar[str]
+    """Statements that make the tables. Several processes may run them at once, so each needs ``IF NOT EXISTS``."""
+    VERSION: ClassVar[int] = 1
+    UPGRADE: ClassVar[str] = ""
+    """Statements that upgrade a file of an earlier format; if empty, such a file is refused."""
+    OLDEST: ClassVar[int] = 1
+    """The first format that ``UPGRADE`` takes over."""
+    DURABLE: ClassVar[bool] = True
+    """If False, a power failure may lose the last changes, but never corrupts the file."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the database at ``path``, or make it. Raises StoreError."""
+        try:
+            # Several threads use the connection, one at a time, because a search waits in worker threads. The
+            # connection never begins a transaction by itself.
+            connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+        except sqlite3.Error as error:
+            raise StoreError(f"{path.name} of the store {path.parent} cannot be opened: {error}") from error
+        self._connection = connection
+        with ExitStack() as on_error:
+            on_error.callback(connection.close)
+            try:
+                _use_wal(connection)
+                connection.execute(f"PRAGMA synchronous = {'FULL' if self.DURABLE else 'NORMAL'}")
+                found = self._format()
+                if found not in (0, self.VERSION) and not (self.UPGRADE and self.OLDEST <= found < self.VERSION):
+                    age = "an older" if found < self.VERSION else "a newer"
+                    raise StoreError(
+                        f"{path} was made by {age} version of clip-client (format {found}, this one knows "
+                        f"{self.VERSION}); use that version, or choose another folder with --store"
+                    )
+                if found != self.VERSION:
+                    self._make()
+            except sqlite3.Error as error:
+                if isinstance(error, sqlite3.OperationalError):  # the disk or a permission; the file itself is intact
+                    remedy = "make its folder writable"
+                else:
+                    remedy = f"move it away to start again{', which loses its content' if self.DURABLE else ''}"
+                message = f"{path} cannot be used ({error}); {remedy}, or choose another folder with --store"
+                raise StoreError(message) from error
+            on_error.pop_all()
+
+    def _format(self) -> int:
+        """Return the version of the file; 0 if it has just been made."""
+        found: int
+        (found,) = self._connection.execute("PRAGMA user_version").fetchone()
+        return found
+
+    def _make(self) -> None:
+        with self._transaction():
+            # Another process may have upgraded the file while this process waited.
+            statements = {0: self.SCHEMA, self.VERSION: ""}.get(self._format(), self.UPGRADE)
+            for statement in filter(str.strip, statements.split(";")):
+                self._connection.execute(statement)
+            self._connection.execute(f"PRAGMA user_version = {self.VERSION}")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Commit the whole block at its end, or nothing; other processes wait with their writes.
+
+        Raises StoreError if the disk cannot be written.
+        """
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            yield
+            self._connection.execute("COMMIT")
+        except BaseException as error:
+            if self._connection.in_transaction:  # SQLite may have rolled back by itself
+                with suppress(sqlite3.Error):
+                    self._connection.execute("ROLLBACK")
+            if not isinstance(error, sqlite3.OperationalError):
+                raise
+            _, _, path = self._connection.execute("PRAGMA database_list").fetchone()
+            raise StoreError(f"{path} cannot be written ({error}); free some space on its disk") from error
+
+    def _found(self, question: str, keys: Sequence[object]) -> Iterator[Any]:
+        """Yield the rows of a query with ``IN ({})``, in which ``{}`` stands for any number of keys."""
+        for start in range(0, len(keys), _KEYS_AT_ONCE):
+            some = keys[start : start + _KEYS_AT_ONCE]
+            yield from self._connection.execute(question.format(", ".join("?" * len(some))), some)
+
+    def _write(self, statement: str, rows: Iterable[Sequence[object]]) -> int:
+        """Run a statement for each of ``rows`` in one transaction; return the number of table rows that it changed."""
+        with self._transaction():
+            return self._connection.executemany(statement, rows).rowcount
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Let readers and one writer work at the same time.
+
+    If several processes do this to a new file at the same moment, SQLite immediately refuses all but one, because each
+    process is already reading and would wait for the others. A refused process tries again.
+    """
+    give_up_at = time.monotonic() + _BUSY_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > give_up_at:
+                raise
+            time.sleep(_TURN_S)
+        else:
+            return

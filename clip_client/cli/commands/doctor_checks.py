@@ -1,0 +1,353 @@
+"""The checks of ``clip-client doctor``: this machine, its packages and a server. Also the table of the results."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import socket
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from clip_client import ClientConfig, ClipError, ModelInfo
+from clip_client._deadline import Deadline
+from clip_client._endpoint import Endpoint, EndpointKind
+from clip_client._health import run_health_checks
+from clip_client._transports.factory import resolve_auto, transport_factory
+from clip_client.dedup.text import counted
+from preprocess_ensemble.command_line import DISTRIBUTION
+from preprocess_ensemble.cores import usable_cores
+from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.model_repository.location import default_repository, has_model
+from preprocess_ensemble.runtimes.processor import OPENVINO, OPENVINO_BF16, Processor, row_of
+from preprocess_ensemble.tritonserver.installation import find_triton, missing_libraries, open_vulnerabilities
+
+if TYPE_CHECKING:
+    from clip_client._transports.base import ModelSettings, ServerDescription, Transport
+    from preprocess_ensemble.contract import ModelNames
+
+
+class Level(StrEnum):
+    """Severity of a result."""
+
+    OK = "ok"
+    HINT = "hint"
+    """A thing that only some commands need, or that is slow."""
+    PROBLEM = "problem"
+    """Photos cannot be embedded until this is fixed."""
+
+
+SERVER: Final = "server"
+CLIENT: Final = "client"
+
+_TITLES: Final = {SERVER: "The server, or the model in this process", CLIENT: "This machine"}
+_MARKS: Final = {Level.OK: " ", Level.HINT: "-", Level.PROBLEM: "!"}
+_COLOURS: Final = {Level.OK: "", Level.HINT: "\x1b[33m", Level.PROBLEM: "\x1b[1;31m"}
+_PLAIN: Final = "\x1b[0m"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check, with its result and its remedy; the fields are the keys of the JSON form."""
+
+    about: str
+    """``"server"`` or ``"client"``."""
+    name: str
+    value: str
+    level: Level = Level.OK
+    remedy: str = ""
+    """Instruction that fixes a problem; empty without a problem."""
+
+
+def known_vulnerabilities(about: str, triton_version: str) -> Iterator[Check]:
+    """Name the published vulnerabilities that this version of Triton is not known to fix."""
+    if vulnerabilities := open_vulnerabilities(triton_version):
+        remedy = (
+            "trust all who can connect, put Envoy in front, or run a newer release with: clip-serve --triton; see "
+            "docs/security.md"
+        )
+        yield Check(about, "known holes", "; ".join(vulnerabilities), Level.HINT, remedy)
+
+
+def table_lines(checks: Sequence[Check], *, width: int, colour: bool) -> Iterator[str]:
+    """Yield the checks as lines for people, then a summary. Lines have at most ``width`` characters (at least 40)."""
+    names = 2 + max(len(check.name) for check in checks)
+    values = textwrap.TextWrapper(width=max(40, width), subsequent_indent=" " * (names + 2), break_on_hyphens=False)
+    for about, title in _TITLES.items():
+        yield title
+        for check in checks:
+            if check.about == about:
+                line = values.fill(f"{_MARKS[check.level]} {check.name:{names}}{check.value}")
+                yield f"{_COLOURS[check.level]}{line}{_PLAIN}" if colour and _COLOURS[check.level] else line
+                if check.remedy:
+                    yield values.fill(" " * (names + 2) + check.remedy)
+        yield ""
+    problems = sum(check.level is Level.PROBLEM for check in checks)
+    hints = sum(check.level is Level.HINT for check in checks)
+    if problems:
+        yield f"! {counted(problems, 'problem')} to fix before photos can be embedded"
+    if hints:
+        yield f"- {counted(hints, 'hint')}"
+    if not problems and not hints:
+        yield "no problems found"
+
+
+# The server.
+
+_KINDS: Final = {"KIND_CPU": "CPU", "KIND_GPU": "GPU", "KIND_AUTO": "a GPU if the server has one, else the CPU"}
+_LOAD_S: Final = 120.0
+"""Least time, in seconds, for the model in this process, which is loaded first."""
+
+
+async def check_server(config: ClientConfig, *, origin: str, timeout_s: float) -> tuple[list[Check], bool]:
+    """Check every server of ``config``; return the checks, and whether any server answered.
+
+    ``origin`` says where the URLs come from. An ``auto:`` address without a server means the model in this process.
+    """
+    try:
+        connect = transport_factory(config)
+    except ImportError as error:
+        remedy = "install what this client needs with: pip install clip-triton"
+        return [
+            Check(SERVER, "address", f"not asked, since gRPC does not import ({error})", Level.PROBLEM, remedy)
+        ], False
+    checks: list[Check] = []
+    answered = False
+    for endpoint in config.endpoints:
+        if endpoint.kind is EndpointKind.AUTO:
+            endpoint = await resolve_auto(endpoint, connect)
+        checks.append(Check(SERVER, "address", f"{endpoint} ({origin})"))
+        transport = connect(endpoint, None)
+        try:
+            is_local = endpoint.kind is EndpointKind.LOCAL
+            found, answers = await _check_all(transport, endpoint, max(timeout_s, _LOAD_S) if is_local else timeout_s)
+        finally:
+            await transport.close()
+        checks += found
+        answered = answered or (answers and endpoint.kind is not EndpointKind.LOCAL)
+    return checks, answered
+
+
+async def _check_all(transport: Transport, endpoint: Endpoint, timeout_s: float) -> tuple[list[Check], bool]:
+    report = await run_health_checks(transport, name=str(endpoint), deadline=Deadline(timeout_s))
+    answers = bool(report.steps[0].ok)
+    checks: list[Check] = []
+    if answers:
+        try:
+            description = await transport.describe(timeout_s=timeout_s)
+            checks += () if description is None else _description(description, endpoint.names)
+        except ClipError as error:
+            if report.ok:
+                checks.append(Check(SERVER, "description", "incomplete", Level.PROBLEM, str(error)))
+    if report.model is not None:
+        checks += _model(report.model)
+    failed = report.failed
+    problem = (f"{failed.name}: failed", Level.PROBLEM, failed.message) if failed else (report.steps[-1].message,)
+    return [*checks, Check(SERVER, "health", *problem)], answers
+
+
+def _description(server: ServerDescription, names: ModelNames) -> Iterator[Check]:
+    encoder, preprocessor = server.models[names.encoder], server.models[names.preprocess]
+    yield Check(SERVER, "Triton", f"{server.version} ({server.name})")
+    yield from known_vulnerabilities(SERVER, server.version)
+    kinds = ", ".join(_KINDS.get(kind, kind) for kind in encoder.kinds) or "not said"
+    accelerated = f" with {', '.join(encoder.accelerators)}" if encoder.accelerators else ""
+    yield Check(SERVER, "provider", f"{encoder.backend or 'not said'}{accelerated}, on {kinds}")
+    if encoder.backend == "onnxruntime" and not encoder.accelerators:
+        asked = encoder.parameters.get("precision", "auto")
+        yield Check(SERVER, "precision", f'{asked}, by its configuration; its log says what the model "runs on"')
+    yield Check(SERVER, "encoder threads", _threads(encoder, "intra_op_thread_count", "ONNX Runtime's default"))
+    yield Check(SERVER, "decoder threads", _threads(preprocessor, "decode_threads", "one for each core of the server"))
+
+
+def _model(model: ModelInfo) -> Iterator[Check]:
+    remedy = (
+        "its weights are random and can only tell copies from other photos; export a trained model with: clip-export"
+    )
+    yield Check(SERVER, "model", model.id, *((Level.HINT, remedy) if model.is_random else ()))
+    vectors = f"{model.dimension} numbers, {model.weights_dtype}, up to {model.max_batch_size} photos a request"
+    yield Check(SERVER, "vectors", vectors)
+    if model.runtime:
+        yield Check(SERVER, "runs on", model.runtime)
+    yield Check(SERVER, "preprocessing", model.preprocess_id)
+    text = "none, so it embeds no texts" if model.text is None else f"up to {model.text.context_length} tokens"
+    yield Check(SERVER, "text tower", text)
+    yield Check(SERVER, "fingerprint", "{} {}".format(*model.fingerprint))
+
+
+def _threads(settings: ModelSettings, parameter: str, otherwise: str) -> str:
+    threads = settings.parameters.get(parameter, "0")
+    return otherwise if threads in ("", "0") else threads
+
+
+# This machine.
+
+_NEEDED: Final = ("anyio", "grpcio", "numpy", "pillow", "protobuf", "tritonclient")
+
+_OPTIONAL: Final = (
+    ("rich", "embed, search and dedup need it", "cli"),
+    ("pyarrow", "Parquet files need it", "cli"),
+    ("jinja2", "the page of dedup needs it", "cli"),
+    (
+        "opencv-python-headless opencv-python opencv-contrib-python-headless opencv-contrib-python",
+        "proving copies by alignment needs it",
+        "dedup",
+    ),
+    ("faiss-cpu faiss-gpu", "finding similar photos needs it", "dedup"),
+    ("onnxruntime onnxruntime-gpu onnxruntime-openvino", "embedding without a server needs it", "local"),
+    ("pillow-heif", "HEIC photos need it", "phone"),
+    ("pillow-jxl-plugin", "JPEG XL images need it", "phone"),
+)
+"""(alternative distributions, of which one is enough; what needs them; the extra that installs one)."""
+
+_SHARED_MEMORY: Final = Path("/dev/shm")
+_SHARED_MEMORY_BYTES: Final = 256 * 2**20
+"""Least free size: a batch of 32 rows of pixels takes 5 MB, and a large request hundreds. Docker gives 64 MiB."""
+
+_NVIDIA_DEVICE: Final = Path("/dev/nvidiactl")
+"""File that exists if the driver of a GPU is loaded."""
+
+_PORTS: Final = (("gRPC", 8001), ("metrics", 8002))
+"""The default ports of clip-serve and tritonserver."""
+
+
+def check_machine(*, server_answers: bool) -> Iterator[Check]:
+    """Check the environment of this process and, if no server answers, the parts that a server here needs."""
+    yield from _packages()
+    yield _decoder()
+    yield from _processor()
+    yield from _shared_memory()
+    yield from _server_parts(server_answers)
+    yield _ports(server_answers)
+
+
+def _check(name: str, value: str, remedy: str = "") -> Check:
+    """Return a check about the client: a hint if it has a remedy, else OK."""
+    return Check(CLIENT, name, value, Level.HINT if remedy else Level.OK, remedy)
+
+
+def _packages() -> Iterator[Check]:
+    yield _check(DISTRIBUTION, _version(DISTRIBUTION) or "not installed, run from its source")
+    system = f"{platform.python_implementation()} {platform.python_version()}, {platform.system()}"
+    too_new = sys.version_info >= (3, 13)
+    yield _check("Python", system, "a server on this machine needs Python 3.11 or 3.12" if too_new else "")
+    for name in _NEEDED:
+        if (version := _version(name)) is None:
+            yield Check(CLIENT, name, "not installed", Level.PROBLEM, f"install it with: pip install {DISTRIBUTION}")
+        else:
+            yield _check(name, version)
+    for names, purpose, extra in _OPTIONAL:
+        installed = [(name, version) for name in names.split() if (version := _version(name))]
+        missing = (names.split()[0], "not installed", f"{purpose}; {_install(extra)}")
+        yield _check(*next(iter(installed), missing))
+
+
+def _install(extra: str) -> str:
+    return f"install it with: pip install '{DISTRIBUTION}[{extra}]'"
+
+
+def _processor() -> Iterator[Check]:
+    processor = Processor.here()
+    with_bf16 = "with" if processor.has_bf16 else "without"
+    yield _check("CPU", f"{usable_cores()} cores, {platform.machine()}, {with_bf16} bf16")
+    row = row_of(processor)
+    if row is None:
+        measure = "python -m benchmarks runtimes, in a clone of the source, measures it"
+        yield _check("precision auto", f"ONNX Runtime fp32: no such processor was measured; {measure}")
+        return
+    if {row.images, row.texts} & {OPENVINO, OPENVINO_BF16}:
+        version = _version("openvino")
+        remedy = f"it is the fastest on this processor; {_install('local')}"
+        yield _check("openvino", version or "not installed", "" if version else remedy)
+    yield _check("precision auto", f"{row.images} for images, {row.texts} for texts, as measured on {row}")
+
+
+def _decoder() -> Check:
+    """Check the JPEG decoder that a server in this environment, and embedding without a server, would use."""
+    from PIL import features
+
+    turbo = features.version("libjpeg_turbo")
+    pillow = f"Pillow with libjpeg-turbo {turbo}" if turbo else "Pillow without libjpeg-turbo"
+    try:
+        from turbojpeg import TurboJPEG
+
+        TurboJPEG()
+    except Exception as error:
+        # The package or its library is missing, or has another version, so Pillow decodes.
+        is_missing = isinstance(error, ImportError)
+        reason = "PyTurboJPEG is not installed" if is_missing else "PyTurboJPEG has no libturbojpeg"
+        package = f"pip install '{DISTRIBUTION}[server]' and " if is_missing else ""
+        remedy = (
+            f"a server in this environment decodes large photos faster with: {package}the library libturbojpeg "
+            "(on Debian and Ubuntu: apt-get install libturbojpeg0)"
+        )
+        return _check("JPEG decoder", f"{pillow}; {reason}", remedy)
+    return _check("JPEG decoder", f"PyTurboJPEG {_version('PyTurboJPEG')}, and {pillow}")
+
+
+def _shared_memory() -> Iterator[Check]:
+    if not _SHARED_MEMORY.is_dir():
+        return
+    usage = shutil.disk_usage(_SHARED_MEMORY)
+    remedy = (
+        f"a server here needs {_SHARED_MEMORY_BYTES // 2**20} MiB between its processes; in a container: "
+        "docker run --shm-size=1g"
+    )
+    value = f"{usage.free / 2**20:,.0f} of {usage.total / 2**20:,.0f} MiB free"
+    yield _check(str(_SHARED_MEMORY), value, remedy if usage.free < _SHARED_MEMORY_BYTES else "")
+
+
+def _server_parts(server_answers: bool) -> Iterator[Check]:
+    try:
+        triton = find_triton()
+    except ReportedError as error:
+        yield _check("tritonserver", "none that can run here", f"only a server on this machine needs it. {error}")
+    else:
+        lacking = []
+        if triton.libraries and triton.cpp_backend and _NVIDIA_DEVICE.exists():
+            lacking = missing_libraries(triton, [triton.cpp_backend / "libonnxruntime_providers_cuda.so"])
+        remedy = f"the GPU needs {', '.join(lacking)}: copy them from the image into {triton.libraries}"
+        value = f"{triton.version or 'of an unknown version'}, {triton.origin}"
+        yield _check("tritonserver", value, remedy if lacking else "")
+        if not server_answers:
+            yield from known_vulnerabilities(CLIENT, triton.version)
+    if server_answers:
+        return
+    repository, start = default_repository(), "start it with: clip-serve"
+    if has_model(repository):
+        yield _check("model repository", f"{repository}, with a model", start)
+    else:
+        remedy = f"only a server on this machine needs it; make it with: clip-export; then {start}"
+        yield _check("model repository", f"no model in {repository}", remedy)
+
+
+def _ports(server_answers: bool) -> Check:
+    taken = [f"{port} ({name})" for name, port in _PORTS if not _is_free(port)]
+    if not taken:
+        return _check("ports", f"{', '.join(str(port) for _name, port in _PORTS)} are free")
+    remedy = "something else listens there; choose others with: clip-serve --grpc-port, --metrics-port"
+    return _check("ports", f"in use: {', '.join(taken)}", "" if server_answers else remedy)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        if os.name == "posix":
+            # Ignore a connection that has just ended: it does not keep the port.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return True
+    return False
+
+
+def _version(distribution: str) -> str | None:
+    with suppress(metadata.PackageNotFoundError):
+        return metadata.version(distribution)
+    return None

@@ -1,0 +1,152 @@
+"""``clip-client undo``: restores what ``dedup --apply`` moved."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from clip_client._files import printable
+from clip_client.cli.errors import CommandMisused
+from clip_client.cli.options.paths import add_store_option, opened_store
+from clip_client.cli.output import add_json_option, progress_bars, write_json
+from clip_client.cli.quarantine import outcomes_json, print_failures, quarantined, size_of
+from clip_client.dedup.store.journal import IN_QUARANTINE, JournalEntry
+from clip_client.dedup.text import counted, human_bytes
+
+if TYPE_CHECKING:
+    from clip_client.dedup.actions.apply import Outcome
+    from clip_client.dedup.store.choices import Choice
+
+_EMPTY: Final = "there is nothing in the quarantine to restore"
+_UNKNOWN: Final = "Nothing in the quarantine came from this path; see clip-client undo --list."
+_NO_SUSPECT: Final = "for each photo in the quarantine, a photo is left that is proved to show the same"
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's options."""
+    parser = commands.add_parser(
+        "undo",
+        usage="%(prog)s [options] [PATH ...]",
+        help="restore the photos that dedup --apply moved",
+        description="Move photos from the quarantine back to their old places, with their old times. Without a PATH or "
+        "--run, restore all of them.",
+    )
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="restore only the photo that was at this path")
+    parser.add_argument(
+        "--run",
+        dest="of_run",
+        metavar="RUN",
+        help="take back only the moves and decisions of one run; --list shows the runs",
+    )
+    parser.add_argument(
+        "--suspects",
+        action="store_true",
+        help="restore only the photos for which no remaining photo is proved to show the same; an earlier version may "
+        "have moved such photos",
+    )
+    parser.add_argument(
+        "--list",
+        "--dry-run",
+        action="store_true",
+        help="only list the photos in the quarantine and the decisions of runs",
+    )
+    add_json_option(parser, "the result")
+    add_store_option(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Restore photos, and print failures."""
+    from clip_client.dedup.actions.apply import Outcome
+    from clip_client.dedup.actions.chosen_runs import declared_by, take_back
+    from clip_client.dedup.actions.purge import suspects
+    from clip_client.dedup.compare.proofs import prove_again
+    from clip_client.dedup.store.store import store_option
+
+    paths = [os.path.abspath(os.path.expanduser(path)) for path in arguments.paths]
+    if arguments.suspects and paths:
+        raise CommandMisused("--suspects chooses the photos itself; leave out the PATH")
+    of_run = arguments.of_run
+    with opened_store(arguments.store) as store:
+        declared = [] if arguments.suspects else declared_by(store, of_run)
+        entries = store.journal.entries(IN_QUARANTINE, run=of_run) if declared else quarantined(store.journal, of_run)
+        only = None
+        if arguments.suspects:
+            with progress_bars() as show:
+                entries = suspects(store.journal, prove=prove_again, run=of_run, on_progress=show)
+            only = {entry.id for entry in entries}
+            if not (entries or arguments.json):
+                print(_NO_SUSPECT)
+                return 0
+        if arguments.list:
+            if paths:
+                entries = [one for one in entries if not set(paths).isdisjoint(file.original for file in one.files)]
+                declared = [one for one in declared if not set(paths).isdisjoint(photo.path for photo in one.photos)]
+            if not write_json(arguments.json, _as_json(entries, declared)):
+                _print_list(entries, declared, store_option(store.journal.directory))
+            return 0
+        # Look before undo: a companion is restored with its photo, and the outcome names only the photo.
+        unknown = tuple(
+            Outcome(path=path, done=False, message=_UNKNOWN)
+            for path in paths
+            if not store.journal.entries(IN_QUARANTINE, run=of_run, original=path)
+        )
+        taken_back = take_back(store, run=of_run, paths=paths or None, only=only)
+    outcomes = taken_back.outcomes + unknown
+    if not write_json(arguments.json, outcomes_json(outcomes)):
+        if outcomes:
+            print(f"{counted(sum(outcome.done for outcome in outcomes), 'photo')} restored")
+        if taken_back.decisions:
+            print(f"{counted(taken_back.decisions, 'decision')} taken back")
+        elif not outcomes:
+            print(_EMPTY)
+    _print_what_stays(outcomes)
+    return 0 if print_failures(outcomes) == 0 else 1
+
+
+def _as_json(entries: Sequence[JournalEntry], declared: Sequence[Choice]) -> dict[str, Any]:
+    from clip_client.dedup.actions.quarantine import why_out_of_reach
+
+    listed = [
+        {
+            "run": entry.run,
+            "path": entry.files[0].original,
+            "kept": entry.kept,
+            "size_bytes": size_of([entry]),
+            "out_of_reach": why_out_of_reach(entry) or None,
+        }
+        for entry in entries
+    ]
+    decisions = [{"run": one.run, "what": one.what, "paths": [photo.path for photo in one.photos]} for one in declared]
+    return {"entries": listed, "decisions": decisions}
+
+
+def _print_list(entries: Sequence[JournalEntry], declared: Sequence[Choice], where: str) -> None:
+    from clip_client.dedup.actions.quarantine import why_out_of_reach
+
+    by_run: dict[str, list[JournalEntry]] = {}
+    for entry in entries:
+        by_run.setdefault(entry.run, []).append(entry)
+    for name, of_run in by_run.items():
+        moved = f"{counted(len(of_run), 'photo')}, {human_bytes(size_of(of_run))}"
+        print(f"{name}  {moved}; restore with: clip-client undo --run {name}{where}")
+    if entries:
+        print()
+    for entry in entries:
+        reach = f"  out of reach: {printable(why)}" if (why := why_out_of_reach(entry)) else ""
+        print(f"{entry.run}  {printable(entry.files[0].original)}  kept: {printable(entry.kept)}{reach}")
+    for choice in declared:
+        print(f"{choice.run}  {choice.what}: {', '.join(printable(photo.path) for photo in choice.photos)}")
+    if not entries and not declared:
+        print(_EMPTY)
+
+
+def _print_what_stays(outcomes: Sequence[Outcome]) -> None:
+    """Print on standard error the sidecars that stay although their photos are restored."""
+    from clip_client.dedup.actions.apply import RESTORED
+
+    for outcome in outcomes:
+        if outcome.done and outcome.message != RESTORED:
+            print(f"{printable(outcome.path)}: {printable(outcome.message)}", file=sys.stderr)

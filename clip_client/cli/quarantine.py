@@ -1,0 +1,41 @@
+"""What ``dedup --apply``, ``undo`` and ``purge`` share: what is in the quarantine, and what was done with it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from clip_client._files import printable
+from clip_client.cli.errors import CommandFailed
+from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, JournalEntry
+
+if TYPE_CHECKING:
+    from clip_client.dedup.actions.apply import Outcome
+
+
+def quarantined(journal: Journal, run: str | None) -> list[JournalEntry]:
+    """Return the entries in the quarantine, of ``run`` or of all runs. Raises CommandFailed if ``run`` has none."""
+    entries = journal.entries(IN_QUARANTINE, run=run)
+    if not entries and run is not None:
+        raise CommandFailed(f"no run {run!r} has photos in the quarantine; clip-client undo --list shows the runs")
+    return entries
+
+
+def size_of(entries: Iterable[JournalEntry]) -> int:
+    """Return the size of photos and their companions, which two photos may share."""
+    return sum({file.quarantined: file.size_bytes for entry in entries for file in entry.files}.values())
+
+
+def outcomes_json(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Return the number of successes, and the failures, as ``--json`` writes them."""
+    failed = [{"path": outcome.path, "message": outcome.message} for outcome in outcomes if not outcome.done]
+    return {"done": len(outcomes) - len(failed), "failed": failed}
+
+
+def print_failures(outcomes: tuple[Outcome, ...]) -> int:
+    """Print the failures and their reasons on standard error; return their number."""
+    failures = [outcome for outcome in outcomes if not outcome.done]
+    for outcome in failures:
+        print(f"not done: {printable(outcome.path)}: {printable(outcome.message)}", file=sys.stderr)
+    return len(failures)

@@ -1,0 +1,146 @@
+"""The rows of embedded images: reads each image, sends it to the servers, and says what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from clip_client._errors import ImageError, VectorsError
+from clip_client._pipeline.images import too_large
+from clip_client._storage.vector_file import vector_row
+from clip_client.dedup.features.image_features import BYTES_ONLY, ModelInput, extract_features
+from clip_client.dedup.features.preview import picture_file
+from clip_client.dedup.files.file_types import is_raw
+from clip_client.distributed.cluster import DistributedError
+from preprocess_ensemble.errors import first_line
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from clip_client._client import ClipClient
+    from clip_client._config import ClientConfig
+    from clip_client._storage.vector_file import FileModel, FileVersion
+    from clip_client.distributed.sources import SourceImage
+
+_THREADS: Final = 16
+"""Threads that read images and extract features. There are more threads than cores, because most of them wait for a
+disk or a bucket."""
+_AHEAD: Final = 32
+"""Images of one partition that are read before the client takes them."""
+_NOTHING: Final = np.empty(0, "S16")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Read:
+    """One image that was read: the bytes for the client, or a failure."""
+
+    index: int
+    file: FileVersion
+    payload: bytes = b""
+    failure: ImageError | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """Hash and features, if they were requested."""
+    is_lost: bool = False
+    """True if the place of the file could not be reached; False if the file is missing or may not be read."""
+
+
+async def embed_images(
+    images: Iterable[SourceImage],
+    clip: ClipClient,
+    config: ClientConfig,
+    model: FileModel,
+    features: bool,
+    finished: NDArray[np.bytes_] = _NOTHING,
+) -> AsyncGenerator[tuple[int, Mapping[str, Any]], None]:
+    """Yield the index and the row of each image, in any order. Images whose keys are in ``finished`` are skipped.
+
+    A row has the columns of :func:`.embedded_rows.embedded_schema`. Raises the errors of ``embed_stream`` and
+    ``images``, VectorsError if the servers have another ``model``, and DistributedError if all images are unreachable.
+    """
+    served = await clip.model()
+    if served.vector_id != model.vector_id:
+        raise VectorsError(f"the servers now serve {served.vector_id}, and the job has vectors of {model.vector_id}")
+    read = partial(_read, most_bytes=config.max_image_bytes, features=features, model=ModelInput.of(served))
+    sent: list[_Read] = []
+    failed: list[_Read] = []
+
+    async def payloads() -> AsyncGenerator[bytes, None]:
+        async with aclosing(_read_ahead(read, images, finished)) as ahead:
+            async for image in ahead:
+                if image.failure is None:
+                    sent.append(replace(image, payload=b""))
+                    yield image.payload
+                else:
+                    failed.append(image)
+
+    async with aclosing(clip.embed_stream(payloads(), ordered=False)) as items:
+        async for item in items:
+            image = sent[item.index]
+            yield image.index, {**vector_row(image.file, item.vector, item.error), **image.columns}
+    if not sent and failed and all(image.is_lost for image in failed):
+        first = str(failed[0].failure).rstrip(".")
+        raise DistributedError(f"not one of its {len(failed):,} images could be read; the first: {first}")
+    for image in failed:
+        yield image.index, {**vector_row(image.file, failure=image.failure), **image.columns}
+
+
+async def _read_ahead(
+    read: Callable[[int, SourceImage], _Read], images: Iterable[SourceImage], finished: NDArray[np.bytes_]
+) -> AsyncGenerator[_Read, None]:
+    """Read images in threads, a few ahead. Reading waits when the client cannot send more."""
+    pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="clip_client reader")
+    in_thread = partial(asyncio.get_running_loop().run_in_executor, pool)
+    ahead: deque[asyncio.Future[_Read]] = deque()
+    numbered = enumerate(images)
+    try:
+        # Also this reads, if the images are in a tar or a Parquet file.
+        while (following := await in_thread(next, numbered, None)) is not None:
+            index, image = following
+            at = int(np.searchsorted(finished, np.bytes_(image.file.key)))
+            if at == len(finished) or finished[at] != np.bytes_(image.file.key):
+                ahead.append(in_thread(read, index, image))
+            if len(ahead) == _AHEAD:
+                yield await ahead.popleft()
+        while ahead:
+            yield await ahead.popleft()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _read(index: int, image: SourceImage, *, most_bytes: int, features: bool, model: ModelInput | None) -> _Read:
+    file = image.file
+    try:
+        if file.size_bytes is not None and file.size_bytes > most_bytes:
+            raise too_large(file.size_bytes, most_bytes)
+        data, mtime_ns = image.read()
+        if file.size_bytes is not None:
+            # This machine may have another file under the path that the driver has examined.
+            file = replace(file, size_bytes=len(data), mtime_ns=mtime_ns or file.mtime_ns)
+        if not data:
+            raise ImageError("The file is empty.", code="EMPTY")
+    except ImageError as error:
+        return _Read(index=index, file=file, failure=error)
+    except Exception as error:  # object stores and their libraries raise many kinds of errors
+        # If the driver has seen a file and a worker does not find it, the file is on a disk that the worker lacks.
+        is_gone = isinstance(error, FileNotFoundError) and file.size_bytes is None
+        is_lost = not (is_gone or isinstance(error, PermissionError | IsADirectoryError))
+        reason = (isinstance(error, OSError) and error.strerror) or first_line(error)
+        failure = ImageError(f"The file cannot be read: {reason}.", code="UNREADABLE", source=file.path)
+        return _Read(index=index, file=file, failure=failure, is_lost=is_lost)
+    if not features:
+        return _Read(index=index, file=file, payload=data)
+    found, payload = extract_features(data, model, is_raw=is_raw(file.path))
+    columns = {"sha256": hashlib.sha256(data).digest(), **found.to_row()}
+    if found.code == BYTES_ONLY:
+        failure = ImageError(found.message, code=BYTES_ONLY)
+        return _Read(index=index, file=file, failure=failure, columns=columns)
+    return _Read(index=index, file=file, payload=payload or picture_file(file.path, data), columns=columns)

@@ -1,0 +1,151 @@
+"""The options of ``clip-serve`` as one record, and the arguments that tritonserver gets from them."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from preprocess_ensemble.contract import DEFAULT_NAME, SERVER_ID, ModelNames
+from preprocess_ensemble.model_repository.location import model_names
+
+if TYPE_CHECKING:
+    from clip_client.serving.tls import ServerTls
+    from preprocess_ensemble.contract import Precision
+
+_ADMIN_KEY: Final = "clip-admin"
+_ADMIN_PROTOCOLS: Final = "model-repository,shared-memory,trace,logging"
+"""Protocols that change the server or reach into its machine. What a client needs stays open."""
+
+CONNECTION_AGE_S: Final = 30
+"""After this time gRPC asks a client to open a new connection, and answers what is in flight on the old one. So the
+clients of a server that is being replaced all reach the new one."""
+
+_EXIT_S: Final = 5
+"""Triton's own time limit for running requests once it is told to stop. By then the supervisor has waited for them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeConfig:
+    """What to serve, where, and how to watch it. ``clip-serve --help`` explains the options; times are in seconds."""
+
+    repository: Path
+    only: tuple[str, ...] = ()
+    """Names of the exported models to serve; empty for all."""
+    model: str | None = None
+    pretrained: str | None = None
+    host: str = "127.0.0.1"
+    grpc_port: int = 8001
+    http_port: int | None = None
+    """None: no HTTP. Triton's HTTP has neither TLS nor limits, and single requests have crashed it."""
+    http_host: str = "127.0.0.1"
+    """Independent of ``host``, for the same reasons."""
+    metrics_port: int = 8002
+    health_port: int | None = None
+    tls: ServerTls | None = None
+    compute_precision: Precision | None = None
+    """None leaves it to the environment and the model's configuration."""
+    open_statistics: bool = False
+    log_file: Path | None = None
+    log_json: bool = False
+    canary_interval_s: float = 3.0
+    """Pause between two canaries: one image more in three seconds."""
+    canary_timeout_s: float = 5.0
+    """After this time without an answer the server counts as overloaded or frozen. A hang shows within the pause, this
+    time and 4 s."""
+    frozen_after_s: float = 20.0
+    """A server that finishes no request and does not compute for this long is restarted. Two canaries with their pauses
+    take 16 s, so one late answer is no reason."""
+    start_timeout_s: float = 600.0
+    triton_metrics_port: int = 0
+    """Where a tritonserver has its metrics, on loopback; clip-serve hands them on at ``metrics_port``. Two servers are
+    there while one replaces the other."""
+    extra: tuple[str, ...] = ()
+    """More arguments for tritonserver."""
+    admin_secret: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
+    """Value of the header that Triton requires for ``_ADMIN_PROTOCOLS``. clip-serve itself does not use them."""
+
+    @property
+    def names(self) -> list[ModelNames]:
+        """The exported models to serve; the default one if the repository has none yet."""
+        return list(map(ModelNames, self.only or model_names(self.repository) or [DEFAULT_NAME]))
+
+    @property
+    def client_host(self) -> str:
+        """The host name under which this machine reaches the server."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return f"[{host}]" if ":" in host else host
+
+    @property
+    def families(self) -> list[str]:
+        """The addresses to listen on: ``host``, and behind it the other wildcard if it is one and IPv6 works here.
+
+        gRPC listens on both families for either wildcard.
+        """
+        other = {"0.0.0.0": "::", "::": "0.0.0.0"}.get(self.host)
+        return [self.host, other] if other and _has_ipv6() else [self.host]
+
+    @property
+    def grpc_url(self) -> str:
+        """The server's address for a client on this machine."""
+        return f"{'grpc' if self.tls is None else 'grpcs'}://{self.client_host}:{self.grpc_port}"
+
+    @property
+    def addresses(self) -> dict[str, tuple[str, int]]:
+        """The ports to open: the first part of the option's name -> host and port."""
+        ports = {"grpc": self.grpc_port, "metrics": self.metrics_port, "health": self.health_port}
+        addresses = {name: (self.host, port) for name, port in ports.items() if port is not None}
+        return addresses | ({} if self.http_port is None else {"http": (self.http_host, self.http_port)})
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Arguments for tritonserver."""
+        protocols = _ADMIN_PROTOCOLS if self.open_statistics else f"{_ADMIN_PROTOCOLS},statistics"
+        admin = f"{protocols}:{_ADMIN_KEY}={self.admin_secret}"
+        http = ["--allow-http=false"]
+        if self.http_port is not None:
+            address = _libevent_address(self.http_host)
+            http = [f"--http-address={address}", f"--http-port={self.http_port}", f"--http-restricted-api={admin}"]
+        return (
+            f"--id={SERVER_ID}{','.join(names.name for names in self.names)}",
+            f"--model-repository={self.repository}",
+            "--model-control-mode=explicit",
+            # An ensemble brings the models that it consists of.
+            *(f"--load-model={one}" for one in (self._ensembles if self.only else "*")),
+            # The configurations are complete. Otherwise Triton starts an additional process for each model to ask for
+            # the rest, and every load takes more than a second longer.
+            "--disable-auto-complete-config",
+            f"--grpc-address={f'[{self.host}]' if ':' in self.host else self.host}",
+            "--metrics-address=127.0.0.1",
+            f"--grpc-port={self.grpc_port}",
+            f"--metrics-port={self.triton_metrics_port}",
+            "--reuse-grpc-port=true",
+            f"--grpc-max-connection-age={1000 * CONNECTION_AGE_S}",
+            f"--grpc-restricted-protocol={admin}",
+            *http,
+            f"--exit-timeout-secs={_EXIT_S}",
+            # Quantiles of the latency; without them Triton reports only sums, which give a mean.
+            "--metrics-config=summary_latencies=true",
+            *(self.tls.arguments if self.tls is not None else ()),
+            *self.extra,
+        )
+
+    @property
+    def _ensembles(self) -> list[str]:
+        both = [one for names in self.names for one in (names.image, names.text)]
+        return [one for one in both if (self.repository / one).is_dir()]
+
+
+def _has_ipv6() -> bool:
+    """As gRPC finds out."""
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+def _libevent_address(host: str) -> str:
+    return f"ipv6:{host}" if ":" in host else host

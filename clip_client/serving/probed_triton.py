@@ -1,0 +1,335 @@
+"""How the supervisor acts on a real tritonserver: start it, probe it, count its requests, check its shared memory.
+
+A probe embeds the canaries of each model: a small image and, if it has a text tower, a text, whose vectors were
+computed when the model was exported. A server that returns another vector, or none, does not work, whatever its own
+health endpoints say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import socket
+import urllib.request
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from clip_client._config import ClientConfig
+from clip_client._errors import ClipError, DeadlineExceeded, ModelNotReady, Overloaded, Unavailable
+from clip_client._health import Step, health_steps
+from clip_client.serving.activity import COMPUTES
+from clip_client.serving.port_handover import CANARY_DSCP, PortHandover
+from clip_client.serving.triton_process import TritonProcess
+from preprocess_ensemble.contract import DEFAULT_NAMES, ModelNames
+from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.imaging.transform import PreprocessConfig
+from preprocess_ensemble.tritonserver.cleanup import free_bytes, region_prefix
+from preprocess_ensemble.tritonserver.process_group import connections, listening_addresses, listens, shares_port
+
+if TYPE_CHECKING:
+    from clip_client._model import ModelInfo
+    from clip_client._transports.base import Transport
+    from clip_client.serving.config import ServeConfig
+
+_SMALL_IMAGE: Final = 64 * 2**10
+"""Bytes of an encoded image; the thumbnails that clip_client sends have 10 to 25 KB."""
+
+_METRICS_TIMEOUT_S: Final = 2.0
+_PENDING: Final = "nv_inference_pending_request_count{"
+_ENDED: Final = ("nv_inference_request_success{", "nv_inference_request_failure{")
+"""Triton's counters of requests; a step of an ensemble is a request to its model."""
+
+
+_QUIET_S: Final = 0.3
+"""How long a server without requests in flight has to be idle."""
+_TICK_S: Final = 0.01
+"""Resolution of processor time."""
+
+
+class ProbeOutcome(Enum):
+    """What a probe found."""
+
+    OK = "ok"
+    SHORT = "short"
+    SLOW = "slow"
+    BROKEN = "broken"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """Result of the canaries: the outcome and, unless it is OK, the step that failed and one sentence about it."""
+
+    outcome: ProbeOutcome
+    step: Step = Step.CANARY
+    message: str = ""
+    model_id: str = ""
+    """Of the model, or of several, with commas between them."""
+
+
+@dataclass(kw_only=True)
+class _ServedModel:
+    """One of the models of the repository."""
+
+    names: ModelNames
+    transport: Transport
+    info: ModelInfo | None = None
+    """Once the server has told."""
+
+
+class ProbedTriton:
+    """A ``tritonserver`` process with the connection that probes it. Close it with :meth:`aclose`."""
+
+    def __init__(self, config: ServeConfig) -> None:
+        self._config = config
+        self._models: list[_ServedModel] = []
+        self._full_batch_fits = False
+        self._process: TritonProcess | None = None
+        self._is_candidate = False
+        """Whether another server has the port until this one has been checked."""
+        self._began_beside = False
+        """Whether another server may listen there, too."""
+        self._probed_ensemble = DEFAULT_NAMES.image
+        """The one that the last canary was sent to."""
+
+    async def start(self, *, beside: bool = False) -> TritonProcess:
+        """Start the process, ``beside`` one that has the port. Raises ReportedError and OSError."""
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        self._config = replace(self._config, triton_metrics_port=port)
+        self._is_candidate = self._began_beside = beside
+        await self.reconnect()
+        self._process = await TritonProcess.start(self._config)
+        return self._process
+
+    def successor(self) -> ProbedTriton:
+        """Return what starts a server that is to replace this one."""
+        return ProbedTriton(self._config)
+
+    def hand_over(self) -> PortHandover:
+        """Return what gives the port to a successor. Raises ReportedError if that is not possible."""
+        assert self._process is not None
+        if self._config.http_port is not None:
+            raise ReportedError("--http-port is open, whose connections cannot be handed over")
+        port = self._config.grpc_port
+        return PortHandover(listening_addresses(self._process.pid, port) or [], port)
+
+    async def take_over(self) -> None:
+        """Have the port, as the only server that new connections reach."""
+        self._is_candidate = False
+        await self.reconnect()
+
+    async def no_connections(self) -> None:
+        """Return when the server has no connection of a client."""
+        assert self._process is not None
+        await self._close_transports()
+        while connections(self._process.pid, self._config.grpc_port):  # noqa: ASYNC110 - the kernel tells no one
+            await asyncio.sleep(_QUIET_S)
+
+    @property
+    def metrics_url(self) -> str:
+        """Where Triton's metrics are for a program on this machine."""
+        return f"http://127.0.0.1:{self._config.triton_metrics_port}/metrics"
+
+    async def reconnect(self) -> None:
+        """Trust the certificate that the server is about to read. Raises ReportedError if it cannot be used."""
+        # Imported here: gRPC takes most of the time that `clip-serve --help` would need.
+        from clip_client._transports.grpc import transport_factory
+
+        config = ClientConfig(urls=(self._config.grpc_url,))
+        if (tls := self._config.tls) is not None:
+            name = tls.check()
+            certificate, key = tls.canary_files or (None, None)
+            config = replace(
+                config, ca_certificate=tls.certificate, server_name=name, client_certificate=certificate, client_key=key
+            )
+        await self._close_transports()
+        self._full_batch_fits = False
+        # Not a ClipClient, which would retry, and wait while it limits itself.
+        for names in self._config.names:
+            named = replace(config, model=names.name)
+            marks = [("grpc.dscp", CANARY_DSCP)] if self._is_candidate else []
+            transport = transport_factory(named, *marks)(named.endpoints[0], None)
+            self._models.append(_ServedModel(names=names, transport=transport))
+
+    async def probe(self) -> Probe:
+        """Embed each canary once, with one request, and ask whether all models are ready.
+
+        Since release 25.12 a model whose process has ended is not ready. Only the first probe of a server also asks for
+        its models.
+        """
+        for served in self._models:
+            if (failed := await self._probe_model(served)) is not None:
+                if len(self._models) > 1:
+                    failed = replace(failed, message=f"Model {served.names.name}: {failed.message}")
+                return failed
+        models = [served.info for served in self._models if served.info is not None]
+        ids = ", ".join(model.id for model in models)
+        if shortage := await self._shortage(self._models[0].transport, models[0]):
+            return Probe(outcome=ProbeOutcome.SHORT, step=Step.SHARED_MEMORY, message=shortage, model_id=ids)
+        return Probe(outcome=ProbeOutcome.OK, model_id=ids)
+
+    async def _probe_model(self, served: _ServedModel) -> Probe | None:
+        """Return what is wrong with a model, or None."""
+        if served.info is None and (problem := await self._no_server()) is not None:
+            return problem
+        steps = [Step.CANARY, Step.TEXT_CANARY, Step.READY]
+        if served.info is None:
+            steps.insert(0, Step.HANDSHAKE)
+        self._probed_ensemble = served.names.image
+        limit_s = self._config.canary_timeout_s
+        findings = health_steps(served.transport, steps, limit_s=lambda: limit_s, model=served.info)
+        async with contextlib.aclosing(findings):
+            async for found in findings:
+                if found.error is not None:
+                    return await self._failed(found.step, found.error)
+                if found.step is Step.HANDSHAKE:
+                    if self._old_server_answered():
+                        message = "The old server answered in its place."
+                        return Probe(outcome=ProbeOutcome.BROKEN, step=found.step, message=message)
+                    served.info = found.model
+                if found.step is Step.CANARY and found.model is not None and found.model.text is not None:
+                    self._probed_ensemble = served.names.text
+        return None
+
+    async def _no_server(self) -> Probe | None:
+        """Return why the server that was started cannot be asked; None if it can."""
+        # Not with gRPC, which retries at growing intervals while the port is closed.
+        if not await self._can_connect():
+            return self._no_connection()
+        process, port = self._process, self._config.grpc_port
+        if process is not None and not listens(process.pid, port):
+            return self._no_connection() if self._is_candidate else self._port_taken()
+        if process is not None and not self._began_beside and shares_port(process.pid, port):
+            return self._port_taken()
+        return None
+
+    def _old_server_answered(self) -> bool:
+        process = self._process
+        return process is not None and self._is_candidate and not connections(process.pid, self._config.grpc_port)
+
+    async def _failed(self, step: Step, error: ClipError) -> Probe:
+        """Return what an error of a step means."""
+        match error:
+            case DeadlineExceeded() | Overloaded():
+                return Probe(outcome=ProbeOutcome.SLOW, step=step, message=error.message)
+            case Unavailable():
+                if not await self._can_connect():
+                    return self._no_connection()
+                # The error says what a client can do about it; the supervisor is doing that.
+                message = "The process of a model has ended or hangs."
+            case ModelNotReady() if step is not Step.HANDSHAKE:
+                message = "A model is not ready any more: its process has ended."
+            case _:
+                message = error.message
+        return Probe(outcome=ProbeOutcome.BROKEN, step=step, message=message)
+
+    async def progress(self) -> float | None:
+        """Return how many requests for embeddings the server has finished, or None if it does not report that.
+
+        Only those of the tower whose canary was sent last: the others may work while this one hangs. Only those of an
+        ensemble: the preprocessor alone answers clients' handshakes.
+        """
+        counts = await self._counts(f'nv_inference_request_success{{model="{self._probed_ensemble}"')
+        return None if counts is None else counts[0]
+
+    async def load(self) -> tuple[float, float] | None:
+        """Return how many requests wait for a model and how many have ended; None if the server does not say."""
+        counts = await self._counts(_PENDING, *_ENDED)
+        return None if counts is None else (counts[0], sum(counts[1:]))
+
+    async def answer_all(self) -> None:
+        """Return when the server has no request in flight.
+
+        Triton counts requests that wait for a model, but not those that a model is computing. So the server also has to
+        be idle for a moment, and then to answer a canary, which waits for the batches before it.
+        """
+        assert self._process is not None
+        before: tuple[float, float] | None = None
+        computed_s = self._process.computed_s()
+        while True:
+            await asyncio.sleep(_QUIET_S)
+            load, was_s, computed_s = await self.load(), computed_s, self._process.computed_s()
+            waits = load is not None and load[0] > 0
+            idle = not waits and load == before and computed_s - was_s <= COMPUTES * _QUIET_S + _TICK_S
+            if idle and (await self.probe()).outcome is not ProbeOutcome.SLOW:
+                return
+            before = load
+
+    async def _counts(self, *metrics: str) -> list[float] | None:
+        return await asyncio.to_thread(read_metrics, self.metrics_url, metrics)
+
+    async def aclose(self) -> None:
+        """Close the canary's connection. The supervisor stops the process."""
+        await self._close_transports()
+
+    async def _close_transports(self) -> None:
+        while self._models:
+            await self._models.pop().transport.close()
+
+    async def _shortage(self, transport: Transport, model: ModelInfo) -> str:
+        """Return one sentence if shared memory is too small for a full batch of small images, else an empty text.
+
+        The estimate is a little high, so if the memory seems too small, a full batch decides. It is tried until it
+        succeeds once: Triton never makes its regions of shared memory smaller.
+        """
+        if self._full_batch_fits:
+            return ""
+        height, width = PreprocessConfig.from_mapping(model.preprocess).size
+        pixels = height * width * 3
+        # Half as much again for gaps between blocks, and the encoder's copy of the pixels.
+        needed = model.max_batch_size * ((_SMALL_IMAGE + pixels) * 3 // 2 + pixels)
+        assert self._process is not None
+        try:
+            free = free_bytes(region_prefix(self._process.pid))
+        except ProcessLookupError:
+            return ""  # it has just ended, which the supervisor notices by itself
+        if free >= needed:
+            return ""
+        # Decoders skip what follows the end of a PNG.
+        batch = [model.canary_image.ljust(_SMALL_IMAGE)] * model.max_batch_size
+        try:
+            await transport.infer(batch, request_id=uuid.uuid4().hex, timeout_s=self._config.canary_timeout_s)
+        except (DeadlineExceeded, Overloaded, Unavailable):
+            return ""  # it is busy or has ended; this says nothing about memory
+        except ClipError:
+            return (
+                f"A full batch of small images needs {needed >> 20} MiB of shared memory and this server can have "
+                f"{free >> 20} MiB: make /dev/shm larger (docker run --shm-size=1g), or remove what else is in it."
+            )
+        self._full_batch_fits = True
+        return ""
+
+    def _port_taken(self) -> Probe:
+        message = (
+            f"Another program has opened port {self._config.grpc_port}: stop it, or choose another port with "
+            "--grpc-port."
+        )
+        return Probe(outcome=ProbeOutcome.BROKEN, step=Step.CONNECT, message=message)
+
+    def _no_connection(self) -> Probe:
+        message = f"No server listens at {self._config.grpc_url} yet."
+        return Probe(outcome=ProbeOutcome.SLOW, step=Step.CONNECT, message=message)
+
+    async def _can_connect(self) -> bool:
+        try:
+            connecting = asyncio.open_connection(self._config.client_host.strip("[]"), self._config.grpc_port)
+            _, writer = await asyncio.wait_for(connecting, self._config.canary_timeout_s)
+        except (TimeoutError, OSError):
+            return False
+        writer.close()
+        return True
+
+
+def read_metrics(url: str, names: Sequence[str]) -> list[float] | None:
+    """Return for each of ``names`` the sum of the metrics that begin with it, or None if Triton does not answer."""
+    try:
+        with urllib.request.urlopen(url, timeout=_METRICS_TIMEOUT_S) as response:
+            lines = response.read().decode().splitlines()
+        return [sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name)) for name in names]
+    except (OSError, http.client.HTTPException, ValueError):
+        # The server may end, or be killed, in the middle of the answer.
+        return None

@@ -1,0 +1,386 @@
+"""Keeps one Triton serving: sends it a canary, an image with a known vector, and restarts it if that fails.
+
+Triton's own health endpoints may still say "ready" after a model's process has died: the server's in every release, a
+model's before release 25.12. So a probe also embeds the canary. Its outcome decides what the supervisor does::
+
+    ProbeOutcome  meaning                                         action
+    OK            the canary has the right vector                 none
+    SHORT         so it has, but a full batch has no memory       none: "degraded"
+    SLOW          no answer in time, or rejected because of load  none while the server finishes requests or computes;
+                                                                  otherwise "stuck", and a restart after a while
+    BROKEN        an error: dead stub, model not ready, wrong     restart at once
+                  vector
+
+A server process that has ended is restarted as well. Only starts that fail make the pauses between them grow. A server
+that has answered its canary is restarted without a pause, however often it ends: its model works, so a request has
+ended it, and a pause would only add to the outage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from clip_client._health import Step
+from clip_client.serving.activity import Activity
+from clip_client.serving.config import CONNECTION_AGE_S
+from clip_client.serving.health_endpoint import HEALTHY, Status
+from clip_client.serving.probed_triton import Probe, ProbedTriton, ProbeOutcome
+from clip_client.serving.triton_process import TritonProcess, race
+from preprocess_ensemble.errors import ReportedError
+
+if TYPE_CHECKING:
+    from clip_client.serving.config import ServeConfig
+    from clip_client.serving.port_handover import PortHandover
+
+logger = logging.getLogger(__name__)
+logger.setLevel(logging.INFO)
+
+_FIRST_PAUSE_S: Final = 1.0
+_LONGEST_PAUSE_S: Final = 60.0
+"""After a start that failed; each pause is twice as long as the one before."""
+
+_BUSY_FACTOR: Final = 15
+"""How many times ``frozen_after_s`` a server may compute without finishing a request. A full batch of a large model on
+a busy machine takes minutes, but a defect that spins must end, too."""
+
+DRAIN_S: Final = 30.0
+"""How long to wait for running requests when the server is stopped on purpose."""
+UNLOAD_S: Final = 10.0
+"""How long Triton may take to end after that: five seconds for batches that are being computed, and time to unload."""
+
+_START_POLL_S: Final = 0.2
+_SAY_LOADING_EVERY_S: Final = 10.0
+_MAX_WRONG_AT_START: Final = 3
+
+_MAY_HAVE_REQUESTS: Final = HEALTHY | {Status.DEGRADED, Status.STUCK}
+"""A server is drained only in these states. One that is loading its models would use up the whole time limit, and one
+whose model has died answers nothing."""
+
+
+class _CrashedAtStart(ReportedError):
+    """A defect ended the server while it started."""
+
+    by_request = False
+    """Whether a request ended it: the model was loaded, and had worked before."""
+
+
+class Supervisor:
+    """Runs the server until it is told to stop. One object serves one :meth:`run`; create it inside its event loop."""
+
+    def __init__(self, triton: ProbedTriton, config: ServeConfig) -> None:
+        self._triton = triton
+        self._config = config
+        # The event loop's own clock, so that timers and limits never disagree.
+        self._now = asyncio.get_running_loop().time
+        # What was asked for, or has happened to the server.
+        self._stop_requested = asyncio.Event()
+        self._kill_requested = asyncio.Event()
+        self._reload_requested = asyncio.Event()
+        self._stub_ended = asyncio.Event()
+        # What is reported.
+        self._status = Status.STARTING
+        self._finding = Probe(outcome=ProbeOutcome.BROKEN, step=Step.START, message="the server is starting")
+        self._model_id = ""
+        self._restarts = 0
+        # What decides about restarts.
+        self._process: TritonProcess | None = None
+        self._model_works = False
+        self._activity = Activity(self._now)
+        self._replaced: TritonProcess | None = None
+        self._retiring: asyncio.Task[None] | None = None
+        """The end of the server that has been replaced."""
+
+    def stop(self) -> None:
+        """Drain the server and end. A second call ends the draining."""
+        if self._stop_requested.is_set():
+            self._kill_requested.set()
+        self._stop_requested.set()
+
+    def reload(self) -> None:
+        """Load the present contents of the repository, check them, and switch; if that fails, go on as before."""
+        self._reload_requested.set()
+
+    @property
+    def metrics_url(self) -> str:
+        """Where the metrics of the server are that has the port."""
+        return self._triton.metrics_url
+
+    def report(self) -> tuple[bool, Mapping[str, Any]]:
+        """Return whether images are being embedded, and the latest findings. An overloaded server still embeds."""
+        found = {"status": self._status.value, "model": self._model_id, "restarts": self._restarts}
+        if self._finding.outcome is not ProbeOutcome.OK:
+            found |= {"step": self._finding.step.value, "message": self._finding.message}
+        return self._status in HEALTHY and not self._stop_requested.is_set(), found
+
+    async def run(self, on_ready: Callable[[Probe], None]) -> None:
+        """Start the server, call ``on_ready`` once when it is ready, and keep it serving until :meth:`stop`.
+
+        Raises ``ReportedError`` if the first start fails, or, if that one crashed, the second. Later starts are retried
+        without limit.
+        """
+        try:
+            try:
+                await self._start()
+            except _CrashedAtStart as crash:
+                if self._stop_requested.is_set():
+                    return
+                # One of hundreds of starts of tritonserver (24.10) has aborted without a word; the next one worked.
+                logger.error("%s; trying once more", crash)
+                await self._start()
+            if not self._stop_requested.is_set():
+                on_ready(self._finding)
+            while not self._stop_requested.is_set():
+                await self._watch_once()
+        finally:
+            drain_s = DRAIN_S if self._status in _MAY_HAVE_REQUESTS else 0
+            self._status = Status.STOPPING
+            await asyncio.gather(self._stop_process(drain_s=drain_s), *filter(None, [self._retiring]))
+            await self._triton.aclose()
+
+    async def _start(self) -> None:
+        """Start a process and wait until its canary is right. Returns early if a stop is requested."""
+        if self._reload_requested.is_set():
+            self._reload_requested.clear()  # this start reads the repository, which may have another model
+            self._model_works = False
+        self._stub_ended.clear()  # a stub that ended with the previous server must not interrupt the canary of this one
+        self._process = process = await self._triton.start()
+        self._activity.reset(process)
+        probe = await self._first_right_canary(process, lambda: self._send_canary(process))
+        if probe is not None:
+            self._model_works = True
+            self._accept(process, probe)
+
+    def _accept(self, process: TritonProcess, probe: Probe) -> None:
+        """Watch a server that has answered its canary right; the stubs of one that is replaced end on purpose."""
+        self._on_right_canary(probe, process)
+        process.watch_stubs(lambda: None if process is self._replaced else self._stub_ended.set())
+
+    async def _first_right_canary(
+        self, process: TritonProcess, send: Callable[[], Awaitable[Probe | None]]
+    ) -> Probe | None:
+        """Wait until a starting server answers; ``send`` returns None if it has ended, or cannot be sampled.
+
+        Returns None if a stop is requested. Raises ReportedError if the server ends, is late or answers wrong.
+        """
+        started = said = self._now()
+        logger.info("loading the models")
+        wrong = 0
+        while not self._stop_requested.is_set():
+            if not process.running:
+                raise await self._start_error(process)
+            process.end_without_stub()
+            probe = await send()
+            if probe is not None and probe.outcome in (ProbeOutcome.OK, ProbeOutcome.SHORT):
+                return probe
+            # Triton opens its ports when all models are loaded, so a wrong answer then stays wrong.
+            wrong += probe is not None and probe.outcome is ProbeOutcome.BROKEN
+            if probe is not None and wrong >= _MAX_WRONG_AT_START:
+                raise ReportedError(f"{probe.step.value}: {probe.message}")
+            if self._now() - said >= _SAY_LOADING_EVERY_S:
+                said = self._now()
+                logger.info("still loading after %.0f s", said - started)
+            if self._now() - started > self._config.start_timeout_s:
+                raise ReportedError(
+                    f"tritonserver was not ready within {self._config.start_timeout_s:g} s: "
+                    f"{probe.message if probe else 'it gave no answer.'}"
+                )
+            await self._pause(_START_POLL_S)
+        return None
+
+    async def _start_error(self, process: TritonProcess) -> ReportedError:
+        message = f"tritonserver ended while it started: {await self._reason_of_end(process)}"
+        if not process.crashed:
+            return ReportedError(message)
+        crash = _CrashedAtStart(message)
+        crash.by_request = process.opened and self._model_works
+        return crash
+
+    async def _reason_of_end(self, process: TritonProcess) -> str:
+        """Return why ``process`` ended. Its stubs are killed first: until then they hold its output open."""
+        if process is self._process:
+            self._process = None
+        await process.stop(drain_s=0)
+        return await process.reason()
+
+    async def _watch_once(self) -> None:
+        """Wait for the next canary or the end of the process, and act on the result."""
+        process = self._process
+        assert process is not None
+        await self._pause(self._config.canary_interval_s, self._replaceable(), self._stub_ended.wait())
+        if self._stub_ended.is_set():
+            # Its model may have been unloaded on purpose. The next canary tells; until then this is not healthy.
+            self._stub_ended.clear()
+            self._fail(Status.FAILING, Step.PROCESS, "The process of a model has ended.")
+        if self._stop_requested.is_set():
+            return
+        if self._reload_requested.is_set() and (self._retiring is None or self._retiring.done()):
+            await self._replace(process)
+            return
+        if not process.running:
+            self._fail(Status.RESTARTING, Step.START, "tritonserver ended")
+            await self._restart(f"tritonserver ended ({await self._reason_of_end(process)})")
+            return
+        probe = await self._send_canary(process)
+        if probe is None or self._stop_requested.is_set() or not process.running:
+            return
+        self._finding = probe
+        match probe.outcome:
+            case ProbeOutcome.OK | ProbeOutcome.SHORT:
+                self._on_right_canary(probe, process)
+            case ProbeOutcome.SLOW:
+                await self._consider_slow(process)
+            case ProbeOutcome.BROKEN:
+                # A reload of the models would be faster. But with requests waiting, tritonserver (24.10) hung or ended
+                # in it after one of three killed stubs, and it never releases an instance whose stub is gone.
+                await self._restart(f"{probe.step.value}: {probe.message}")
+
+    def _fail(self, status: Status, step: Step, message: str) -> None:
+        self._status = status
+        self._finding = Probe(outcome=ProbeOutcome.BROKEN, step=step, message=message)
+
+    async def _send_canary(self, process: TritonProcess) -> Probe | None:
+        """Send the canary, and sample the server meanwhile.
+
+        Returns None if a stop was requested, or the server or a stub ended, before the answer.
+        """
+        canary, *_ = await race(
+            self._triton.probe(),
+            self._activity.keep_sampling(process, self._triton.progress),
+            self._stop_requested.wait(),
+            self._stub_ended.wait(),
+            process.ended(),
+        )
+        return None if canary.cancelled() else canary.result()
+
+    def _on_right_canary(self, probe: Probe, process: TritonProcess) -> None:
+        status = Status.DEGRADED if probe.outcome is ProbeOutcome.SHORT else Status.READY
+        if self._status in (Status.OVERLOADED, Status.STUCK):
+            logger.warning("the server answers the canary in time again")
+        if status is Status.DEGRADED and self._status is not Status.DEGRADED:
+            logger.warning("degraded: %s", probe.message)
+        self._status, self._finding, self._model_id = status, probe, probe.model_id
+        self._activity.reset(process)
+
+    async def _consider_slow(self, process: TritonProcess) -> None:
+        """Tell overload from a frozen server, by finished requests and processor time.
+
+        Two finished requests may be a minute apart if a full batch of a large model runs on a busy machine.
+        """
+        at_work = await self._activity.sample(process, self._triton.progress)
+        if not process.running:
+            return
+        # An idle server may also lack processor time that other programs use; either way, no client gets an answer.
+        status = Status.OVERLOADED if at_work else Status.STUCK
+        if status is not self._status:
+            logger.warning("%s: server %s; canary timed out", status.value, "busy" if at_work else "idle")
+        self._status = status
+        idle_s, unfinished_s = self._activity.idle_s, self._activity.unfinished_s
+        limit_s = self._config.frozen_after_s
+        if idle_s > limit_s or unfinished_s > _BUSY_FACTOR * limit_s:
+            although = "" if idle_s > limit_s else ", although the server computes"
+            await self._restart(f"no request finished for {unfinished_s:.0f} s{although}")
+
+    async def _replaceable(self) -> None:
+        """Return when a reload is requested and no replaced server is left: three would need the memory of three."""
+        await self._reload_requested.wait()
+        if self._retiring is not None:
+            await asyncio.wait({self._retiring})
+
+    async def _replace(self, process: TritonProcess, *, is_again: bool = False) -> None:
+        """Start a server beside ``process``, check it, and give it the port; try once more if that start crashes.
+
+        Not a load in the running server: under load that has hung tritonserver (24.10), and damaged its heap.
+        """
+        self._reload_requested.clear()
+        self._model_works = False
+        try:
+            handover = self._triton.hand_over()
+        except ReportedError as error:
+            logger.warning("the new model is served after a restart, and not beside the present one: %s", error)
+            await self._restart("reload requested", drain_s=DRAIN_S)
+            return
+        triton, candidate, probe, again = self._triton.successor(), None, None, False
+        try:
+            candidate = await triton.start(beside=True)
+            loading = self._first_right_canary(candidate, triton.probe)
+            loaded, *_ = await race(loading, self._stop_requested.wait(), self._stub_ended.wait(), process.ended())
+            if (probe := None if loaded.cancelled() else loaded.result()) is not None:
+                await triton.take_over()
+                handover.switch()
+        except (ReportedError, OSError) as error:
+            probe, again = None, isinstance(error, _CrashedAtStart) and not is_again
+            logger.error("reload failed; %s: %s", "trying again" if again else "the present model keeps serving", error)
+        if candidate is None or probe is None:
+            handover.close()
+            if candidate is not None:
+                await candidate.stop(drain_s=0)
+            await triton.aclose()
+            if again:
+                await self._replace(process, is_again=True)
+            return
+        old, self._triton, self._process, self._replaced = self._triton, triton, candidate, process
+        self._model_works = True
+        self._accept(candidate, probe)
+        logger.info("switched to %s", probe.model_id)
+        self._retiring = asyncio.create_task(self._retire(old, process, candidate, handover))
+
+    async def _retire(
+        self, triton: ProbedTriton, process: TritonProcess, successor: TritonProcess, handover: PortHandover
+    ) -> None:
+        """End a server that gets no new connection, when its clients have left for its successor, or that has ended."""
+        ends = (process.ended(), successor.ended(), self._kill_requested.wait(), self._stopped_for(DRAIN_S))
+        await race(triton.no_connections(), *ends, timeout_s=2 * CONNECTION_AGE_S)
+        await process.stop(drain_s=0 if self._kill_requested.is_set() else UNLOAD_S)
+        handover.close()
+        await triton.aclose()
+
+    async def _stopped_for(self, seconds: float) -> None:
+        await self._stop_requested.wait()
+        await asyncio.sleep(seconds)
+
+    async def _restart(self, reason: str, *, drain_s: float = 0) -> None:
+        """Restart the server until it answers its canary, with pauses that grow while its starts fail."""
+        pause_s = 0.0
+        while not self._stop_requested.is_set():
+            self._fail(Status.RESTARTING, Step.START, reason)
+            self._restarts += 1
+            logger.error("restarting tritonserver%s: %s", f" in {pause_s:g} s" if pause_s else "", reason)
+            await self._stop_process(drain_s=drain_s)
+            drain_s = 0  # the next one to stop is a start that failed
+            await self._pause(pause_s, self._reload_requested.wait())  # a reload brings other contents
+            if self._stop_requested.is_set():
+                return
+            try:
+                await self._start()
+            except (ReportedError, OSError) as error:
+                reason = str(error)
+                if not (isinstance(error, _CrashedAtStart) and error.by_request):
+                    pause_s = min(_LONGEST_PAUSE_S, max(_FIRST_PAUSE_S, 2 * pause_s))
+            else:
+                if not self._stop_requested.is_set():
+                    logger.warning("tritonserver is ready again")
+                return
+
+    async def _stop_process(self, *, drain_s: float) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        stopped, _ = await race(self._stop_in_order(process, drain_s), self._kill_requested.wait())
+        if stopped.cancelled():
+            await process.stop(drain_s=0)
+        else:
+            stopped.result()
+
+    async def _stop_in_order(self, process: TritonProcess, drain_s: float) -> None:
+        # Triton refuses the next step of an ensemble once it is told to stop, so requests have to be through before.
+        if drain_s:
+            await race(self._triton.answer_all(), process.ended(), self._stub_ended.wait(), timeout_s=drain_s)
+        await process.stop(drain_s=UNLOAD_S if drain_s else 0)
+
+    async def _pause(self, seconds: float, *wakers: Coroutine[Any, Any, Any]) -> None:
+        """Sleep; wake up early for a stop, the end of the process and any of ``wakers``."""
+        ended = [] if self._process is None else [self._process.ended()]
+        await race(self._stop_requested.wait(), *wakers, *ended, timeout_s=seconds)

@@ -1,1 +1,0 @@
-"""Starts, watches and stops a real ``tritonserver``. No code here reads images or weights."""

@@ -1,0 +1,180 @@
+"""Processes as Linux shows them in ``/proc``: the time and the end of a group, and the secret in a command line."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Final
+
+_STATE, _PARENT, _GROUP, _USER_TICKS, _SYSTEM_TICKS, _START_TICKS = 0, 1, 2, 11, 12, 19
+_ARGUMENTS_START, _ARGUMENTS_END = 45, 46
+"""Positions in ``/proc/PID/stat`` after the name, which may itself contain spaces and parentheses; see ``proc(5)``."""
+
+_SOCKET_STATE, _INODE, _LISTENS = 3, 9, "0A"
+"""Positions in a line of ``/proc/PID/net/tcp``, and the state of a socket that listens."""
+
+_PROC: Final = Path("/proc")
+
+
+def all_processes() -> Iterator[int]:
+    """Yield the PIDs of this machine."""
+    return (int(name) for name in os.listdir(_PROC) if name.isdecimal())
+
+
+def processor_time_s(group: int) -> float:
+    """Return how many seconds the living processes of process group ``group`` have computed, all threads together.
+
+    The value falls when one of them ends. It is 0 if there is no such group.
+    """
+    ticks = (int(stat[_USER_TICKS]) + int(stat[_SYSTEM_TICKS]) for _, stat in _members(group))
+    return sum(ticks) / os.sysconf("SC_CLK_TCK")
+
+
+def any_runs(group: int) -> bool:
+    """Whether a process of ``group`` has not ended yet.
+
+    Sending a signal to the group does not tell: that also reaches processes that have ended and that their parent has
+    not waited for.
+    """
+    return any(True for _ in _members(group))
+
+
+def ended_children(pid: int) -> set[int]:
+    """Return the PIDs of the children that have ended and that process ``pid`` has not waited for."""
+    stats = ((child, _raw_stat(child)) for child in all_processes())
+    return {child for child, stat in stats if stat and stat[_STATE] == b"Z" and int(stat[_PARENT]) == pid}
+
+
+def listens(pid: int, port: int) -> bool:
+    """Return whether process ``pid`` itself listens on TCP ``port``; also True if the kernel does not tell."""
+    return listening_addresses(pid, port) != []
+
+
+def listening_addresses(pid: int, port: int) -> list[tuple[socket.AddressFamily, str]] | None:
+    """Return family and address of each socket with which ``pid`` itself listens on ``port``; None if the kernel does
+    not tell."""
+    sockets = _sockets(pid, port)
+    return None if sockets is None else [_address(local) for local, state in sockets[0] if state == _LISTENS]
+
+
+def shares_port(pid: int, port: int) -> bool:
+    """Return whether another process listens where process ``pid`` does; False if the kernel does not tell."""
+    of_process, of_others = _sockets(pid, port) or ([], [])
+    return any(one in of_process for one in of_others if one[1] == _LISTENS)
+
+
+def connections(pid: int, port: int) -> int | None:
+    """Return how many connections of its clients on ``port`` process ``pid`` has; None if the kernel does not tell."""
+    sockets = _sockets(pid, port)
+    return None if sockets is None else sum(state != _LISTENS for _, state in sockets[0])
+
+
+def _sockets(pid: int, port: int) -> tuple[list[tuple[str, str]], list[tuple[str, str]]] | None:
+    """Return local address and state of the TCP sockets with this local ``port``: those of ``pid``, and all others."""
+    try:
+        tables = [(_PROC / str(pid) / "net" / name) for name in ("tcp", "tcp6")]
+        rows = [line.split() for table in tables if table.exists() for line in table.read_text().splitlines()[1:]]
+        descriptors = list((_PROC / str(pid) / "fd").iterdir())
+    except OSError:
+        return None
+    inodes = set()
+    for descriptor in descriptors:
+        with suppress(OSError):  # closed meanwhile
+            inodes.add(os.readlink(descriptor).removeprefix("socket:").strip("[]"))
+    found: tuple[list[tuple[str, str]], list[tuple[str, str]]] = ([], [])
+    for row in rows:
+        if row[1].endswith(f":{port:04X}"):
+            found[row[_INODE] not in inodes].append((row[1], row[_SOCKET_STATE]))
+    return found
+
+
+def _address(local: str) -> tuple[socket.AddressFamily, str]:
+    """Read an address of ``/proc/PID/net/tcp``: words of 32 bits in the machine's order."""
+    raw = bytes.fromhex(local.partition(":")[0])
+    words = b"".join(int.from_bytes(raw[at : at + 4], sys.byteorder).to_bytes(4, "big") for at in range(0, len(raw), 4))
+    family = socket.AF_INET if len(raw) == 4 else socket.AF_INET6
+    return family, socket.inet_ntop(family, words)
+
+
+def watch_ends(group: int, ended: Callable[[], None]) -> ExitStack:
+    """Call ``ended`` when a process ends that is in ``group`` now, except its leader; close the result to stop that.
+
+    The process need not be a child of this one. Uses ``pidfd_open(2)``: if the kernel does not support or allow that,
+    ``ended`` is not called.
+    """
+    loop, watched = asyncio.get_running_loop(), ExitStack()
+
+    def on_end(descriptor: int) -> None:
+        loop.remove_reader(descriptor)
+        ended()
+
+    for pid, _ in _members(group):
+        if pid != group:
+            with suppress(OSError):
+                descriptor = os.pidfd_open(pid)
+                watched.callback(os.close, descriptor)
+                watched.callback(loop.remove_reader, descriptor)
+                loop.add_reader(descriptor, on_end, descriptor)
+    return watched
+
+
+def start_ticks(pid: int) -> int | None:
+    """Return the clock ticks between boot and the start of a process, or None if it has ended."""
+    stat = _stat(pid)
+    return int(stat[_START_TICKS]) if stat else None
+
+
+def started_at(pid: int) -> float | None:
+    """Return when a process was started, in seconds since the epoch, to the second; None if it has ended."""
+    ticks = start_ticks(pid)
+    boot = re.search(rb"^btime (\d+)", (_PROC / "stat").read_bytes(), re.MULTILINE)
+    return None if ticks is None or boot is None else int(boot[1]) + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def hide_argument(pid: int, secret: bytes, *, program: str) -> bool:
+    """Overwrite ``secret`` with ``x`` in the command line of a child process; return whether that was done.
+
+    tritonserver takes secrets on its command line only, and every user of the machine can read that. The kernel shows
+    what is in the process's memory, and a parent may write there. The answer is False if it may not, if the process
+    does not execute ``program`` yet, or if it has ended.
+    """
+    process = _PROC / str(pid)
+    try:
+        if (process / "exe").readlink().name != program or not (stat := _stat(pid)):
+            return False
+        start, end = int(stat[_ARGUMENTS_START]), int(stat[_ARGUMENTS_END])
+        with (process / "mem").open("r+b", buffering=0) as memory:
+            memory.seek(start)
+            arguments = memory.read(end - start)
+            memory.seek(start)
+            memory.write(arguments.replace(secret, b"x" * len(secret)))
+    except OSError:
+        return False
+    return True
+
+
+def _members(group: int) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield the PID and the status of each process of ``group`` that has not ended."""
+    for pid in all_processes():
+        stat = _stat(pid)
+        if stat and int(stat[_GROUP]) == group:
+            yield pid, stat
+
+
+def _stat(pid: int) -> list[bytes]:
+    """The status of a process; empty if it has ended, also if its parent has not waited for it."""
+    stat = _raw_stat(pid)
+    return [] if stat and stat[_STATE] in (b"Z", b"X") else stat
+
+
+def _raw_stat(pid: int) -> list[bytes]:
+    """The status of a process; empty if it is gone, or if it is another user's and /proc hides those."""
+    with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+        return (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+    return []

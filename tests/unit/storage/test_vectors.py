@@ -1,0 +1,287 @@
+from __future__ import annotations
+
+import builtins
+import errno
+import io
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from clip_client import EmbeddingBatch, ImageError, VectorsError, load_vectors, save_vectors
+from clip_client._storage.lock import exclusive_lock
+from clip_client._storage.vector_file import FileVersion, VectorFolder, is_vector_folder, vector_row
+from clip_client.cli.errors import CommandFailed
+from clip_client.cli.output import locked
+from clip_client.dedup import FailedFile, StoreError
+from tests.fixtures.models.model_info import model_info
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAMES = ("vectors.parquet", "vectors.npz", "vectors")
+PHOTOS = ("/a.jpg", os.fsdecode(b"/caf\xe9.jpg"), "/c.jpg")
+
+
+def batch(*paths: str | None, vector_id: str = "m|p|original", dimension: int = 4) -> EmbeddingBatch:
+    """A batch whose second image failed."""
+    vectors = np.arange(len(paths) * dimension, dtype=np.float32).reshape(-1, dimension)
+    vectors[1] = np.nan
+    error = ImageError("The file ends early.", code="TRUNCATED", index=1, source=paths[1])
+    return EmbeddingBatch(vectors=vectors, errors={1: error}, model_id="m", vector_id=vector_id, sources=paths)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_was_saved_is_loaded(tmp_path: Path, name: str) -> None:
+    saved = batch(*PHOTOS)
+    save_vectors(tmp_path / name, saved)
+    loaded = load_vectors(str(tmp_path / name))
+    np.testing.assert_array_equal(loaded.vectors, saved.vectors)
+    assert loaded.vectors.dtype == np.float32
+    assert (loaded.sources, loaded.model_id, loaded.vector_id) == (PHOTOS, "m", "m|p|original")
+    assert repr(loaded.errors) == repr(saved.errors)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("name", NAMES[:2])
+def test_a_file_is_replaced_and_holds_images_without_paths(tmp_path: Path, name: str) -> None:
+    save_vectors(tmp_path / name, batch(*PHOTOS))
+    save_vectors(tmp_path / name, batch(None, None))
+    assert load_vectors(tmp_path / name).sources == (None, None)
+
+
+def test_a_folder_is_added_to_and_the_last_result_of_a_path_counts(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "vectors"
+    save_vectors(folder, batch("/a.jpg", "/b.jpg"))
+    save_vectors(folder, batch("/b.jpg", "/c.jpg"))
+    loaded = load_vectors(folder)
+    assert loaded.sources == ("/a.jpg", "/b.jpg", "/c.jpg")
+    assert {index: error.index for index, error in loaded.errors.items()} == {2: 2}
+    assert loaded.vectors[1].tolist() == [0, 1, 2, 3]
+
+
+def test_a_folder_refuses_what_it_could_not_tell_apart_or_compare(tmp_path: Path) -> None:
+    with pytest.raises(VectorsError, match="image 1 has no path, which is the key in a folder"):
+        save_vectors(tmp_path / "vectors", batch("/a.jpg", None))
+    save_vectors(tmp_path, batch(*PHOTOS))
+    with pytest.raises(VectorsError, match=r"holds vectors of m\|p\|original, which must not be compared .* other"):
+        save_vectors(tmp_path, batch(*PHOTOS, vector_id="other"))
+    (tmp_path / "other").mkdir()
+    save_vectors(tmp_path / "other", batch(*PHOTOS, vector_id="other"))
+    (tmp_path / "other" / "part-00000.parquet").rename(tmp_path / "part-00001.parquet")
+    with pytest.raises(VectorsError, match="holds vectors of other"):
+        load_vectors(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["vectors.parquet", "vectors"])
+def test_files_are_read_in_the_thread_that_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A thread of pyarrow's that still holds a file of Python's aborts a process that ends."""
+    save_vectors(tmp_path / name, batch(*PHOTOS))
+    threads = set()
+
+    class Watched(io.FileIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            threads.add(threading.get_ident())
+            return super().read(size) or b""
+
+    monkeypatch.setattr(builtins, "open", lambda path, mode: Watched(path, mode))
+    load_vectors(tmp_path / name)
+    assert threads == {threading.get_ident()}
+
+
+def test_one_process_at_a_time_writes_into_a_folder(tmp_path: Path) -> None:
+    with exclusive_lock(tmp_path / ".lock"), pytest.raises(VectorsError, match="another process is writing"):
+        save_vectors(tmp_path, batch(*PHOTOS))
+
+
+def archive(**arrays: Any) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def table(**columns: Any) -> bytes:
+    file = io.BytesIO()
+    pq.write_table(pa.table(columns), file)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("v.parquet", b"no Parquet at all", "is not a file of vectors, or is damaged"),
+        ("v.parquet", table(x=[1]), "does not name the model"),
+        ("v.npz", b"no archive", "is not a file of vectors, or is damaged"),
+        ("v.npz", b"PK\3\4 no archive", "is not a file of vectors, or is damaged"),
+        ("v.npz", archive(x=np.zeros(2)), "is not a file of vectors"),
+        ("part-00000.parquet", b"no Parquet at all", "cannot be read .*move it away"),
+        ("part-00000.parquet", table(x=[1]), "does not name the model"),
+        ("part-of-none.txt", b"", "there are no vectors in"),
+    ],
+)
+def test_a_damaged_or_other_file_is_one_sentence(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(VectorsError, match=message):
+        load_vectors(tmp_path if name.startswith("part") else tmp_path / name)
+    with pytest.raises(FileNotFoundError):
+        load_vectors(tmp_path / f"absent {name}")
+
+
+def test_a_disk_that_refuses_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_vectors(tmp_path / "v.npz", batch(*PHOTOS))
+    before = (tmp_path / "v.npz").read_bytes()
+
+    def refuse(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        save_vectors(tmp_path / "v.npz", batch("/other.jpg", "/b.jpg"))
+    assert [path.name for path in tmp_path.iterdir()] == ["v.npz"]
+    assert (tmp_path / "v.npz").read_bytes() == before
+
+
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for use in (lambda: load_vectors(tmp_path / "v.parquet"), lambda: save_vectors(tmp_path, batch(*PHOTOS))):
+        with pytest.raises(ImportError, match=r"needs pyarrow .*pip install 'clip-triton\[cli\]'"):
+            use()
+
+
+DIMENSION = 4
+
+
+def opened(folder: Path, *, rows_per_file: int = 3) -> VectorFolder:
+    made = VectorFolder(folder, model_info(id="m", dimension=DIMENSION))
+    made.rows_per_file = rows_per_file
+    return made
+
+
+def version(path: str, *, mtime_ns: int = 1) -> FileVersion:
+    return FileVersion(path=path, size_bytes=10, mtime_ns=mtime_ns)
+
+
+def good(path: str, *, mtime_ns: int = 1, element: int = 0) -> Mapping[str, Any]:
+    return vector_row(version(path, mtime_ns=mtime_ns), np.eye(DIMENSION, dtype=np.float32)[element])
+
+
+def bad(path: str, *, mtime_ns: int = 1) -> Mapping[str, Any]:
+    reason = FailedFile(path=path, code="TRUNCATED", message="The file ends early.")
+    return vector_row(version(path, mtime_ns=mtime_ns), failure=reason)
+
+
+def write(folder: Path, *rows: Mapping[str, Any]) -> None:
+    out = opened(folder)
+    for row in rows:
+        out.add(row)
+    out.flush()
+
+
+def vectors_in(folder: Path) -> dict[str | None, list[float]]:
+    found: dict[str | None, list[float]] = {}
+    for batch in opened(folder).batches():
+        assert set(batch.errors) == {row for row, vector in enumerate(batch.vectors) if np.isnan(vector).all()}
+        found.update((source, batch.vectors[row].tolist()) for row, source in enumerate(batch.sources))
+    return {path: vector for path, vector in found.items() if not np.isnan(vector).any()}
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_files_are_numbered_on_from_what_is_there(tmp_path: Path) -> None:
+    write(tmp_path, *(good(f"/{number}") for number in range(7)))
+    write(tmp_path, good("/7"))
+    assert names(tmp_path) == [f"part-0000{number}.parquet" for number in range(4)]
+    assert [pq.ParquetFile(tmp_path / name).metadata.num_rows for name in names(tmp_path)] == [3, 3, 1, 1]
+
+
+def test_a_hundred_thousand_files_stay_in_order(tmp_path: Path) -> None:
+    write(tmp_path, good("/a", element=1))
+    (tmp_path / "part-00000.parquet").rename(tmp_path / "part-99999.parquet")
+    write(tmp_path, good("/a", element=2))
+    assert names(tmp_path) == ["part-100000.parquet", "part-99999.parquet"]
+    assert vectors_in(tmp_path) == {"/a": [0, 0, 1, 0]}
+
+
+def test_a_slow_run_writes_files_by_the_clock_and_one_without_rows_none(tmp_path: Path) -> None:
+    write(tmp_path)
+    assert not is_vector_folder(tmp_path)
+    assert not is_vector_folder(tmp_path / "absent")
+    assert vectors_in(tmp_path) == {}
+    out = opened(tmp_path, rows_per_file=1000)
+    out.seconds_per_file = 0.0
+    out.add(good("/a"))
+    assert [path.name for path in out.written] == names(tmp_path) == ["part-00000.parquet"]
+    assert is_vector_folder(tmp_path)
+
+
+def test_what_is_finished_is_known_by_path_size_and_time(tmp_path: Path) -> None:
+    write(tmp_path, good("/a"), bad("/b"), good("/caf\udce9"))
+    keys = opened(tmp_path).finished_keys(with_failed=False)
+    assert keys == {version("/a").key, version("/caf\udce9").key}
+    assert version("/a", mtime_ns=2).key not in keys
+    assert opened(tmp_path).finished_keys(with_failed=True) == keys | {version("/b").key}
+
+
+def test_a_file_has_one_key_whatever_its_folder_is_called(tmp_path: Path) -> None:
+    folder, photo = tmp_path / os.fsdecode(b"caf\xe9"), tmp_path / os.fsdecode(b"caf\xe9.jpg")
+    photo.write_bytes(b"x")
+    file = FileVersion.of(str(photo))
+    write(folder, vector_row(file, np.zeros(DIMENSION, dtype=np.float32)))
+    assert opened(folder).finished_keys(with_failed=False) == {FileVersion.of(str(photo)).key}
+    assert list(vectors_in(folder)) == [str(photo)]
+    photo.write_bytes(b"longer")
+    assert FileVersion.of(str(photo)).key != file.key
+    photo.unlink()
+    assert FileVersion.of(str(photo)) == FileVersion(path=str(photo))
+
+
+def test_the_last_row_of_a_path_counts(tmp_path: Path) -> None:
+    write(tmp_path, good("/a"), good("/b"), bad("/c"))
+    write(tmp_path, good("/a", mtime_ns=2, element=1), bad("/b", mtime_ns=2), good("/c", element=2))
+    assert vectors_in(tmp_path) == {"/a": [0, 1, 0, 0], "/c": [0, 0, 1, 0]}
+
+
+def test_damaged_and_strange_files_are_one_sentence(tmp_path: Path) -> None:
+    write(tmp_path, good("/a"), good("/b"), good("/c"))
+    file = tmp_path / "part-00000.parquet"
+    file.write_bytes(file.read_bytes()[:4] + bytes(196) + file.read_bytes()[200:])  # in a row group
+    with pytest.raises(StoreError, match="move it away"):
+        vectors_in(tmp_path)
+    pq.write_table(pa.table({"x": [1]}, metadata={"model": "m", "vector_id": "m|p|original", "dimension": "4"}), file)
+    with pytest.raises(StoreError, match="does not belong there"):
+        vectors_in(tmp_path)
+
+
+def test_a_killed_run_leaves_no_litter_for_long(tmp_path: Path) -> None:
+    for name in ("part-00000.part", ".mine.part"):
+        (tmp_path / name).touch()
+    opened(tmp_path).remove_abandoned()
+    assert names(tmp_path) == [".mine.part"]
+
+
+def test_one_run_at_a_time_writes_into_a_folder_that_can_be_made(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "folder"
+    with locked(folder):
+        with pytest.raises(CommandFailed, match="another clip-client is writing"), locked(folder):
+            pass
+    with locked(folder):
+        (folder / "file").touch()
+    with pytest.raises(CommandFailed, match="cannot write into"), locked(folder / "file"):
+        pass
+
+
+def test_a_folder_that_cannot_be_read_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("pathlib.Path.iterdir", refuse)
+    with pytest.raises(StoreError, match="cannot be read: Permission denied"):
+        opened(tmp_path)

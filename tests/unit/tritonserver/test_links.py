@@ -1,0 +1,118 @@
+"""The links through which tritonserver reaches its repositories, and the guardian that removes what a server leaves."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from preprocess_ensemble.tritonserver.cleanup import LINKS_SUFFIX, TEMPORARY, region_prefix, remove_leftovers
+from preprocess_ensemble.tritonserver.launcher import PARENT_VARIABLE
+from preprocess_ensemble.tritonserver.links import Links, with_repository
+from preprocess_ensemble.tritonserver.process_group import any_runs
+from tests.fixtures.waiting import wait_until
+from tests.paths import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NAMES = ["My Models", "it's", 'a "b"', "a&b;c|d", "a$b", "{a,b}", "(a)", "a\\b", "Modèle", "模型", "a:b", "a*?[b]"]
+"""What a shell, a list of paths or an encoding would take for anything else."""
+
+
+def _model(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / "config.pbtxt").touch()
+
+
+@pytest.fixture
+def links() -> Iterator[Links]:
+    yield Links(os.getpid())
+    shutil.rmtree(TEMPORARY / f"{region_prefix(os.getpid())}{LINKS_SUFFIX}", ignore_errors=True)
+
+
+def test_only_the_models_of_a_repository_are_shown(links: Links, tmp_path: Path) -> None:
+    repository = tmp_path / "My Models"
+    for name in ("clip_image", "clip_encoder"):
+        _model(repository / name)
+    for name in (".weights", "lost+found", "..data", "@eaDir", ".git"):
+        (repository / name).mkdir()
+    (repository / "README").touch()
+    given = ["--id=x", f"--model-repository={repository}", "--model-repository", str(repository), "--strict"]
+    for changed in (links.repositories(given, only_models=True)[index] for index in (1, 3)):
+        shown = Path(changed.removeprefix("--model-repository="))
+        assert {path.name: path.resolve() for path in shown.iterdir()} == {
+            name: repository / name for name in ("clip_image", "clip_encoder")
+        }
+        assert str(shown).isascii()
+        assert " " not in str(shown)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_path_that_a_shell_would_break_is_reached_through_a_plain_link(
+    name: str, links: Links, tmp_path: Path
+) -> None:
+    (tmp_path / name).mkdir()
+    given = ["--model-control-mode=poll", f"--model-repository={tmp_path / name}"]
+    kept, changed = links.repositories(given, only_models=False)
+    link = Path(changed.removeprefix("--model-repository="))
+    assert (kept, link.resolve()) == (given[0], tmp_path / name)
+    assert set(str(link)) <= set("abcdefghijklmnopqrstuvwxyz0123456789_/")
+
+
+def test_a_plain_path_and_a_repository_elsewhere_stay_as_they_are(links: Links, tmp_path: Path) -> None:
+    given = [f"--model-repository={tmp_path}", "--model-repository=s3://bucket/models", "--model-repository"]
+    assert links.repositories(given, only_models=False) == given
+    assert links.plain(Path("triton_models")) == Path("triton_models")
+
+
+def test_messages_name_the_repository_and_not_the_links(links: Links, tmp_path: Path) -> None:
+    _model(tmp_path / "mine")
+    (changed,) = links.repositories([f"--model-repository={tmp_path}"], only_models=True)
+    line = f"no {changed.partition('=')[2]}/mine/1/model.py here"
+    assert with_repository(line, Path("My Models")) == "no My Models/mine/1/model.py here"
+
+
+TRITONSERVER = """#!/bin/sh
+for argument; do case "$argument" in --model-repository=*) echo "${argument#*=}"; esac; done
+sleep 600 &  # as a stub that waits for its server
+exec sleep 600
+"""
+
+
+def test_a_guardian_ends_what_outlives_a_killed_server(tmp_path: Path) -> None:
+    """It is in a session of its own, and needs no supervisor."""
+    for name in ("tritonserver", "python/triton_python_backend_stub", "onnxruntime/libtriton_onnxruntime.so"):
+        file = tmp_path / ("backends" if "/" in name else "bin") / name
+        file.parent.mkdir(parents=True)
+        file.write_text(TRITONSERVER)
+        file.chmod(0o755)
+    _model(tmp_path / "models" / "model")
+    (tmp_path / "models" / "lost+found").mkdir()
+    command = [
+        sys.executable,
+        "-m",
+        "preprocess_ensemble.tritonserver.launcher",
+        f"--model-repository={tmp_path / 'models'}",
+    ]
+    environment = {**os.environ, "CLIP_TRITON": str(tmp_path), PARENT_VARIABLE: str(os.getpid())}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, cwd=ROOT, env=environment, start_new_session=True, text=True
+    ) as server:
+        assert server.stdout is not None
+        shown = Path(server.stdout.readline().strip())
+        assert [path.name for path in shown.iterdir()] == ["model"]
+        wait_until(lambda: Path(f"/proc/{server.pid}/comm").read_text() == "sleep\n", "it serves")
+        remove_leftovers()  # as another start does
+        assert shown.is_dir()
+        server.kill()
+        server.wait()
+        assert server.stdout.read() == "", "the guardian closes the output when it has finished"
+    assert not any_runs(server.pid)
+    assert not shown.exists()
+    assert (tmp_path / "models" / "model" / "config.pbtxt").exists()
