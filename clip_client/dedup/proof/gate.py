@@ -120,7 +120,7 @@ def _check_coding(data: bytes) -> None:
     header = read_header(data)
     if header is None or not header.is_plain:
         raise NotProvedError(UNUSUAL_CODING)
-    _, scan, scans = bytes(marker for marker, *_ in segments(data)[0]).partition(_SCAN)
+    _, scan, scans = bytes(marker for marker, *_ in segments(data)).partition(_SCAN)
     if not scan or _STEPS in scans:
         # Later scans have these steps (T.81, section B.2.4.1), and Pillow tells those of the header.
         raise NotProvedError(UNUSUAL_CODING)
