@@ -1,4 +1,4 @@
-"""How much time a call, or some of its items, have left. No other module adds or subtracts such times."""
+"""The time that is left to a call, or to some of its items. Only this module adds and subtracts such times."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Final
 
 _LEAST_S: Final = 0.001
-"""gRPC takes 0 for a time that has passed."""
+"""Least remaining time, because gRPC takes 0 for a time that has passed."""
 
 
 class Deadline:
-    """When the time of some items ends: those of one call, or those first sent at one time.
+    """The end of the time of some items: of one call, or of the items first sent together.
 
     Times are in seconds of the event loop's clock.
     """
@@ -19,13 +19,13 @@ class Deadline:
     __slots__ = ("_now", "at", "extended_by_s", "since")
 
     def __init__(self, seconds: float, now: Callable[[], float] | None = None) -> None:
-        """Begin now and end in ``seconds``; ``now`` is the clock, by default that of the running loop."""
+        """Begin now and end in ``seconds``; ``now`` is the clock, by default the running loop's."""
         self._now = asyncio.get_running_loop().time if now is None else now
         self.since = self._now()
-        """When this time began."""
+        """Beginning of the time."""
         self.at = self.since + seconds
         self.extended_by_s: float | None = None
-        """After each result, the items that are left have this much time again; None if ``at`` is fixed."""
+        """Time that the remaining items get again after each result; None if ``at`` is fixed."""
 
     @property
     def expired(self) -> bool:
@@ -33,7 +33,7 @@ class Deadline:
 
     @property
     def remaining(self) -> float:
-        """Seconds that are left, at least a millisecond."""
+        """Seconds until the end, at least a millisecond."""
         return max(_LEAST_S, self.at - self._now())
 
     @property
@@ -43,22 +43,22 @@ class Deadline:
 
     @property
     def of_request(self) -> float:
-        """Seconds that a request may take which is sent now: results of other requests may extend ``at``."""
+        """Seconds that a request sent now may take: results of other requests may extend ``at``."""
         return self.remaining if self.extended_by_s is None else self.extended_by_s
 
     def ends_within(self, seconds: float) -> bool:
         return self.at - self._now() <= seconds
 
     def or_later(self, other: Deadline) -> Deadline:
-        """Return the one of both that ends later."""
+        """Return the later of the two deadlines."""
         return other if other.at > self.at else self
 
     def waited(self, submitted_at: float) -> float:
-        """Return the seconds that an item has waited since it was submitted, or since this time began if later."""
+        """Return the seconds that an item has waited since ``submitted_at``, or since the beginning if later."""
         return self._now() - max(submitted_at, self.since)
 
     def given(self, submitted_at: float) -> float:
-        """Return the seconds that an item has in all, from the same moment on."""
+        """Return all seconds that an item has, counted from the same moment as in :meth:`waited`."""
         return self.at - max(submitted_at, self.since)
 
     def on_progress(self) -> None:

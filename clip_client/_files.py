@@ -1,4 +1,4 @@
-"""How every room writes the name and the time of a file, and why one has no result."""
+"""Names and times of files as every room writes them, and files without a result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ZERO_WIDTH_JOINER: Final = "\u200d"
 
 @dataclass(frozen=True, kw_only=True)
 class FailedFile:
-    """A file that was not compared, and why."""
+    """A file that was not compared, and the reason."""
 
     path: str
     code: str

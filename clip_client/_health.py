@@ -27,20 +27,20 @@ precision stays above it; a wrong model, wrong preprocessing or a broken GPU fal
 
 
 class Step(Enum):
-    """What is checked; the values are the names in reports, and those of ``/healthz``."""
+    """The checks of a server. The values are the names in reports and in ``/healthz``."""
 
     CONNECT = "connect"
-    """Whether a server listens."""
+    """A server listens."""
     LIVE = "server live"
     READY = "models ready"
     HANDSHAKE = "handshake"
     CANARY = "canary"
     TEXT_CANARY = "text canary"
-    """If the model has a text tower."""
+    """Only for a model with a text tower."""
 
     START = "start"
     PROCESS = "process"
-    """Whether the processes of the models run. This, the start and the memory only ``clip-serve`` can see."""
+    """The processes of the models run. Only ``clip-serve`` can see them, the start and the memory."""
     SHARED_MEMORY = "shared memory"
 
 
@@ -86,29 +86,29 @@ class HealthReport:
 
 
 _STEPS: Final = (Step.CONNECT, Step.LIVE, Step.READY, Step.HANDSHAKE, Step.CANARY, Step.TEXT_CANARY)
-"""Of a report, in their order."""
+"""Steps of a report, in their order."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """What one step has found."""
+    """The result of one step."""
 
     step: Step
     message: str
     elapsed_s: float
     model: ModelInfo | None
-    """Once it is known."""
+    """None before the handshake."""
     error: ClipError | None = None
-    """Why the step failed; ``message`` is its text."""
+    """Error of a step that failed; ``message`` is its text."""
 
 
 async def health_steps(
     transport: Transport, steps: Iterable[Step], *, limit_s: Callable[[], float], model: ModelInfo | None = None
 ) -> AsyncGenerator[Finding, None]:
-    """Take the steps, of those in a report, one after the other; end after the first that fails.
+    """Run ``steps`` of a report in order; yield each finding, and end after the first step that fails.
 
-    ``limit_s`` gives the time of the next step in seconds, and raises DeadlineExceeded if none is left. The canaries
-    are those of ``model``, or of the model that the handshake has found; there is no text canary without a text tower.
+    ``limit_s`` returns the seconds that the next step may take, and raises DeadlineExceeded if the time is over. The
+    canaries are those of ``model``, or of the model from the handshake. The text canary needs a text tower.
     """
     is_live = False
 

@@ -103,7 +103,7 @@ PASSPORT: Final = "model"
 """Output of the preprocessor, BYTES [N, 1]: the passport, made only on request."""
 
 Precision = Literal["auto", "fp32"]
-"""In which arithmetic a CPU runs the model: ``fp32`` is the reference; ``auto`` takes what
+"""Arithmetic in which a CPU runs the model. ``fp32`` is the reference; ``auto`` takes the runtime that
 ``runtimes.processor.TABLE`` names for the processor, if its vectors agree with fp32."""
 PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
 

@@ -76,7 +76,7 @@ os.environ["CLIP_PRECISION"] = "fp32"
 with bf16 uses bf16 by default. Tests of the default itself set another value."""
 
 os.environ["RAY_worker_niceness"] = "0"
-"""By default, Ray's workers give way to the tests beside them, and need minutes to start."""
+"""Ray's workers give way to the tests beside them by default, and then need minutes to start."""
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""What ``search`` and ``similar`` do once it is known what to search for: search, and print the pictures."""
+"""The common part of ``search`` and ``similar``: searches for terms, and prints the pictures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``dedup --apply``, ``undo`` and ``purge`` share: what is in the quarantine, and what was done with it."""
+"""The common parts of ``dedup --apply``, ``undo`` and ``purge``: entries of the quarantine, and their outcomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server leaves behind if it is killed, and the removal of that: processes, shared memory, links and folders.
+"""Removes the leftovers of a killed server: processes, shared memory, links and folders.
 
 Triton's Python backend keeps one region in ``/dev/shm`` for each model instance, and nothing in it says which server
 made it. So the launcher gives each server a prefix that identifies its process: PID namespace, PID and start time. The
@@ -32,25 +32,25 @@ SHARED_MEMORY: Final = Path("/dev/shm")
 LINKS_SUFFIX: Final = "links"
 """Follows the server's prefix in the name of the folder that holds its links."""
 TEMPORARY: Final = Path("/tmp")
-"""For the links, and for Triton's Python backend, which does not read TMPDIR."""
+"""Folder for the links, and for Triton's Python backend, which does not read TMPDIR."""
 
 _PREFIX: Final = "clip_triton"
 OWNED: Final = re.compile(rf"{_PREFIX}_(?P<namespace>\d+)_(?P<pid>\d+)_(?P<started>\d+)_")
-"""The prefix of what a server owns."""
+"""Prefix of the regions, links and arguments that belong to a server."""
 _STUB: Final = "triton_python_backend_stub"
 _SERVER: Final = "tritonserver"
 _ENVIRONMENTS: Final = "python_env_??????"
 """An empty folder that Triton's Python backend makes in TEMPORARY, and removes only if it ends in order."""
 
 _STUBS_END_S: Final = 2.0
-"""How long the stubs of a server that has ended may take to end by themselves. An idle one needs a second."""
+"""Time in which the stubs of a server that has ended may end by themselves. An idle stub needs a second."""
 _POLL_S: Final = 0.05
 
 _CLOCK_S: Final = 1.0
 """The kernel gives the time of the boot, to which it relates all starts, in whole seconds."""
 
 _PR_SET_PDEATHSIG: Final = 1
-"""From ``linux/prctl.h``."""
+"""The value in ``linux/prctl.h``."""
 
 
 def region_prefix(pid: int) -> str:
@@ -136,14 +136,14 @@ def die_with_parent(number: signal.Signals, parent: int) -> bool:
 
 
 def start_guardian(environment: Mapping[str, str], *, owns_group: bool) -> None:
-    """Start a process that waits for the end of this one, ends what is left of its stubs, and cleans up.
+    """Start a guardian. When this process ends, the guardian ends the remaining stubs, and cleans up.
 
     Call it just before this process becomes tritonserver. With ``owns_group``, everything in this process's group is
     ended. The guardian keeps the server's output open until it has finished, so that a supervisor can wait for it.
     """
     group = ["group"] if owns_group else []
-    # A program of its own: a fork would show this process's arguments, and the secret among them, for as long as it
-    # runs. A session of its own: neither Ctrl-C nor a signal to the server's group reaches it.
+    # The guardian is a new program, because a fork would show this process's arguments, and the secret among them, as
+    # long as it runs. It has a session of its own, so that Ctrl-C and signals to the server's group do not reach it.
     subprocess.Popen(
         [sys.executable, "-m", __name__, str(os.getpid()), *group],
         env=environment,

@@ -1,8 +1,9 @@
 """Starts ``tritonserver``: NVIDIA's if ``CLIP_TRITON`` names one or it is installed, else the one that pip installs.
 
-Outside of NVIDIA's container the binary does not run by itself. It needs its libraries, a backend directory with the
-Python backend and the stub for the running Python, and this environment's ``python3`` first on ``PATH``, because the
-stub embeds that one. The launcher arranges this and then becomes the server: same PID, all arguments passed on.
+Outside of NVIDIA's container the binary does not run by itself. It needs its libraries, and a backend directory with
+the Python backend and the stub for the running Python. It also needs this environment's ``python3`` first on ``PATH``,
+because the stub embeds that Python. The launcher arranges this and then becomes the server, with the same PID and
+arguments.
 
 pip installs this module as the command ``tritonserver``.
 """

@@ -16,7 +16,7 @@ from preprocess_ensemble.tritonserver.cleanup import LINKS_SUFFIX, OWNED, TEMPOR
 
 REPOSITORY_OPTIONS: Final = ("--model-repository", "--model-store")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9/._+@%=-]*")
-"""What neither a shell nor a list of paths with colons takes for anything else."""
+"""Paths without characters that have a meaning in a shell, or in a list of paths with colons."""
 
 _FIRST: Final = re.compile(rf"{TEMPORARY}/{OWNED.pattern}{LINKS_SUFFIX}/1(?!\d)")
 """The links to the models of the first repository."""
@@ -73,6 +73,6 @@ class Links:
         return changed
 
     def _next(self) -> Path:
-        self._folder.mkdir(mode=0o700, exist_ok=self._count > 0)  # somebody else's folder of that name is an error
+        self._folder.mkdir(mode=0o700, exist_ok=self._count > 0)  # another user's folder of this name is an error
         self._count += 1
         return self._folder / str(self._count)

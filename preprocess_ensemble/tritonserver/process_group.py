@@ -28,9 +28,9 @@ def all_processes() -> Iterator[int]:
 
 
 def processor_time_s(group: int) -> float:
-    """Return how many seconds the living processes of process group ``group`` have computed, all threads together.
+    """Return the processor time of the living processes of process group ``group``, in seconds, over all threads.
 
-    The value falls when one of them ends. It is 0 if there is no such group.
+    The value falls when a process ends. It is 0 if there is no such group.
     """
     ticks = (int(stat[_USER_TICKS]) + int(stat[_SYSTEM_TICKS]) for _, stat in _members(group))
     return sum(ticks) / os.sysconf("SC_CLK_TCK")
@@ -103,10 +103,10 @@ def _address(local: str) -> tuple[socket.AddressFamily, str]:
 
 
 def watch_ends(group: int, ended: Callable[[], None]) -> ExitStack:
-    """Call ``ended`` when a process ends that is in ``group`` now, except its leader; close the result to stop that.
+    """Call ``ended`` when a process that is in ``group`` now ends, except the leader. Close the result to stop this.
 
-    The process need not be a child of this one. Uses ``pidfd_open(2)``: if the kernel does not support or allow that,
-    ``ended`` is not called.
+    The process need not be a child of this process. Uses ``pidfd_open(2)``: if the kernel does not support or allow
+    that, ``ended`` is not called.
     """
     loop, watched = asyncio.get_running_loop(), ExitStack()
 
@@ -168,13 +168,13 @@ def _members(group: int) -> Iterator[tuple[int, list[bytes]]]:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """The status of a process; empty if it has ended, also if its parent has not waited for it."""
+    """Return the status of a process; empty if it has ended, whether or not its parent has waited for it."""
     stat = _raw_stat(pid)
     return [] if stat and stat[_STATE] in (b"Z", b"X") else stat
 
 
 def _raw_stat(pid: int) -> list[bytes]:
-    """The status of a process; empty if it is gone, or if it is another user's and /proc hides those."""
+    """Return the status of a process; empty if the process is gone, or is another user's and hidden by /proc."""
     with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
         return (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
     return []

@@ -147,7 +147,7 @@ async def test_a_cancelled_call_frees_the_queue_and_the_server() -> None:
             await asyncio.sleep(1)
             assert (clip.stats().images_in_flight, clip.stats().images_waiting) == (in_flight, waiting)
         assert clip.stats().servers[0].images_in_flight == 0
-        assert clip.stats().servers[0].limit == 16, "a caller's change of mind is no sign of load"
+        assert clip.stats().servers[0].limit == 16, "a cancelled call is not a sign of load"
 
 
 @simulated

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 UNREADABLE: Final = "cannot be read"
 LOSSY_WITHOUT_STEPS: Final = "lossy format without known steps"
 UNUSUAL_CODING: Final = "unusual coding"
-"""A JPEG in RGB, CMYK or YCCK, of 12 bits, or of arithmetic or lossless coding."""
+"""A JPEG in RGB, CMYK or YCCK, of 12 bits, of arithmetic or lossless coding, or whose steps cannot be known."""
 UNEVEN_SAMPLING: Final = "unevenly sampled colours"
 COARSE: Final = "coarse steps"
 DEEP: Final = "more than 8 bits"
@@ -36,6 +36,8 @@ GREY_OF_COLOUR: Final = "grey of a colour photo"
 OTHER_PROFILE: Final = "another colour profile"
 
 JPEG_START: Final = b"\xff\xd8\xff"
+_STEPS, _SCAN = b"\xdb", b"\xda"
+"""Markers of a table of steps, and of the start of a scan."""
 _JPEG_XL: Final = (b"\xff\x0a", b"\0\0\0\x0cJXL ")
 _MOST_COLOUR: Final = 2
 """Levels of chroma of a grey picture: RGB is rounded on the way to YCbCr and back, which leaves one."""
@@ -113,10 +115,14 @@ def _without_jpeg_xl(data: bytes) -> bytes:
 
 
 def _check_coding(data: bytes) -> None:
-    from preprocess_ensemble.imaging.containers.jpeg import read_header
+    from preprocess_ensemble.imaging.containers.jpeg import read_header, segments
 
     header = read_header(data)
     if header is None or not header.is_plain:
+        raise NotProvedError(UNUSUAL_CODING)
+    _, scan, scans = bytes(marker for marker, *_ in segments(data)).partition(_SCAN)
+    if not scan or _STEPS in scans:
+        # Later scans have these steps (T.81, section B.2.4.1), and Pillow tells those of the header.
         raise NotProvedError(UNUSUAL_CODING)
     luma, *colours = header.sampling
     if colours and (

@@ -13,13 +13,13 @@ from PIL import Image, ImageCms
 
 from clip_client.dedup.formats.colours import SRGB
 from clip_client.dedup.proof.gate import (
-    COARSE,
     OTHER_PROFILE,
     UNREADABLE,
     UNUSUAL_CODING,
     NotProvedError,
     named_otherwise,
 )
+from clip_client.dedup.proof.steps import SIDE, check_steps, side_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,31 +37,8 @@ _TO_YCC: Final = np.array(
 """JFIF 1.02. ``Image.convert`` rounds down, which is half a level, and ``cv2.cvtColor`` is off by one in a sixth of
 chroma."""
 
-_COARSEST: Final = 20
-"""Luma step of the mean of a block: that of the standard tables at quality 40. Below quality 30 a changed digit in
-small type passes the law: 8 px at quality 16, 10 px at 26."""
 _RGB: Final = 0
 """Value in Adobe's segment of a JPEG with three components that are not YCbCr."""
-_SIDE: Final = 0.75
-"""Steps by which an encoder may round towards zero: half a step if it rounds to the nearest, more if it spares bits in
-busy blocks, as jpegli does: with 0.5 15 of 19 of its copies pass, with 0.75 all."""
-_SIDE_OF_TRELLIS: Final = 1.5
-"""Steps for mozjpeg, which moves coefficients by 1.5 to 1.9 steps if that saves bits: with 1, 22 of 28 of its copies
-pass, with 1.5 all. A changed letter in small type comes closer to the limit by a quarter, so only progressive files and
-those with its tables get it."""
-_MOZJPEG_LUMA: Final = np.array(
-    [
-        [16, 16, 16, 18, 25, 37, 56, 85],
-        [16, 17, 20, 27, 34, 40, 53, 75],
-        [16, 20, 24, 31, 43, 62, 91, 135],
-        [18, 27, 31, 40, 53, 74, 106, 156],
-        [25, 34, 43, 53, 69, 94, 131, 189],
-        [37, 40, 62, 74, 94, 124, 169, 238],
-        [56, 53, 91, 106, 131, 169, 226, 311],
-        [85, 75, 135, 156, 189, 238, 311, 418],
-    ]
-)
-"""Its default, by N. Robidoux, at quality 50: ``jcparam.c``."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -74,7 +51,7 @@ class Duplicate:
     """(64,): those of each plane, by rows of frequencies; 1 for a lossless file."""
     sampling: tuple[int, int] = (1, 1)
     """Pixels across and down for which chroma is stored once."""
-    side: float = _SIDE
+    side: float = SIDE
     """Steps by which its encoder may have moved a coefficient of luma towards zero."""
     pixels: Pixels | None = None
     """(H, W, 3): RGB of a lossless file."""
@@ -171,14 +148,13 @@ def _planes_of_jpeg(data: bytes) -> Duplicate:
             image: Any = opened
             layers, tables = image.layer, image.quantization
             steps = [np.array(tables[table], np.float32) for _, _, _, table in layers]
-            if steps[0][0] > _COARSEST:
-                raise NotProvedError(COARSE)
+            check_steps(steps)
             mode = "L" if len(layers) == 1 else "YCbCr"
             if bytes(name for name, *_ in layers) == b"RGB" or image.info.get("adobe_transform") == _RGB:
                 raise NotProvedError(UNUSUAL_CODING)
             image.draft(mode, image.size)
             pixels = np.asarray(image)
-            side = _SIDE_OF_TRELLIS if image.info.get("progressive") or _is_of_mozjpeg(steps[0]) else _SIDE
+            side = side_of(steps[0], is_progressive=bool(image.info.get("progressive")))
     except NotProvedError:
         raise
     except Exception as error:  # Pillow may raise anything for a damaged file
@@ -189,15 +165,6 @@ def _planes_of_jpeg(data: bytes) -> Duplicate:
     sampling = across // colours[0], down // colours[1]
     planes: tuple[Any, ...] = tuple(cv2.split(pixels))
     return Duplicate(planes=planes, steps=tuple(steps), sampling=sampling, side=side)
-
-
-def _is_of_mozjpeg(steps: Floats) -> bool:
-    """Tell whether a luma table, (64,), is mozjpeg's at some quality: T.81, annex K, scaled as libjpeg does."""
-    for quality in range(1, 101):
-        scale = 5000 // quality if quality < 50 else 200 - 2 * quality
-        if np.array_equal(np.clip((_MOZJPEG_LUMA * scale + 50) // 100, 1, 255).ravel(), steps):
-            return True
-    return False
 
 
 def own_luma(kept: Checked) -> tuple[Pixels, Floats] | None:

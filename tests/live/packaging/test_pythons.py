@@ -1,6 +1,6 @@
 """The wheel on Pythons without a server: installed in each documented way, tested, and used once.
 
-Debian's testing and unstable releases have these Pythons. No compiler, no PyTorch and no Triton is installed there.
+Debian's testing and unstable releases have these Pythons. A compiler, PyTorch and Triton are not installed there.
 """
 
 from __future__ import annotations

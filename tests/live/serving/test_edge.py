@@ -195,7 +195,7 @@ async def test_only_the_calls_of_the_client_are_there(edge: Edge, stub: Any) -> 
 
 @pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
 async def test_a_classification_never_reaches_triton(edge: Edge, stub: Any, compression: grpc.Compression) -> None:
-    """It would end Triton 2.51."""
+    """A classification would end Triton 2.51."""
     triton = edge.server.triton
     request = service_pb2.ModelInferRequest(model_name="clip_image", raw_input_contents=[b"\x01\0\0\0x"])
     request.inputs.add(name="image", datatype="BYTES", shape=[1, 1])

@@ -1,4 +1,4 @@
-"""How ``clip-serve`` ends: what is in flight is answered, and a kill leaves no process behind."""
+"""The end of ``clip-serve``: requests in flight are answered, and a kill leaves no process behind."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROWS = 16
 
 @pytest.fixture(scope="module")
 def request_of_many(photos: Path) -> Any:
-    """As any client of Triton sends it."""
+    """A request as any client of Triton sends it."""
     photo = (photos / "coffee.jpg").read_bytes()
     request = service_pb2.ModelInferRequest(model_name="clip_image")
     request.inputs.add(name="image", datatype="BYTES", shape=[ROWS, 1])

@@ -33,7 +33,7 @@ def network() -> Any:
 
 @pytest.fixture(scope="module")
 def server(network: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """It serves ViT-B-32, exported from its skeleton, without PyTorch. What PyTorch exports is the same file."""
+    """A server of ViT-B-32, exported from its skeleton without PyTorch. An export with PyTorch writes the same file."""
     with serving(export_without_pytorch(network.state_dict(), tmp_path_factory.mktemp("full"))) as running:
         yield running
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 CONTAINERS = ROOT / "containers"
 PROMETHEUS = shutil.which("prometheus")
 NOT_HERE = re.compile(r"nv_gpu_|nv_inference_request_failure|status!=\"OK\"")
-"""Parts of queries that have no samples where there is no GPU, or no failure."""
+"""Parts of queries that have no samples without a GPU, or without a failure."""
 
 pytestmark = pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus: apt-get install prometheus")
 

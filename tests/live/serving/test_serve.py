@@ -51,7 +51,7 @@ def _is_restored(server: Server, restarts: int) -> bool:
 
 
 _CRASHED = r"boost::interprocess::lock_exception|signal \d+|the process of a model has ended: it left no message"
-"""What is said of a start of Triton (24.10) that crashes, as now and then the first after a restart does."""
+"""Reasons that are logged if a start of Triton (24.10) crashes, as the first start after a restart sometimes does."""
 
 
 def _check_restarts(log: str, breaks: int, restarts: int) -> None:
@@ -122,7 +122,7 @@ def no_core_files() -> Iterator[None]:
 def test_whatever_ends_or_hangs_is_noticed_and_restored(
     tiny_repository: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """How soon it is noticed is tested in simulated time: tests/unit/serving/test_supervisor.py."""
+    """The time until it is noticed is tested in simulated time: tests/unit/serving/test_supervisor.py."""
     options = ("--canary-interval-s", "0.5", "--frozen-after-s", "1", "--canary-timeout-s", "2")
     with serving(tiny_repository, *options, health=True) as server:
         for what, break_it in BREAKS.items():
@@ -189,7 +189,7 @@ async def test_models_are_swapped_without_a_lost_request(
 
 
 def _admin_secrets(server: Server) -> list[str]:
-    """As anyone on this machine sees them."""
+    """Return the secrets as any user of this machine sees them."""
     serve = psutil.Process(server.process.pid)
     words = [word for process in (serve, *serve.children(recursive=True)) for word in process.cmdline()]
     return [word.rpartition("clip-admin=")[2] for word in words if "clip-admin=" in word]

@@ -39,7 +39,7 @@ def _ports() -> list[str]:
 def test_a_repository_may_have_other_folders_and_any_path_and_so_may_the_environment(
     tiny_repository: Path, photos: Path, tmp_path: Path
 ) -> None:
-    """The hub's cache, a volume's lost+found and a tool's folders are no models. Triton's shell breaks such paths."""
+    """The hub's cache, lost+found of a volume and folders of tools are not models. Triton's shell breaks such paths."""
     repository = shutil.copytree(tiny_repository, tmp_path / SPECIAL / "models")
     for name in (".weights/hub", "lost+found", "..data", "@eaDir", ".git"):
         (repository / name).mkdir(parents=True)
@@ -59,7 +59,7 @@ def test_of_two_servers_on_the_same_ports_the_second_ends_with_a_sentence(tiny_r
     """Both find the port free, and both may listen there."""
     grpc, metrics = _ports()
     command = [*SERVE, f"--repository={tiny_repository}", grpc]
-    # Stopped until the other one is ready: its check of the ports is over by then.
+    # The second server is stopped until the first is ready: its check of the ports is over by then.
     second = subprocess.Popen([*command, metrics], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         wait_until(lambda: psutil.Process(second.pid).children(), "it has started tritonserver")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NAME = "clip.example.org"
-"""To which the server's certificate is made out, and not to localhost."""
+"""Name in the server's certificate, which does not have localhost."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,7 +64,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def staged(tiny_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What ``clip-export --tensorrt`` writes, for a machine without a GPU."""
+    """The repository that ``clip-export --tensorrt`` writes, for a machine without a GPU."""
     folder = shutil.copytree(tiny_repository, tmp_path_factory.mktemp("staged") / "models")
     write(pending_files(folder, installed(folder), tensorrt=Tensorrt(version=11, cache=folder.parent)))
     encoder = folder / DEFAULT_NAMES.encoder / "config.pbtxt"
@@ -95,7 +95,7 @@ async def test_an_unpacked_server_embeds(unpacked: Path, server: Server, photos:
 
 
 async def test_what_is_written_for_tensorrt_has_the_vector_of_the_canary(server: Server) -> None:
-    """On the CPU an accelerator for GPUs is ignored; Triton reads the block, and its keys are the backend's."""
+    """Triton ignores an accelerator for GPUs on the CPU. It reads the block, whose keys are the backend's."""
     async with ClipClient(server.grpc_url) as clip:
         assert (await clip.health()).ok
 

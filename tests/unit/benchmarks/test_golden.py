@@ -1,4 +1,4 @@
-"""What the comparison of two checkouts calls a change: each is a folder with a command that prints a report."""
+"""Changes in the comparison of two checkouts, each a folder with a command that prints a report."""
 
 from __future__ import annotations
 

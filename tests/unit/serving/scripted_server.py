@@ -91,26 +91,26 @@ class FakeServer:
     computed: Callable[[float], float] = lambda age: 0.0
     """Processor time so far."""
     dies_at: Callable[[int], float | None] = lambda start: None
-    """How many seconds later a process ends by itself."""
+    """Start -> seconds after which its process ends by itself; None if it does not."""
     exit_code: int = 1
-    """Of a process that ends by itself."""
+    """Exit code of a process that ends by itself."""
     opened: bool = True
-    """Whether its port was open then."""
+    """True if the process opens its port."""
     finished: Callable[[float], float | None] = lambda now: None
     """Requests finished so far, by the server's own count."""
     answers_all_after: float = 0
-    """How many seconds after it was asked no request is in flight, or no connection is left."""
+    """Seconds after the question until no request is in flight, or no connection is left."""
     make: Callable[[FakeServer], FakeProcess] = FakeProcess
     """Starts a process."""
     processes: list[FakeProcess] = field(default_factory=list)
     starts: list[float] = field(default_factory=list)
     canaries: list[float] = field(default_factory=list)
     reports: list[tuple[bool, Any]] = field(default_factory=list)
-    """What was reported just before each canary."""
+    """The state that was reported just before each canary."""
     ready: list[Probe] = field(default_factory=list)
     may_hand_over: bool = True
     switched: list[float] = field(default_factory=list)
-    """When a process got the port of another."""
+    """Times at which a process got the port of another."""
     supervisor: Supervisor = field(init=False)
 
     def run(
@@ -143,12 +143,12 @@ class FakeServer:
 
     @property
     def pauses(self) -> list[float]:
-        """Between the starts."""
+        """Seconds between the starts."""
         return [later - earlier for earlier, later in pairwise(self.starts)]
 
     @property
     def stops(self) -> list[list[float]]:
-        """For how long each process was drained whenever it was stopped."""
+        """Seconds of draining of each process, each time that it was stopped."""
         return [process.stops for process in self.processes]
 
     @property
@@ -165,19 +165,19 @@ class FakeServer:
         self.switched.append(now())
 
     def close(self) -> None:
-        """It has no sockets."""
+        """The fake has no sockets to close."""
 
     def successor(self) -> Self:
         return self
 
     async def take_over(self) -> None:
-        """It has no connection."""
+        """The fake has no connections to take over."""
 
     async def no_connections(self) -> None:
         await asyncio.sleep(self.answers_all_after)
 
     async def aclose(self) -> None:
-        """It has no files."""
+        """The fake has no files to close."""
 
     async def start(self, *, beside: bool = False) -> FakeProcess:
         assert len(self.starts) < 100, "restarted without a pause"

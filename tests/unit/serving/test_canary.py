@@ -1,4 +1,4 @@
-"""What the canary of ``clip-serve`` asks of a server, and what it concludes from the answers."""
+"""The requests of the canary of ``clip-serve``, and its conclusions from the answers."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ signal.pause()
 
 
 async def test_a_port_that_another_program_has_opened_too_is_taken(probing: Probing, tmp_path: Path) -> None:
-    """Of two servers that start together either may get a request."""
+    """A request may get to either of two servers that start together."""
     (script := tmp_path / "listen.py").write_text(LISTEN)
     async with Listening() as server:
         program = f"{sys.executable} -S {script} {server.port} {tmp_path / 'up'}"
@@ -198,7 +198,7 @@ async def test_a_model_that_is_not_ready_is_broken_although_the_canary_is_right(
 
 @pytest.mark.usefixtures("no_memory")
 async def test_a_full_batch_decides_whether_memory_is_short(probing: Probing) -> None:
-    """It is tried until it succeeds: Triton keeps the memory that it has once."""
+    """The full batch is tried until it succeeds: Triton keeps the memory that it has got."""
     async with Listening() as server, probing(server) as triton:
         server.script(Reply(), NO_MEMORY)
         probe = await triton.probe()

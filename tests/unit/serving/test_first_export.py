@@ -1,4 +1,4 @@
-"""What ``clip-serve --model`` does before the server starts; a script takes the place of ``clip-export``."""
+"""The work of ``clip-serve --model`` before the server starts; a script takes the place of ``clip-export``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EXPORT = first_export._EXPORT
 
 @pytest.fixture(autouse=True)
 def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """No export, unless a test says which."""
+    """Replace the export by a script; without a script it fails."""
 
     def take(text: str) -> None:
         monkeypatch.setattr(first_export, "_EXPORT", (sys.executable, "-c", f"import json, sys, time\n{text}"))

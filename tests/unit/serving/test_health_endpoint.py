@@ -1,4 +1,4 @@
-"""What the health port answers, and which connections it closes."""
+"""The answers of the health port, and the connections that it closes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is logged: lines of Triton, the log file, and records as JSON."""
+"""The log: lines of Triton, the log file, and records as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How ``clip-serve`` handles signals, proxies, ports and incomplete repositories; no server is started here."""
+"""Signals, proxies, ports and incomplete repositories in ``clip-serve``; no server is started here."""
 
 from __future__ import annotations
 

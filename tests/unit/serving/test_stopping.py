@@ -1,4 +1,4 @@
-"""How the supervisor stops a server, in simulated time: what is in flight is answered before Triton is told to end."""
+"""The supervisor stops a server, in simulated time: requests in flight are answered before Triton is told to end."""
 
 from __future__ import annotations
 

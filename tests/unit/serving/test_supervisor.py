@@ -66,7 +66,7 @@ def test_the_reason_of_a_restart_is_reported_until_the_server_is_healthy() -> No
 
 
 def test_a_dead_server_is_unhealthy_while_its_stubs_are_cleared_away() -> None:
-    """Under load they hold its output open for seconds; health checks must not send clients there."""
+    """The stubs hold the output of a loaded server open for seconds; health checks must not send clients there."""
     reports: list[tuple[bool, Any]] = []
 
     class Process(FakeProcess):
@@ -124,7 +124,7 @@ def test_a_start_may_take_its_time_and_no_longer(caplog: pytest.LogCaptureFixtur
 
 
 def test_a_server_that_cannot_be_sampled_is_not_waited_for_without_limit() -> None:
-    """As if this process had no file descriptor left."""
+    """The test acts as if this process had no file descriptor left."""
 
     class Slow(FakeServer):
         async def probe(self) -> Probe:

@@ -1,4 +1,4 @@
-"""What is said where a repository asks for a GPU or TensorRT that is not there."""
+"""Messages about repositories that need a GPU or TensorRT that is missing."""
 
 from __future__ import annotations
 

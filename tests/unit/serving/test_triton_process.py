@@ -89,7 +89,7 @@ async def test_a_server_ends_by_itself_if_it_drains_and_is_killed_otherwise(
 
 
 async def test_what_outlives_the_server_is_killed(tmp_path: Path) -> None:
-    """As a stub does that is busy."""
+    """A busy stub outlives its server."""
     process = await start("sleep 600 >/dev/null 2>&1 & exit 0", tmp_path)
     await process.ended()
     assert any_runs(process.pid)
@@ -109,7 +109,7 @@ async def test_a_stub_that_cannot_start_ends_the_server_with_the_reason(before: 
 
 
 async def test_a_stub_that_ends_before_it_says_why_ends_the_server_with_its_last_words(tmp_path: Path) -> None:
-    """As bash does if the process limit is reached. Nobody waits for it, and Triton waits for its answer."""
+    """bash ends like this at the process limit. Triton waits for the stub's answer, and does not notice its end."""
     stub = "sh -c 'echo bash: fork: Resource temporarily unavailable >&2; exit 254' &"
     process = await start(f"echo 'I1123 17:32:04.137233 12613 x.cc:1] loading'; {stub} exec sleep 600", tmp_path)
 

@@ -1,4 +1,4 @@
-"""How ``tritonserver`` is found and started, and what is removed of dead servers before that."""
+"""The search for ``tritonserver``, its start, and the removal of leftovers of dead servers before that."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def test_where_there_is_no_server_a_sentence_says_for_what_pip_has_one(command: 
 
 
 def test_the_folder_of_the_shared_python_is_found_or_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it Triton waits without limit for a stub that cannot start."""
+    """Triton would wait without limit for a stub that cannot start because this folder is missing."""
     name = f"libpython{PYTHON}.so.1.0"
     monkeypatch.setattr(sysconfig, "get_config_var", {"LIBDIR": str(tmp_path)}.get)
     monkeypatch.setattr(ctypes, "CDLL", lambda library: None)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 NAMES = ["My Models", "it's", 'a "b"', "a&b;c|d", "a$b", "{a,b}", "(a)", "a\\b", "Modèle", "模型", "a:b", "a*?[b]"]
-"""What a shell, a list of paths or an encoding would take for anything else."""
+"""Names that a shell, a list of paths or an encoding would misread."""
 
 
 def _model(folder: Path) -> None:
@@ -86,7 +86,7 @@ exec sleep 600
 
 
 def test_a_guardian_ends_what_outlives_a_killed_server(tmp_path: Path) -> None:
-    """It is in a session of its own, and needs no supervisor."""
+    """The guardian is in a session of its own, and needs no supervisor."""
     for name in ("tritonserver", "python/triton_python_backend_stub", "onnxruntime/libtriton_onnxruntime.so"):
         file = tmp_path / ("backends" if "/" in name else "bin") / name
         file.parent.mkdir(parents=True)

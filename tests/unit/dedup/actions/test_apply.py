@@ -92,7 +92,7 @@ def test_a_file_system_without_locks_is_not_taken_for_another_process(
         pass
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows knows no limit on the size of a file")
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit on the size of a file")
 @pytest.mark.parametrize("room", [0, 5_000, 10_000, 20_000, 30_000])
 def test_a_journal_on_a_full_disk_loses_no_photo(tmp_path: Path, room: int) -> None:
     """The limit fails each write of the journal beyond it, at another step for each amount of room."""

@@ -50,12 +50,39 @@ def of_16_bits(extra: int) -> bytes:
     return cv2.imencode(".png", values)[1].tobytes()
 
 
+def with_steps(luma: list[int], chroma: list[int]) -> bytes:
+    return encoded(PHOTO, "JPEG", qtables=[luma, chroma])
+
+
+def without_a_step() -> bytes:
+    """A JPEG of which nothing can be told at one frequency: its last luma step is 0."""
+    data = bytearray(with_steps([12] * 64, [12] * 64))
+    data[data.index(b"\xff\xdb") + 4 + 64] = 0
+    return bytes(data)
+
+
+def with_later_steps() -> bytes:
+    """A JPEG that defines its steps again before its last scan."""
+    data = encoded(PHOTO, "JPEG", quality=60, progressive=True)
+    start, last = data.index(b"\xff\xdb"), data.rindex(b"\xff\xda")
+    return data[:last] + data[start : start + 2 + 67] + data[last:]
+
+
+def by_ffmpeg() -> bytes:
+    """Its steps at ``-q:v 31``: the first one is 8 at every quality."""
+    return with_steps([8] + [62] * 63, [8] + [62] * 63)
+
+
 NOT_PROVED = {
     "colours of a printer": (encoded(PHOTO.convert("CMYK"), "JPEG", quality=90), gate.UNUSUAL_CODING),
     "RGB in a JPEG": (encoded(PHOTO, "JPEG", quality=90, keep_rgb=True), gate.UNUSUAL_CODING),
     "arithmetic coding": (COPY.replace(b"\xff\xc0", b"\xff\xc9", 1), gate.UNUSUAL_CODING),
     "unevenly sampled": (with_sampling(0x21), gate.UNEVEN_SAMPLING),
     "quality 38": (encoded(PHOTO, "JPEG", quality=38), gate.COARSE),
+    "coarse but for the first step": (by_ffmpeg(), gate.COARSE),
+    "coarse colours": (with_steps([3] * 64, [25] * 64), gate.COARSE),
+    "steps for later scans": (with_later_steps(), gate.UNUSUAL_CODING),
+    "a step of 0": (without_a_step(), gate.UNUSUAL_CODING),
     "lossy WebP": (encoded(PHOTO, "WEBP", quality=90), gate.LOSSY_WITHOUT_STEPS),
     "transparent in one pixel": (encoded(with_alpha(254), "PNG"), gate.MORE_THAN_A_PICTURE),
     "two frames": (encoded(PHOTO, "PNG", save_all=True, append_images=[GREY.convert("RGB")]), gate.FURTHER_PARTS),
