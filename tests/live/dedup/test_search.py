@@ -128,7 +128,7 @@ def test_a_killed_search_goes_on_where_it_was(server: Server, photos: Path, tmp_
 
 @pytest.fixture
 def exports(photos: Path, tmp_path: Path) -> Path:
-    """A photo as a camera writes it among its exports: two without loss, two edited ones, and one with a rating."""
+    """A photo as a camera writes it among its exports: two without loss, a larger, a brighter, and a rated one."""
     folder = tmp_path / "exports"
     folder.mkdir()
     with Image.open(photos / "astronaut.jpg") as photo:
@@ -157,15 +157,15 @@ def test_exports_move_for_the_original_come_back_and_are_purged(
         return before.keys() - {path.name for path in exports.iterdir()}
 
     assert main([*search, "--dry-run"]) == 0
-    assert re.search(r"--apply would move 2 photos", capsys.readouterr().err)
+    assert re.search(r"--apply would move 3 photos", capsys.readouterr().err)
     assert without_access(snapshot(exports)) == without_access(before)
 
     assert main([*search, "--apply"]) == 0
-    assert moved() == {"a.tif", "a.png"}
+    assert moved() == {"a.tif", "a.png", "upscaled.jpg"}
     stays = "It has metadata that the kept photo lacks, which --merge-metadata can save: rating."
     assert f"1 photo stays: {stays}" in capsys.readouterr().err
     assert main([*search, "--apply", "--merge-metadata"]) == 0  # what lies in the quarantine is not found again
-    assert moved() == {"a.tif", "a.png", "rated.webp"}
+    assert moved() == {"a.tif", "a.png", "upscaled.jpg", "rated.webp"}
     assert read_sidecar_facts((exports / "original.jpg.xmp").read_bytes()).said == {"rating": {(5.0,)}}
     assert main(["undo", *store]) == 0
     assert without_access(snapshot(exports)) == without_access(before)
@@ -176,5 +176,5 @@ def test_exports_move_for_the_original_come_back_and_are_purged(
     assert "use --yes" in capsys.readouterr().err
     monkeypatch.setattr("send2trash.send2trash", os.unlink)
     assert main(["purge", "--yes", *store]) == 0
-    assert moved() == {"a.tif", "a.png"}
+    assert moved() == {"a.tif", "a.png", "upscaled.jpg"}
     assert not [*exports.glob(".clip-quarantine/**/*.png")]
