@@ -33,7 +33,7 @@ from clip_client.cli.commands import (
 )
 from clip_client.cli.completion import add_completion_option
 from clip_client.cli.errors import CommandMisused
-from clip_client.cli.output import STDOUT, check_place
+from clip_client.cli.output import read_outputs
 from preprocess_ensemble.command_line import Parser
 from preprocess_ensemble.errors import ReportedError
 
@@ -89,8 +89,7 @@ def _run(words: Sequence[str]) -> int:
             arguments = _parsed(words)
         finally:
             sys.stdout.flush()  # after --help; otherwise Python fails at its exit if the reader has closed the output
-        if getattr(arguments, "json", None) not in (None, STDOUT):
-            check_place(arguments.json)
+        arguments.outputs = read_outputs(arguments)
         exit_code: int = arguments.run(arguments)
         sys.stdout.flush()
     except CommandMisused as error:

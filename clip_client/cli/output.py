@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -26,19 +26,61 @@ _LINE_EVERY_S: Final = 10.0
 """Seconds between lines of progress; a terminal shows bars instead."""
 
 
-def add_json_option(parser: argparse.ArgumentParser | argparse._ActionsContainer, what: str) -> None:
-    """Add ``--json FILE``, which :func:`write_json` writes and the command's ``main`` checks before it runs."""
-    parser.add_argument(
-        "--json", type=user_path, metavar="FILE", help=f"write {what} as JSON; - writes only JSON to standard output"
-    )
+def _page_path(text: str) -> Path:
+    if text.lower().endswith((".html", ".htm")):
+        return user_path(text)
+    raise argparse.ArgumentTypeError(f"the report is an HTML page: give it a name that ends in .html, not {text!r}")
+
+
+_OUTPUTS: Final = {
+    "json": ("FILE", user_path, "write {} as JSON; - writes only JSON to standard output"),
+    "csv": ("FILE", user_path, "write {} as CSV; - writes only CSV to standard output"),
+    "report": ("FILE.html", _page_path, "write an HTML page that shows {}"),
+}
+"""Option -> (metavar, type, help)."""
+
+
+def add_output_options(parser: argparse._ActionsContainer, **contents: str) -> None:
+    """Add the options of :data:`_OUTPUTS` that are named; ``contents`` are their contents in words.
+
+    The command's ``main`` calls :func:`read_outputs` before the command runs.
+    """
+    for name, content in contents.items():
+        metavar, kind, meaning = _OUTPUTS[name]
+        parser.add_argument(f"--{name}", type=kind, metavar=metavar, help=meaning.format(content))
+
+
+def add_quiet_option(parser: argparse._ActionsContainer) -> None:
+    """Add ``--quiet``."""
+    meaning = "print only errors, and output that goes to -"
+    parser.add_argument("--quiet", "-q", action="store_true", help=meaning)
+
+
+def read_outputs(arguments: argparse.Namespace) -> tuple[Path, ...]:
+    """Return the paths of the given options of :data:`_OUTPUTS`.
+
+    Raises CommandFailed for a path that cannot be written, and CommandMisused for two options with one path and for a
+    file that would replace a photo, as after ``--json *.jpg``.
+    """
+    outputs = tuple(path for name in _OUTPUTS if (path := getattr(arguments, name, None)) is not None)
+    for path in outputs:
+        check_place(path)
+    if len(set(map(os.path.abspath, outputs))) < len(outputs):
+        raise CommandMisused("--json, --csv and --report cannot write the same file: name different files")
+    return outputs
 
 
 def write_json(path: Path | None, value: object) -> bool:
     """Write a value as ASCII to the file of ``--json``, if any; tell whether that is standard output."""
     if path is not None:
-        with output(path) as file:
-            file.write(json.dumps(value, indent=2).encode("ascii") + b"\n")
+        write_text(path, [json.dumps(value, indent=2), "\n"])
     return path == STDOUT
+
+
+def write_text(path: Path, pieces: Iterable[str]) -> None:
+    """Write text in UTF-8 to the file of an option."""
+    with output(path) as file:
+        file.writelines(piece.encode() for piece in pieces)
 
 
 def check_place(path: Path) -> None:

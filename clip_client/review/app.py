@@ -34,15 +34,16 @@ from clip_client.review.pages import (
     query_of,
     read_body,
     read_filter,
+    read_form,
     read_number,
     read_numbers,
-    read_wanted,
     used_rules,
 )
 from clip_client.review.state.bulk import Bulk, BulkCount
 from clip_client.review.state.photo_search import MOST_UPLOADED
 from clip_client.review.state.previews import SIZES, PreviewCache
 from clip_client.review.state.session import READY, SCANNING, Busy, CannotChoose
+from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -195,13 +196,18 @@ class _Handlers:
         """The photos nearest to the words ``q``, the uploaded ``photo`` or the photo ``like``, after the filters."""
         self._need_groups()
         state = self._state()
-        wanted = read_wanted(request)
-        found = await self._photos.find(wanted) if self._photos is not None else None
+        form, found, error = read_form(request), None, ""
+        if self._photos is not None:
+            try:
+                found = await self._photos.find(form)
+            except ReportedError as reported:
+                error = str(reported)
         return self._page(
             "search.html.j2",
             state,
-            wanted=wanted,
+            form=form,
             found=found,
+            error=error,
             can_search=self._photos is not None,
             query=request.url.query,
         )

@@ -23,7 +23,7 @@ from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.text import folder_above
 from clip_client.dedup.types import SAFE_TIERS
 from clip_client.review.state.found_groups import APPLIED, STAGED, STAGED_STATES, Filter
-from clip_client.review.state.photo_search import Wanted
+from clip_client.review.state.photo_search import SearchForm
 from clip_client.search.filters import FILTERS
 
 if TYPE_CHECKING:
@@ -63,11 +63,11 @@ def checked_filter(**given: str) -> Filter:
     return wanted
 
 
-def read_wanted(request: Request) -> Wanted:
-    """Read the query of a search and its filters; texts are cut after 2,000 characters."""
+def read_form(request: Request) -> SearchForm:
+    """Read the fields of the search by words. Only 2,000 characters of a text are read."""
     given = {name: text[:2000] for name, text in request.query_params.items()}
-    demands = {name: text for name in FILTERS if (text := given.get(name, "").strip())}
-    return Wanted(filter=demands, **{name: given.get(name, "") for name in ("q", "photo", "like")})
+    filters = {name: text for name in FILTERS if (text := given.get(name, "").strip())}
+    return SearchForm(filters=filters, **{name: given.get(name, "") for name in ("q", "photo", "like")})
 
 
 def query_of(wanted: Filter | None, **more: object) -> str:
@@ -136,7 +136,8 @@ def environment(roots: Sequence[str]) -> jinja2.Environment:
     loader = jinja2.ChoiceLoader([jinja2.PackageLoader("clip_client.review"), shared])
     made = page_environment(loader, folder_above(roots))
     made.filters.update(ending=_ending, fitted=_fitted, preferred=_preferred, run_time=_run_time)
-    made.globals.update(overview=_overview, query_of=query_of, safe_tiers=SAFE_TIERS, state_names=STATE_NAMES)
+    made.globals.update(filters=FILTERS, overview=_overview, query_of=query_of)
+    made.globals.update(safe_tiers=SAFE_TIERS, state_names=STATE_NAMES)
     return made
 
 

@@ -1,131 +1,97 @@
-"""Filters that select the photos of a search: by date, place, camera, format, size and folder."""
+"""Filters that select the photos of a search: one table for the options, the fields of the page, and the checks."""
 
 from __future__ import annotations
 
 import os
 import re
-from calendar import monthrange
-from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from clip_client.dedup.types import RAW
 from clip_client.search.query import QueryError
+from clip_client.search.space import is_below
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Mapping
 
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from clip_client.dedup.store.store import Store
-    from clip_client.search.photo_index import PhotoIndex
+    from clip_client.search.space import SearchSpace
 
 FACTS: Final = ("width", "height", "format", "taken_ms", "camera", "latitude", "longitude")
 """Columns in the index of a store."""
-FILTERS: Final = ("since", "until", "in_folder", "camera", "format", "min_pixels", "near")
-"""Arguments of :meth:`Filter.of`, which are the names of the options and of the form fields."""
 
 _EARTH_KM: Final = 6371.0
-_DATE: Final = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?")
+_DATE: Final = re.compile(r"\d{4}(-\d{1,2}(-\d{1,2})?)?")
+_DATE_FORM: Final = "a year, month or day, such as 2019 or 2019-05-03"
 _NAMES: Final = {"jpg": "jpeg", "tif": "tiff", "jxl": "jpeg xl", "heif": "heic", "raw": "raw file"}
 """Common name of a format -> its name in :data:`FORMATS`, case-folded."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Filter:
-    """Conditions that all results meet; None and empty texts set none. A photo does not fit if its value is unknown."""
+class Filter(NamedTuple):
+    """A condition that a person can set, and its check."""
 
-    first_ms: int | None = None
-    """Earliest time of capture, in milliseconds since 1970 by the camera's clock."""
-    end_ms: int | None = None
-    """Time of capture, in the same unit, from which photos no longer fit."""
-    folders: tuple[str, ...] = ()
-    """Absolute paths of one folder: the named path, and the path without links."""
-    camera: str = ""
-    """Part of make and model, case-folded."""
-    format: str = ""
-    """Name of the format in the store."""
-    pixels: float | None = None
-    """Least product of width and height."""
-    near: tuple[float, float, float] | None = None
-    """Latitude and longitude in degrees, north and east positive, and kilometres around this place."""
+    metavar: str
+    meaning: str
+    """Help of the option, after the words "only photos that were"."""
+    label: str
+    """Name of the field on the page."""
+    example: str
+    read: Callable[[str], Any]
+    """Turns the text of a person into a condition for ``fits``. Raises ValueError."""
+    fits: Callable[[SearchSpace, Any], NDArray[np.bool_]]
+    """Returns a mask of the rows of the index that meet a condition. A row with an unknown value does not."""
+    form: str = ""
+    """Description of the texts that ``read`` accepts; empty if its ValueError has one."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Conditions that all results meet."""
+
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+    """Name in :data:`FILTERS` -> the value that its ``read`` returned."""
 
     @classmethod
-    def of(
-        cls,
-        *,
-        since: str = "",
-        until: str = "",
-        in_folder: str = "",
-        camera: str = "",
-        format: str = "",
-        min_pixels: str = "",
-        near: str = "",
-    ) -> Filter:
-        """Read the texts of a person.
+    def of(cls, texts: Mapping[str, str]) -> Wanted:
+        """Read the texts of a person: name in :data:`FILTERS` -> text. An empty text sets no condition.
 
-        ``since`` and ``until`` are years, months or days, such as ``"2019"`` or ``"2019-05-03"``. ``min_pixels`` is a
-        number, or millions such as ``"2M"``. ``near`` is ``"LATITUDE,LONGITUDE,KM"``. Raises QueryError for a text that
-        cannot be read.
+        Raises QueryError for a text that cannot be read.
         """
-        folder = os.path.abspath(os.path.expanduser(in_folder))
-        return cls(
-            first_ms=_milliseconds(since, "since")[0] if since else None,
-            end_ms=_milliseconds(until, "until")[1] if until else None,
-            folders=tuple(dict.fromkeys((folder, os.path.realpath(folder)))) if in_folder else (),
-            camera=camera.casefold(),
-            format=_format_name(format) if format else "",
-            pixels=_pixels(min_pixels) if min_pixels else None,
-            near=_near(near) if near else None,
-        )
+        conditions = {}
+        for name, text in texts.items():
+            try:
+                if text:
+                    conditions[name] = FILTERS[name].read(text)
+            except ValueError as error:
+                form = FILTERS[name].form or error
+                raise QueryError(f"{name.replace('_', '-')} is {form}, not {text!r}") from None
+        return cls(conditions)
 
-    def rows(self, index: PhotoIndex, store: Store | None = None) -> NDArray[np.bool_] | None:
-        """Tell for each row of the index whether it fits; None if all rows fit.
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Absolute paths of the wanted folder: the named path, and the path without links; empty for no limit."""
+        return tuple(self.conditions.get("in_folder", ()))
 
-        Without a ``store`` the keys of the index are paths. Raises QueryError if the index lacks a needed column.
+    def rows(self, space: SearchSpace) -> NDArray[np.bool_] | None:
+        """Return the mask of the rows to search; None for all rows.
+
+        Raises QueryError for a condition about facts if the space is not a store, which alone knows them.
         """
-        if self == Filter() or not len(index):
-            return None
-        if self != Filter(folders=self.folders) and not set(FACTS) <= set(index.column_names):
-            raise QueryError(
-                "files of vectors know only --in-folder, and not when, where and how photos were taken: name the "
-                "folder of the photos instead"
-            )
-        fits = np.ones(len(index), dtype=bool)
-        with np.errstate(invalid="ignore"):  # unknown values are NaN, with which every comparison is false
-            if self.first_ms is not None:
-                fits &= _numbers(index, "taken_ms") >= self.first_ms
-            if self.end_ms is not None:
-                fits &= _numbers(index, "taken_ms") < self.end_ms
-            if self.pixels is not None:
-                fits &= _numbers(index, "width") * _numbers(index, "height") >= self.pixels
-            if self.near is not None:
-                fits &= _km_from(self.near, _numbers(index, "latitude"), _numbers(index, "longitude")) <= self.near[2]
-        if self.camera:
-            fits &= _named(index, "camera", lambda name: self.camera in name.casefold())
-        if self.format:
-            fits &= _named(index, "format", lambda name: name == self.format)
-        if self.folders:
-            if store is None:
-                fits &= index.holding(filter(self.has_file, index.keys()))
-            else:
-                fits &= index.holding(set[str]().union(*map(store.files.contents_below, self.folders)))
-        return fits
-
-    def has_file(self, path: str) -> bool:
-        """Tell whether a file is in the folder or below it."""
-        return not self.folders or is_below(path, self.folders)
-
-
-def is_below(path: str, folders: Collection[str]) -> bool:
-    """Tell whether a file is in one of ``folders`` (absolute paths), at any depth, or is itself in the list."""
-    path = os.path.abspath(path)
-    while path not in folders and (above := os.path.dirname(path)) != path:
-        path = above
-    return path in folders
+        masks = [] if space.inside is None else [space.inside]
+        if len(space.index):
+            if space.store is None and self.conditions.keys() - {"in_folder"}:
+                raise QueryError(
+                    "files of vectors know only --in-folder, and not when, where and how photos were taken: name the "
+                    "folder of the photos instead"
+                )
+            with np.errstate(invalid="ignore"):  # comparisons with NaN, which stands for an unknown value, are False
+                masks += [FILTERS[name].fits(space, value) for name, value in self.conditions.items()]
+        return np.logical_and.reduce(masks) if masks else None
 
 
 def facts_table(features: pa.Table) -> pa.Table:
@@ -135,7 +101,7 @@ def facts_table(features: pa.Table) -> pa.Table:
 
     # Most photos have their time in EXIF, the only block with milliseconds. Other photos have it in XMP or IPTC.
     texts = features.column("taken").to_pylist()
-    told = pa.array([None if (moment := _start(text)) is None else _to_ms(moment) for text in texts], pa.int64())
+    told = pa.array([_told_ms(text or "") for text in texts], pa.int64())
     columns = {name: features.column(name) for name in FACTS}
     columns["taken_ms"] = pc.coalesce(columns["taken_ms"], told)
     for name in ("camera", "format"):
@@ -145,28 +111,45 @@ def facts_table(features: pa.Table) -> pa.Table:
 
 def taken_text(taken_ms: int | None) -> str:
     """Write a time of capture, ``"2019-05-03 10:11:12"``; empty if it is unknown."""
-    if taken_ms is None:
-        return ""
-    return (datetime(1970, 1, 1) + timedelta(milliseconds=taken_ms)).isoformat(" ", "seconds")
+    return "" if taken_ms is None else str(np.datetime64(taken_ms // 1000, "s")).replace("T", " ")
 
 
-def _numbers(index: PhotoIndex, name: str) -> NDArray[np.float64]:
+def _told_ms(text: str) -> int | None:
+    try:
+        return round(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1000)
+    except ValueError:
+        return None
+
+
+def _numbers(space: SearchSpace, name: str) -> NDArray[np.float64]:
     """Return a column, with NaN for unknown values."""
     import pyarrow as pa
 
-    numbers: NDArray[np.float64] = index.column(name).cast(pa.float64(), safe=False).to_numpy()
+    numbers: NDArray[np.float64] = space.index.column(name).cast(pa.float64(), safe=False).to_numpy()
     return numbers
 
 
-def _named(index: PhotoIndex, name: str, fits: Callable[[str], bool]) -> NDArray[np.bool_]:
+def _named(space: SearchSpace, name: str, fits: Callable[[str], bool]) -> NDArray[np.bool_]:
     """Tell for each row whether its name in a column fits; ``fits`` is called once for each different name."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    column: Any = index.column(name).cast(pa.string())
+    column: Any = space.index.column(name).cast(pa.string())
     wanted = pa.array([one for one in pc.unique(column).to_pylist() if one and fits(one)], pa.string())
     found: NDArray[np.bool_] = pc.is_in(column, value_set=wanted).to_numpy()
     return found
+
+
+def _first_ms(text: str, after: int = 0) -> int:
+    """Return the beginning of a year, month or day, or of the one ``after`` it, in milliseconds since 1970."""
+    if _DATE.fullmatch(text) is None:
+        raise ValueError
+    period = np.datetime64("-".join(part.zfill(2) for part in text.split("-")))  # its unit is a year, month or day
+    return int((period + after).astype("datetime64[ms]").astype(np.int64))
+
+
+def _end_ms(text: str) -> int:
+    return _first_ms(text, after=1)
 
 
 def _format_name(text: str) -> str:
@@ -176,62 +159,76 @@ def _format_name(text: str) -> str:
     wanted = text.casefold().removeprefix(".")
     found = names.get(_NAMES.get(wanted, wanted))
     if found is None:
-        raise QueryError(f"format is one of {', '.join(names.values())}, not {text!r}")
+        raise ValueError(f"one of {', '.join(names.values())}")
     return found
 
 
-def _km_from(
-    place: tuple[float, ...], latitudes: NDArray[np.float64], longitudes: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Return the distances of places from ``place`` in kilometres, by the haversine formula."""
-    north, east = np.radians(latitudes), np.radians(longitudes)
-    latitude, longitude = np.radians(place[0]), np.radians(place[1])
-    across = np.cos(latitude) * np.cos(north) * np.sin((east - longitude) / 2) ** 2
-    distances: NDArray[np.float64] = np.arcsin(np.sqrt(np.minimum(1, np.sin((north - latitude) / 2) ** 2 + across)))
-    return 2 * _EARTH_KM * distances
+def _pixels(text: str) -> float:
+    number = text.upper().removesuffix("P")
+    pixels = float(number.removesuffix("M")) * (1e6 if number.endswith("M") else 1)
+    if not 0 <= pixels < np.inf:
+        raise ValueError
+    return pixels
 
 
-def _near(text: str) -> tuple[float, float, float]:
-    try:
-        latitude, longitude, km = map(float, text.split(","))
-        if not (abs(latitude) <= 90 and abs(longitude) <= 180 and 0 < km < np.inf):
-            raise ValueError
-    except ValueError:
-        raise QueryError(f"near is latitude, longitude and km, such as 47.37,8.54,10, not {text!r}") from None
+def _circle(text: str) -> tuple[float, float, float]:
+    """Return latitude and longitude in degrees, north and east positive, and the radius in kilometres."""
+    latitude, longitude, km = map(float, text.split(","))
+    if not (abs(latitude) <= 90 and abs(longitude) <= 180 and 0 < km < np.inf):
+        raise ValueError
     return latitude, longitude, km
 
 
-def _pixels(text: str) -> float:
-    try:
-        number = text.upper().removesuffix("P")
-        pixels = float(number.removesuffix("M")) * (1e6 if number.endswith("M") else 1)
-        if not 0 <= pixels < np.inf:
-            raise ValueError
-        return pixels
-    except ValueError:
-        raise QueryError(f"min-pixels is a number such as 2000000 or 2M, not {text!r}") from None
+def _in_circle(space: SearchSpace, circle: tuple[float, float, float]) -> NDArray[np.bool_]:
+    """Compare distances by the haversine formula."""
+    north, east = np.radians(_numbers(space, "latitude")), np.radians(_numbers(space, "longitude"))
+    latitude, longitude = np.radians(circle[:2])
+    across = np.cos(latitude) * np.cos(north) * np.sin((east - longitude) / 2) ** 2
+    angles = 2 * np.arcsin(np.sqrt(np.minimum(1, np.sin((north - latitude) / 2) ** 2 + across)))
+    inside: NDArray[np.bool_] = _EARTH_KM * angles <= circle[2]
+    return inside
 
 
-def _milliseconds(text: str, name: str) -> tuple[int, int]:
-    """Return the beginnings of a year, month or day and of the next one, in milliseconds since 1970."""
-    found = _DATE.fullmatch(text)
-    try:
-        if found is None:
-            raise ValueError
-        year, month, day = (int(part) if part else 0 for part in found.groups())
-        first = date(year, month or 1, day or 1)
-        last = date(year, month or 12, day or monthrange(year, month or 12)[1])
-    except ValueError:
-        raise QueryError(f"{name} is a year, month or day, such as 2019 or 2019-05-03, not {text!r}") from None
-    return _to_ms(datetime.combine(first, time())), _to_ms(datetime.combine(last, time())) + 86_400_000
+def _folders(text: str) -> tuple[str, ...]:
+    folder = os.path.abspath(os.path.expanduser(text))
+    return tuple(dict.fromkeys((folder, os.path.realpath(folder))))
 
 
-def _start(text: str) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text) if text else None
-    except ValueError:
-        return None
+def _in_folders(space: SearchSpace, folders: tuple[str, ...]) -> NDArray[np.bool_]:
+    if space.store is None:
+        return space.index.holding(path for path in space.index.keys() if is_below(path, folders))
+    return space.index.holding(set[str]().union(*map(space.store.files.contents_below, folders)))
 
 
-def _to_ms(moment: datetime) -> int:
-    return round(moment.replace(tzinfo=UTC).timestamp() * 1000)
+FILTERS: Final = {
+    "since": Filter(
+        "DATE", "taken in this year, month or day, or later: 2019, 2019-05 or 2019-05-03", "Taken since", "2019-05",
+        _first_ms, lambda space, first_ms: _numbers(space, "taken_ms") >= first_ms, form=_DATE_FORM,
+    ),
+    "until": Filter(
+        "DATE", "taken in this year, month or day, or earlier", "Taken until", "2021",
+        _end_ms, lambda space, end_ms: _numbers(space, "taken_ms") < end_ms, form=_DATE_FORM,
+    ),
+    "camera": Filter(
+        "NAME", "taken with a camera whose make and model contain NAME", "Camera", "Canon",
+        str.casefold, lambda space, part: _named(space, "camera", lambda name: part in name.casefold()),
+    ),
+    "format": Filter(
+        "NAME", "in this format: JPEG, PNG, HEIC, RAW, ...", "Format", "HEIC",
+        _format_name, lambda space, wanted: _named(space, "format", lambda name: name == wanted),
+    ),
+    "min_pixels": Filter(
+        "N", "with at least N pixels: 2000000 or 2M", "Pixels at least", "2M",
+        _pixels, lambda space, least: _numbers(space, "width") * _numbers(space, "height") >= least,
+        form="a number such as 2000000 or 2M",
+    ),
+    "near": Filter(
+        "LAT,LON,KM", "taken within KM kilometres of this place: 47.37,8.54,10",
+        "Near (latitude, longitude, km)", "47.37,8.54,10",
+        _circle, _in_circle, form="latitude, longitude and km, such as 47.37,8.54,10",
+    ),
+    "in_folder": Filter(
+        "DIR", "in this folder or below it", "In folder", "~/Pictures/2021", _folders, _in_folders,
+    ),
+}  # fmt: skip
+"""Name of a filter -> the filter. The name is that of the field; the option has dashes instead of underscores."""

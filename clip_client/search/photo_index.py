@@ -212,11 +212,6 @@ class PhotoIndex:
         parts = [chunk for segment in self._segments for chunk in segment.photos.column(name).chunks]
         return pa.chunked_array(parts, self._segments[0].photos.schema.field(name).type)
 
-    @property
-    def column_names(self) -> list[str]:
-        """Names of the columns about the photos, without the keys."""
-        return self._segments[0].photos.column_names[1:] if self._segments else []
-
     def holding(self, keys: Iterable[str]) -> NDArray[np.bool_]:
         """Tell for each row whether its key is among ``keys``."""
         wanted = _encoded(keys)
@@ -261,24 +256,19 @@ class PhotoIndex:
         direction: NDArray[np.float32] = query / norm
         return direction
 
-    def _counted(self, among: NDArray[np.bool_] | None) -> Iterator[tuple[Segment, int, NDArray[np.bool_] | None]]:
-        """Yield (segment, its first row, mask of its rows that count or None for all), if any row counts."""
-        start = 0
-        for segment in self._segments:
-            counts = None if among is None else among[start : start + len(segment)]
-            if counts is None or counts.any():
-                yield segment, start, None if counts is None or counts.all() else counts
-            start += len(segment)
-
     def _candidates(
         self, direction: NDArray[np.float32], count: int, among: NDArray[np.bool_] | None
     ) -> tuple[NDArray[np.intp], float]:
         """Return the best ``count`` rows by 16-bit numbers, ascending, and the least cosine among them."""
         cosines, rows = [np.empty(0, np.float32)], [np.empty(0, np.intp)]
-        for segment, start, counts in self._counted(among):
-            of_each, places = segment.best(direction, min(count, len(segment)), counts)
-            cosines.append(of_each)
-            rows.append(places + start)
+        start = 0
+        for segment in self._segments:
+            counts = None if among is None else among[start : start + len(segment)]
+            if counts is None or counts.any():
+                best_cosines, places = segment.best(direction, min(count, len(segment)), counts)
+                cosines.append(best_cosines)
+                rows.append(places + start)
+            start += len(segment)
         all_cosines, all_rows = np.concatenate(cosines), np.concatenate(rows)
         best = np.argsort(-all_cosines, kind="stable")[:count]
         return np.sort(all_rows[best]), float(all_cosines[best].min(initial=np.inf))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -58,13 +58,15 @@ class QueryEmbedder(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Term:
-    """One part of a query: either a text or a photo."""
+    """One part of a query: a text, a photo, or a vector."""
 
     weight: float = 1.0
     """Negative for a subtracted term."""
     text: str = ""
     photo: str | bytes = ""
     """Path, or the bytes of an image file."""
+    vector: NDArray[np.float32] | None = field(default=None, compare=False)
+    """Unit vector (D,) of a photo in the index."""
 
     @property
     def name(self) -> str:
@@ -80,8 +82,9 @@ class QueryVector:
 
     vector: NDArray[np.float32]
     """(D,)"""
-    vector_ids: tuple[str, ...]
-    """Vector ids of the terms."""
+    model_id: str
+    vector_ids: tuple[str, ...] = ()
+    """Vector ids of the texts and photos."""
     truncated: tuple[str, ...] = ()
     """Names of texts that are too long for the model, which read only their beginning."""
 
@@ -157,7 +160,8 @@ async def query_vector(clip: QueryEmbedder, terms: Sequence[Term]) -> QueryVecto
     Raises QueryError for a photo or text that cannot be embedded, and for terms that cancel out. Raises the errors of
     the client, such as ModelNotReady for texts if the model has no text tower.
     """
-    texts = [term for term in terms if not term.photo]
+    model = await clip.model()
+    texts = [term for term in terms if term.text]
     photos = [term for term in terms if term.photo]
     batches: list[tuple[list[Term], EmbeddingBatch]] = []
     if texts:
@@ -168,11 +172,13 @@ async def query_vector(clip: QueryEmbedder, terms: Sequence[Term]) -> QueryVecto
         for place, error in batch.errors.items():
             raise QueryError(f"{some[place].name} cannot be searched for: {error.message}")
     weighted = [np.array([term.weight for term in some], np.float32) @ batch.vectors for some, batch in batches]
+    weighted += [np.float32(term.weight) * term.vector for term in terms if term.vector is not None]
     total: NDArray[np.float32] = np.sum(weighted, axis=0)
     if not np.linalg.norm(total) > 1e-3 * sum(abs(term.weight) for term in terms):
         raise QueryError("the terms of the query cancel out: nothing is left to search for")
     return QueryVector(
         vector=total,
+        model_id=model.id,
         vector_ids=tuple(batch.vector_id for _, batch in batches),
         truncated=tuple(texts[place].name for place in batches[0][1].truncated) if texts else (),
     )

@@ -108,7 +108,7 @@ class Segment:
 
         faiss_untyped: Any = faiss  # the stubs lack the names that faiss's Python part adds
         parameters = None
-        if among is not None:
+        if among is not None and not among.all():  # a mask costs time
             chosen = faiss_untyped.IDSelectorBitmap(np.packbits(among, bitorder="little"))
             parameters = faiss_untyped.SearchParameters(sel=chosen)
         # Use one thread: faiss divides threads among queries, so a single query would only wait for idle threads. While

@@ -18,7 +18,7 @@ from clip_client.dedup.features.image_features import ALGORITHM, cached_features
 from clip_client.dedup.store.store import Store, folder_name
 from clip_client.search.filters import FACTS, facts_table
 from clip_client.search.photo_index import MOST_IN_SEGMENT, PhotoIndex
-from clip_client.search.pictures import Place
+from clip_client.search.space import SearchSpace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from clip_client._model import ModelInfo
     from clip_client._results import Embedder
     from clip_client._storage.parquet_store import ParquetStore
     from clip_client.dedup.types import OnProgress, PhotoFile
@@ -89,29 +90,35 @@ def store_index(store: Store, vector_id: str, on_progress: OnProgress | None = N
     return index
 
 
-async def embed_files(embedder: Embedder, files: Sequence[PhotoFile], store: Store, on_progress: OnProgress) -> Place:
-    """Embed new files among ``files``, and return the place to search for them.
+async def embed_files(
+    embedder: Embedder, files: Sequence[PhotoFile], store: Store, on_progress: OnProgress
+) -> SearchSpace:
+    """Embed new files among ``files``, and return the space to search for them.
 
     Raises StoreError, and the errors of the embedder.
     """
     model = await embedder.model()
-
-    def opened() -> tuple[PhotoIndex, dict[str, str]]:
-        is_there = model.vector_id in stored_ids(store)
-        index = PhotoIndex(model.dimension, vector_id=model.vector_id)
-        return store_index(store, model.vector_id, on_progress) if is_there else index, store.files.known(files)
-
-    index, known = await to_thread.run_sync(opened)
+    index, known = await to_thread.run_sync(_index_and_known, store, model, files, on_progress)
     held = set(index.keys())
     failed = []
     if new := [file for file in files if known.get(file.path) not in held]:
         collected = await collect_features(embedder, new, store, on_progress)
         failed = [*collected.failed, *collected.comparable()[1]]
-        index, known = await to_thread.run_sync(opened)
+        index, known = await to_thread.run_sync(_index_and_known, store, model, files, on_progress)
     paths: dict[str, list[str]] = {}
     for path, content in known.items():
         paths.setdefault(content, []).append(path)
-    return Place(index=index, store=store, paths=paths, inside=index.holding(paths), failed=failed)
+    return SearchSpace(index=index, store=store, paths=paths, inside=index.holding(paths), failed=failed)
+
+
+def _index_and_known(
+    store: Store, model: ModelInfo, files: Sequence[PhotoFile], on_progress: OnProgress
+) -> tuple[PhotoIndex, dict[str, str]]:
+    """Return the index, empty for a store without vectors of this model, and the contents of the known ``files``."""
+    known = store.files.known(files)
+    if model.vector_id in stored_ids(store):
+        return store_index(store, model.vector_id, on_progress), known
+    return PhotoIndex(model.dimension, vector_id=model.vector_id), known
 
 
 def _stamp(*tables: ParquetStore) -> str:

@@ -102,18 +102,17 @@ def written(tmp_path: Path) -> Path:
         copies = (str(tmp_path / "a copy.png"),) if number == 1 else ()
         pictures.append(FoundPicture(path=str(path), score=0.3 - number / 10, facts=facts, copies=copies))
     pictures.append(FoundPicture(path=str(tmp_path / "gone.png"), score=0.0))
-    about = {"query": "a <dog>", "model": "m/trained@00000000", "is_random": False}
     page = tmp_path / "page.html"
     with page.open("wb") as file:
-        found = FoundPictures(pictures=tuple(pictures), compared=4, by_content=True)
-        write_page(about, found, file, thumbnail=thumbnail)
+        found = FoundPictures(pictures=tuple(pictures), compared=4, compared_in_words="4 photos", model_id="m/x@0")
+        write_page("a <dog>", found, file, thumbnail=thumbnail)
     return page
 
 
 def test_results_are_shown_and_enlarged(open_page: OpenPage, written: Path) -> None:
     with open_page(written) as page:
         expect(page.get_by_role("heading", level=1)).to_have_text("a <dog>")
-        expect(page.get_by_text("4 pictures of 4 different photos")).to_be_visible()
+        expect(page.get_by_text("4 pictures of 4 photos")).to_be_visible()
         expect(page.locator("figure img")).to_have_count(3)
         expect(page.get_by_text("can no longer be opened")).to_be_visible()
         page.locator("figure a.mat").first.click()

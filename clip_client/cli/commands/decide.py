@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from clip_client._files import FailedFile, printable
 from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.cli.options.paths import add_store_option, opened_store
-from clip_client.cli.output import add_json_option, write_json
+from clip_client.cli.output import add_output_options, write_json
 from clip_client.dedup.files.reading import hash_file
 from clip_client.dedup.store.choices import KEEP, UNDONE, Choice, ChosenPhoto
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL, Decision
@@ -40,7 +40,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "paths", nargs="*", default=[], metavar="PHOTO", help="two or more photos (forget: one or more)"
     )
-    add_json_option(parser, "the result")
+    add_output_options(parser, json="the result")
     add_store_option(parser)
 
 

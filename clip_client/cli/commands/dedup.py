@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from clip_client.cli.errors import CommandFailed, CommandMisused
+from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.connection import EngineOptions, read_engine_options
 from clip_client.cli.options.dedup import (
     NO_PHOTO,
@@ -19,12 +19,11 @@ from clip_client.cli.options.dedup import (
     SearchOptions,
     add_dedup_options,
     read_action_options,
-    read_outputs,
     read_search_options,
     tell_changes,
 )
 from clip_client.cli.options.paths import opened_store
-from clip_client.cli.output import STDOUT, ProgressBars, locked, output, progress_bars
+from clip_client.cli.output import STDOUT, ProgressBars, locked, output, progress_bars, write_json, write_text
 from clip_client.dedup.features.preview import can_read_raw, thumbnail
 from clip_client.dedup.search import GroupContents, group_contents
 
@@ -56,14 +55,14 @@ def run(arguments: argparse.Namespace) -> int:
     from clip_client.cli.commands.dedup_apply import apply_report
 
     engine = read_engine_options(arguments)
-    outputs = read_outputs(arguments)
+    need("rich", *(["jinja2"] if arguments.report else []), extras="cli,dedup")
     options, action = read_search_options(arguments), read_action_options(arguments)
     if engine is not None and options.without_model:
         raise CommandMisused(
             "--engine ray embeds on a cluster, and --without-model embeds nothing: leave out --engine or "
             "--without-model"
         )
-    printer = _Printer(outputs, quiet=options.quiet, verbose=arguments.verbose)
+    printer = _Printer(arguments.outputs, quiet=options.quiet, verbose=arguments.verbose)
     found = _scan(options, action, printer)
     with opened_store(arguments.store) as store:
         if not options.quiet:
@@ -135,13 +134,11 @@ def _write(
     report: DuplicateReport, arguments: argparse.Namespace, moving_tiers: tuple[str, ...], show: ProgressBars
 ) -> None:
     if arguments.json is not None:
-        with output(arguments.json) as file:
-            file.write(report.to_json().encode("ascii"))
+        write_json(arguments.json, report.to_mapping())
     if arguments.csv is not None:
         from clip_client.dedup.reporting.rows import csv_lines
 
-        with output(arguments.csv) as file:
-            file.writelines(lines.encode() for lines in csv_lines(report))
+        write_text(arguments.csv, csv_lines(report))
     if arguments.report is not None:
         from clip_client.dedup.reporting.html import PageCommands, write_page
 

@@ -11,7 +11,7 @@ from dataclasses import asdict
 
 from clip_client._client import URL_VARIABLE
 from clip_client.cli.options.connection import add_server_options, add_timeout_option, client_config
-from clip_client.cli.output import add_json_option, write_json
+from clip_client.cli.output import add_output_options, write_json
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -26,7 +26,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     add_server_options(parser, may_be_local=True)
     add_timeout_option(parser, default_s=10.0, meaning="time limit for each request to the server")
-    add_json_option(parser, "the findings")
+    add_output_options(parser, json="the findings")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -31,7 +31,8 @@ from clip_client.cli.options.paths import add_walk_options, read_walk_options
 from clip_client.cli.output import (
     STDOUT,
     ProgressBars,
-    add_json_option,
+    add_output_options,
+    add_quiet_option,
     check_place,
     locked,
     progress_bars,
@@ -81,8 +82,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "--retry-failed", action="store_true", help="with a folder: also try the photos again that failed before"
     )
-    add_json_option(parser, "the counts")
-    parser.add_argument("--quiet", "-q", action="store_true", help="print only errors")
+    add_output_options(parser, json="the counts")
+    add_quiet_option(parser)
 
 
 def _add_source_options(parser: argparse.ArgumentParser) -> None:

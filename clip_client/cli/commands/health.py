@@ -10,7 +10,7 @@ from typing import Final
 from clip_client import ClipClient, HealthReport
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.options.connection import add_server_options, add_timeout_option, client_config
-from clip_client.cli.output import add_json_option, write_json
+from clip_client.cli.output import add_output_options, add_quiet_option, write_json
 
 _TIMEOUT_S: Final = 10.0
 """Default of ``--timeout``: a probe needs a quick answer, and a healthy server responds in a fraction of a second."""
@@ -28,8 +28,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     add_server_options(parser)
     add_timeout_option(parser, default_s=_TIMEOUT_S, meaning="time limit for all steps together")
-    add_json_option(parser, "the steps")
-    parser.add_argument("--quiet", "-q", action="store_true", help="print only the step that failed, on standard error")
+    add_output_options(parser, json="the steps")
+    add_quiet_option(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 from clip_client._files import printable
 from clip_client.cli.errors import CommandFailed, need
 from clip_client.cli.options.paths import add_store_option, opened_store
-from clip_client.cli.output import STDOUT, add_json_option, progress_bars, write_json
+from clip_client.cli.output import STDOUT, add_output_options, progress_bars, write_json
 from clip_client.cli.quarantine import outcomes_json, print_failures, quarantined, size_of
 from clip_client.dedup.text import counted, human_bytes
 from clip_client.dedup.types import QUARANTINE_NAME
@@ -39,7 +39,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="purge only the photos that one run moved; clip-client undo --list shows the runs",
     )
     parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
-    add_json_option(parser, "the result")
+    add_output_options(parser, json="the result")
     add_store_option(parser)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.cli.options.dedup import check_keep_rules, saved_or_plain
 from clip_client.cli.options.paths import add_store_option, opened_store
-from clip_client.cli.output import add_json_option, write_json
+from clip_client.cli.output import add_output_options, write_json
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -24,7 +24,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("name", nargs="?", metavar="NAME", help="letters, digits, spaces and . _ -")
     # Set a default: without it, the message about a missing action would also demand a RULE.
     parser.add_argument("rules", nargs="*", default=[], metavar="RULE", help="in the order in which they decide")
-    add_json_option(parser, "the result")
+    add_output_options(parser, json="the result")
     add_store_option(parser)
 
 

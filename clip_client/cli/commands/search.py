@@ -6,18 +6,16 @@ import argparse
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from clip_client._files import printable
 from clip_client._storage.vectors import VECTOR_SUFFIXES
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.options.paths import meant, refuse_url
-from clip_client.cli.options.place import Where
+from clip_client.cli.options.place import NamedPlaces
 from clip_client.cli.options.search import add_search_options
-from clip_client.cli.picture_list import search_and_print
-
-if TYPE_CHECKING:
-    from clip_client.search.query import Term
+from clip_client.cli.picture_list import find_and_print
+from clip_client.search.query import Term, is_photo, terms_of
 
 _PATH: Final = re.compile(r"(~|\.{0,2})/|\.{1,2}$|~$")
 """Beginning of a word that is meant as a path, even if there is no such file."""
@@ -56,16 +54,15 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace) -> int:
     """Read the words, and search."""
-    return search_and_print(arguments, *_read_words(arguments))
+    return find_and_print(arguments, *_read_words(arguments))
 
 
-def _read_words(arguments: argparse.Namespace) -> tuple[list[Term], Where]:
+def _read_words(arguments: argparse.Namespace) -> tuple[list[Term], NamedPlaces]:
     """Return the terms to search for, and the places to search.
 
     Raises QueryError, CommandFailed for a path that does not exist, and CommandMisused for a URL.
     """
     from clip_client.dedup.files.file_types import PHOTO_SUFFIXES, RAW_SUFFIXES, suffix_of
-    from clip_client.search.query import is_photo, terms_of
 
     words, places = [], list(arguments.places)
     for word in arguments.parts:
@@ -84,4 +81,4 @@ def _read_words(arguments: argparse.Namespace) -> tuple[list[Term], Where]:
             note = f"clip-client: {word} is searched for as a word; write ./{word} for the {kind} of that name"
             print(note, file=sys.stderr)
         words.append(word)
-    return terms_of(words), Where.of(places, arguments.store)
+    return terms_of(words), NamedPlaces.of(places, arguments.store)

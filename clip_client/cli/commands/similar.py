@@ -8,9 +8,10 @@ import os
 from clip_client._files import printable
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.options.paths import meant, refuse_url
-from clip_client.cli.options.place import Where
+from clip_client.cli.options.place import NamedPlaces
 from clip_client.cli.options.search import add_search_options
-from clip_client.cli.picture_list import search_and_print
+from clip_client.cli.picture_list import find_and_print
+from clip_client.search.query import Term
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -28,13 +29,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace) -> int:
     """Search, and print the most similar photos."""
-    from clip_client.search.query import Term
-
     (photo,) = map(os.path.expanduser, arguments.parts)
     refuse_url(photo)
     if os.path.isdir(photo):
         raise CommandFailed(f"{printable(photo)} is a folder, and clip-client similar needs a photo")
     if not os.path.lexists(photo):
         raise CommandFailed(f"there is no file {printable(photo)}{meant(photo)}")
-    places = Where.of(arguments.places, arguments.store)
-    return search_and_print(arguments, [Term(photo=photo)], places, without=[photo])
+    named = NamedPlaces.of(arguments.places, arguments.store)
+    return find_and_print(arguments, [Term(photo=photo)], named, without=[photo])

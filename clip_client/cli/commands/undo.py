@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from clip_client._files import printable
 from clip_client.cli.errors import CommandMisused
 from clip_client.cli.options.paths import add_store_option, opened_store
-from clip_client.cli.output import add_json_option, progress_bars, write_json
+from clip_client.cli.output import add_output_options, progress_bars, write_json
 from clip_client.cli.quarantine import outcomes_json, print_failures, quarantined, size_of
 from clip_client.dedup.store.journal import IN_QUARANTINE, JournalEntry
 from clip_client.dedup.text import counted, human_bytes
@@ -53,7 +53,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         action="store_true",
         help="only list the photos in the quarantine and the decisions of runs",
     )
-    add_json_option(parser, "the result")
+    add_output_options(parser, json="the result")
     add_store_option(parser)
 
 

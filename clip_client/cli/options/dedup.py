@@ -8,7 +8,6 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
@@ -20,14 +19,14 @@ from clip_client.cli.options.paths import (
     opened_store,
     read_walk_options,
 )
-from clip_client.cli.output import STDOUT, add_json_option, check_place
+from clip_client.cli.output import add_output_options, add_quiet_option
 from clip_client.dedup import DuplicateReport, Scan, Store, find_duplicates
 from clip_client.dedup.actions.verdicts import MoveOptions, check_tiers
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, RETIRED_RULES, KeepRules
 from clip_client.dedup.compare.proofs import has_old_proofs
 from clip_client.dedup.search import GroupContents, group_contents
 from clip_client.dedup.types import SAFE_TIERS, TIERS
-from preprocess_ensemble.command_line import number_type, user_path
+from preprocess_ensemble.command_line import number_type
 
 if TYPE_CHECKING:
     from clip_client import ClientConfig, ClipClient
@@ -245,36 +244,11 @@ def read_action_options(arguments: argparse.Namespace) -> ActionOptions:
     return options
 
 
-def read_outputs(arguments: argparse.Namespace) -> tuple[Path, ...]:
-    """Return the paths of the reports to write.
-
-    Raises CommandFailed for a path that cannot be written, and CommandMisused for two reports with one path and for a
-    report that would replace a photo, as after ``--json *.jpg``.
-    """
-    need("rich", *(["jinja2"] if arguments.report else []), extras="cli,dedup")
-    outputs = tuple(path for path in (arguments.json, arguments.csv, arguments.report) if path is not None)
-    for path in outputs:
-        if path != STDOUT:
-            check_place(path)
-    if len(set(map(os.path.abspath, outputs))) < len(outputs):
-        raise CommandMisused("--json, --csv and --report cannot write the same file: name different files")
-    return outputs
-
-
 def _add_output_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--report", type=_page_path, metavar="FILE.html", help="write an HTML page that shows each group"
-    )
-    add_json_option(group, "the groups")
-    group.add_argument(
-        "--csv",
-        type=user_path,
-        metavar="FILE",
-        help="write a row for each photo of each group, for spreadsheets; - is standard output",
-    )
+    add_output_options(group, report="each group", json="the groups", csv="a row for each photo of each group")
     amount = group.add_mutually_exclusive_group()
     amount.add_argument("--verbose", "-v", action="store_true", help="show every group, with similarities and tests")
-    amount.add_argument("--quiet", "-q", action="store_true", help="print only errors, and a report that goes to -")
+    add_quiet_option(amount)
 
 
 def _add_action_options(group: argparse._ArgumentGroup) -> None:
@@ -297,9 +271,3 @@ def _add_action_options(group: argparse._ArgumentGroup) -> None:
         "caption, creator or the like) into an XMP sidecar beside the kept photo; without this option such a duplicate "
         "stays",
     )
-
-
-def _page_path(text: str) -> Path:
-    if text.lower().endswith((".html", ".htm")):
-        return user_path(text)
-    raise argparse.ArgumentTypeError(f"the report is an HTML page: give it a name that ends in .html, not {text!r}")

@@ -18,11 +18,13 @@ from clip_client._storage.vectors import VECTOR_SUFFIXES
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.paths import add_store_option, opened_store
 from clip_client.dedup import Scan, Store, scan
+from clip_client.search import PhotoIndex, store_index
+from clip_client.search.space import SearchSpace
+from clip_client.search.store_index import embed_files, stored_ids
 
 if TYPE_CHECKING:
     from clip_client import ClipClient
     from clip_client.cli.output import ProgressBars
-    from clip_client.search.pictures import Place
 
 _STORE_FILE: Final = "files.sqlite"
 """Name of a file in every store that was filled."""
@@ -44,7 +46,7 @@ def add_place_options(parser: argparse.ArgumentParser) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Where:
+class NamedPlaces:
     """The places that the user named."""
 
     photos: tuple[str, ...] = ()
@@ -55,30 +57,22 @@ class Where:
     """Store to search, which also keeps the vectors of ``photos``; None for the default store."""
 
     @classmethod
-    def of(cls, named: Sequence[str], store: Path | None) -> Where:
+    def of(cls, named: Sequence[str], store: Path | None) -> NamedPlaces:
         """Sort named paths: a store, a file or folder of vectors, or any number of photos and their folders.
 
         Raises CommandFailed for a path that does not exist, and CommandMisused for a store or vectors among several
         paths.
         """
-        places = [cls._place(name) for name in named]
-        if alone := [name for name, place in zip(named, places, strict=True) if place]:
-            if len(named) > 1:
-                raise CommandMisused(f"{alone[0]} holds vectors, and is searched alone: name no other place beside it")
-            return places[0] or cls()
+        for name in named:
+            path = Path(name)
+            if not os.path.exists(name):  # Path.exists raises for a name that is too long
+                raise CommandFailed(f"there is no file or folder {printable(name)}")
+            is_store = (path / _STORE_FILE).is_file()
+            if is_store or (is_vector_folder(path) if path.is_dir() else path.suffix in VECTOR_SUFFIXES):
+                if len(named) > 1:
+                    raise CommandMisused(f"{name} holds vectors, and is searched alone: name no other place beside it")
+                return cls(store=path) if is_store else cls(vectors=path)
         return cls(photos=tuple(named), store=store)
-
-    @classmethod
-    def _place(cls, name: str) -> Where | None:
-        """Return the place ``name``; None if it is a photo or a folder of photos."""
-        path = Path(name)
-        if not os.path.exists(name):  # Path.exists raises for a name that is too long
-            raise CommandFailed(f"there is no file or folder {printable(name)}")
-        if (path / _STORE_FILE).is_file():
-            return cls(store=path)
-        if is_vector_folder(path) if path.is_dir() else path.suffix in VECTOR_SUFFIXES:
-            return cls(vectors=path)
-        return None
 
     def opened_store(self) -> AbstractContextManager[Store | None]:
         """Open the store; None if vectors are searched, which need no store."""
@@ -89,8 +83,6 @@ class Where:
 
         Raises CommandFailed if there is nothing to search, and StoreError.
         """
-        from clip_client.search.store_index import stored_ids
-
         if self.photos:
             show("looking for photos", 0, None)
             found = scan(self.photos, raw=True)
@@ -104,23 +96,21 @@ class Where:
             )
         return None
 
-    async def opened(self, clip: ClipClient, store: Store | None, found: Scan | None, show: ProgressBars) -> Place:
-        """Open the place; new photos among ``found`` are embedded first, and kept in ``store``.
+    async def opened(
+        self, clip: ClipClient, store: Store | None, found: Scan | None, show: ProgressBars
+    ) -> SearchSpace:
+        """Open the space of a search; new photos among ``found`` are embedded first, and kept in ``store``.
 
         Raises VectorsError for vectors of another model, StoreError, and what the client raises.
         """
-        from clip_client.search import PhotoIndex
-        from clip_client.search.pictures import Place
-        from clip_client.search.store_index import embed_files, store_index
-
         if store is None:
             assert self.vectors is not None, "without a store there are vectors"
             if self.vectors.suffix != ".npz":
                 need("pyarrow.parquet")
-            return Place(index=await to_thread.run_sync(PhotoIndex.from_vectors, self.vectors))
+            return SearchSpace(index=await to_thread.run_sync(PhotoIndex.from_vectors, self.vectors))
         if found is not None:
-            place = await embed_files(clip, found.files, store, show)
-            failed = sorted([*found.failed, *place.failed], key=lambda failure: os.fsencode(failure.path))
-            return replace(place, failed=failed, skipped=found.skipped)
+            space = await embed_files(clip, found.files, store, show)
+            failed = sorted([*found.failed, *space.failed], key=lambda failure: os.fsencode(failure.path))
+            return replace(space, failed=failed, skipped=found.skipped)
         vector_id = (await clip.model()).vector_id
-        return Place(index=await to_thread.run_sync(store_index, store, vector_id, show), store=store)
+        return SearchSpace(index=await to_thread.run_sync(store_index, store, vector_id, show), store=store)

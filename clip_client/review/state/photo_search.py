@@ -1,4 +1,4 @@
-"""The search by words on the pages: its requests, and its results."""
+"""The search by words on the pages: its form, and the photos that it searches."""
 
 from __future__ import annotations
 
@@ -8,25 +8,22 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
 from anyio import to_thread
 
-from clip_client._files import printable
-from clip_client.dedup.types import is_random
-from clip_client.search.filters import Filter
-from clip_client.search.pictures import Place
-from clip_client.search.query import QueryError, Term, query_vector, terms_in
+from clip_client.search.filters import Wanted
+from clip_client.search.find import find
+from clip_client.search.query import QueryError, QueryVector, Term, query_vector, terms_in
+from clip_client.search.space import SearchSpace
 from clip_client.search.store_index import store_index
-from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from clip_client.review.state.session import Session
-    from clip_client.search.photo_index import PhotoIndex
-    from clip_client.search.pictures import FoundPicture, FoundPictures
+    from clip_client.search.pictures import FoundPictures
     from clip_client.search.query import QueryEmbedder
 
 TOP: Final = 60
@@ -37,8 +34,8 @@ _KEPT_UPLOADS: Final = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """The values of a request; the names are those of the form's fields."""
+class SearchForm:
+    """The fields of a request."""
 
     q: str = ""
     """Words, with signs and weights."""
@@ -46,27 +43,8 @@ class Wanted:
     """Name of an uploaded photo."""
     like: str = ""
     """SHA-256 of a photo in the store."""
-    filter: Mapping[str, str] = field(default_factory=dict)
-    """Arguments of :meth:`~clip_client.search.filters.Filter.of` that are not empty."""
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there are neither words nor a photo to search for."""
-        return not (self.q.strip() or self.photo or self.like)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Results:
-    """The values on a page of results."""
-
-    pictures: Sequence[FoundPicture] = ()
-    compared: str = ""
-    """Number of photos that were compared, in words."""
-    is_random: bool = False
-    truncated: Sequence[str] = ()
-    """Texts that the model has read only in part, because they are too long."""
-    error: str = ""
-    """One sentence that says why there are no results."""
+    filters: Mapping[str, str] = field(default_factory=dict)
+    """Name in :data:`~clip_client.search.filters.FILTERS` -> text, for texts that are not empty."""
 
 
 class PhotoSearch:
@@ -88,51 +66,39 @@ class PhotoSearch:
             self._uploads.popitem(last=False)
         return name
 
-    async def find(self, wanted: Wanted) -> Results:
-        """Search. Errors that a person can mend are returned in the result, not raised."""
-        if wanted.is_empty:
-            return Results()
-        try:
-            return await self._find(wanted)
-        except ReportedError as error:
-            return Results(error=str(error))
+    async def find(self, form: SearchForm) -> FoundPictures | None:
+        """Find photos; None if there are neither words nor a photo to search for.
 
-    async def _find(self, wanted: Wanted) -> Results:
-        model = await self._clip.model()
-        terms = terms_in(wanted.q) if wanted.q.strip() else []
-        if wanted.photo:
-            if wanted.photo not in self._uploads:
+        Raises ReportedError for errors that a person can mend.
+        """
+        terms = terms_in(form.q) if form.q.strip() else []
+        if form.photo:
+            if form.photo not in self._uploads:
                 raise QueryError("this photo is no longer known: drop it onto the page again")
-            terms.append(Term(photo=self._uploads[wanted.photo]))
-        query = await query_vector(self._clip, terms) if terms else None
-        index = await to_thread.run_sync(self._index, model.vector_id)
-        total = np.zeros(index.dimension, np.float32)
-        if query is not None:
-            query.check(index.vector_id)
-            total += query.vector
-        if wanted.like:
-            vector = index.vector(wanted.like)
+            terms.append(Term(photo=self._uploads[form.photo]))
+        if not (terms or form.like):
+            return None
+        wanted = Wanted.of(form.filters)
+        model = await self._clip.model()
+        space = await to_thread.run_sync(self._space, model.vector_id)
+        if form.like:
+            vector = space.index.vector(form.like)
             if vector is None:
                 raise QueryError("this photo is not in the index: it could not be embedded")
-            total += vector
-        found = await to_thread.run_sync(self._found, index, total, Filter.of(**wanted.filter))
-        return Results(
-            pictures=found.pictures,
-            compared=found.compared_in_words,
-            is_random=is_random(model.id),
-            truncated=() if query is None else tuple(map(printable, query.truncated)),
-        )
+            terms.append(Term(vector=vector))
+        query = await query_vector(self._clip, terms)
+        return await to_thread.run_sync(self._find, query, space, wanted)
 
-    def _index(self, vector_id: str) -> PhotoIndex:
-        with self._session.lock:
-            return store_index(self._session.store, vector_id)
-
-    def _found(self, index: PhotoIndex, query: NDArray[np.float32], wanted: Filter) -> FoundPictures:
+    def _space(self, vector_id: str) -> SearchSpace:
         with self._session.lock:
             store = self._session.store
+            index = store_index(store, vector_id)
             state = index.about.get("stamp")
             if self._inside is None or self._inside[0] != state:
                 contents = set[str]().union(*(store.files.contents_below(root) for root in self._roots))
                 self._inside = state, index.holding(contents)
-            place = Place(index=index, store=store, inside=self._inside[1], roots=self._roots)
-            return place.find(query, wanted, top=TOP)
+            return SearchSpace(index=index, store=store, inside=self._inside[1], roots=self._roots)
+
+    def _find(self, query: QueryVector, space: SearchSpace, wanted: Wanted) -> FoundPictures:
+        with self._session.lock:
+            return find(query, space, wanted, top=TOP)

@@ -91,6 +91,7 @@ def test_filters_keep_what_was_typed(review: Review) -> None:
     assert 'value="a &#34;dog&#34;"' in page
     assert 'value="/nowhere"' in page
     assert "No photo fits" in page
+    assert "cancel out" not in search(review, format="png")
 
 
 def test_photos_outside_the_paths_of_the_review_are_not_found(folder: Path, tmp_path: Path) -> None:

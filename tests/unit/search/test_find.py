@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,14 +13,15 @@ import pytest
 from clip_client import VectorsError
 from clip_client.dedup import Store
 from clip_client.dedup.files.directories import DirectorySet
-from clip_client.dedup.types import EDITED, EXACT, RE_ENCODED, SIMILAR
+from clip_client.dedup.types import EDITED, EXACT, RE_ENCODED, SIMILAR, PhotoFile
 from clip_client.search import PhotoIndex
-from clip_client.search.filters import Filter
-from clip_client.search.pictures import Place
-from clip_client.search.query import QueryError
+from clip_client.search.filters import Wanted
+from clip_client.search.find import find
+from clip_client.search.query import QueryError, QueryVector
+from clip_client.search.space import SearchSpace
 from clip_client.search.store_index import store_index
 from tests.fixtures import members
-from tests.fixtures.search_store import VECTOR_ID, Planted, content_of, plant
+from tests.fixtures.search_store import MODEL, VECTOR_ID, Planted, content_of, plant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
     from clip_client.dedup import Member
 
-QUERY = np.array([1, 0], dtype=np.float32)
+QUERY = QueryVector(vector=np.array([1, 0], dtype=np.float32), model_id=MODEL)
 
 
 def at(degrees: float, **more: Any) -> Planted:
@@ -77,8 +79,8 @@ def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         yield store
 
 
-def place_of(store: Store, **more: Any) -> Place:
-    return Place(index=store_index(store, VECTOR_ID), store=store, **more)
+def space_of(store: Store, **more: Any) -> SearchSpace:
+    return SearchSpace(index=store_index(store, VECTOR_ID), store=store, **more)
 
 
 def names(*paths: str) -> list[str]:
@@ -86,12 +88,12 @@ def names(*paths: str) -> list[str]:
 
 
 def found(store: Store, *, top: int = 20, **wanted: Any) -> list[str]:
-    return names(*(picture.path for picture in place_of(store).find(QUERY, Filter.of(**wanted), top=top).pictures))
+    return names(*(picture.path for picture in find(QUERY, space_of(store), Wanted.of(wanted), top=top).pictures))
 
 
 def test_the_nearest_come_first_and_copies_of_the_same_bytes_are_one_picture(unchanged: Store) -> None:
     assert found(unchanged) == ["peak.jpg", "small.jpg", "edited.png", "wave.jpg", "shore.heic", "box.jpg"]
-    wave = place_of(unchanged).find(QUERY).pictures[3]
+    wave = find(QUERY, space_of(unchanged)).pictures[3]
     assert names(*wave.copies) == ["copy 1 of wave.jpg", "copy 2 of wave.jpg"]
     assert wave.score == pytest.approx(np.cos(np.radians(20)), abs=1e-6)
     assert (wave.taken, wave.facts["camera"]) == ("2015-06-30 23:59:59", "Apple iPhone 12")
@@ -101,7 +103,7 @@ def test_the_photo_itself_can_be_left_out_but_not_its_copies(store: Store, tmp_p
     sea = tmp_path / "photos" / "Sea"
     (tmp_path / "link.heic").symlink_to(sea / "shore.heic")
     without = DirectorySet([str(sea / "copy 1 of wave.jpg"), str(tmp_path / "link.heic")])
-    found = place_of(store, without=without).find(QUERY)
+    found = find(QUERY, space_of(store, without=without))
     wave, box = found.pictures[3:]
     assert names(wave.path, *wave.copies, box.path) == ["wave.jpg", "copy 2 of wave.jpg", "box.jpg"]
     assert found.gone == 0
@@ -119,7 +121,7 @@ def test_filters_apply_before_the_ranking(unchanged: Store, wanted: dict[str, An
     ("wanted", "message"),
     [
         ({"since": "2015-02-30"}, "since is a year, month or day"),
-        ({"until": "last year"}, "until is a year"),
+        ({"until": "today"}, "until is a year"),
         ({"near": "91,0,5"}, "near is latitude"),
         ({"min_pixels": "many"}, "min-pixels is a number"),
         ({"min_pixels": "nan"}, "min-pixels is a number"),
@@ -129,15 +131,15 @@ def test_filters_apply_before_the_ranking(unchanged: Store, wanted: dict[str, An
 )
 def test_a_filter_that_cannot_be_read_is_named(wanted: dict[str, str], message: str) -> None:
     with pytest.raises(QueryError, match=message):
-        Filter.of(**wanted)
+        Wanted.of(wanted)
 
 
 def test_vectors_alone_know_paths_and_nothing_else() -> None:
-    place = Place(index=PhotoIndex.from_arrays(["/a/b.jpg", "/ab/c.jpg"], np.ones((2, 2))))
-    assert [one.path for one in place.find(QUERY, Filter.of(in_folder="/a")).pictures] == ["/a/b.jpg"]
+    space = SearchSpace(index=PhotoIndex.from_arrays(["/a/b.jpg", "/ab/c.jpg"], np.ones((2, 2))))
+    assert [one.path for one in find(QUERY, space, Wanted.of({"in_folder": "/a"})).pictures] == ["/a/b.jpg"]
     with pytest.raises(QueryError, match="files of vectors know only --in-folder"):
-        place.find(QUERY, Filter.of(since="2020"))
-    assert Place(index=PhotoIndex(2)).find(QUERY, Filter.of(since="2020")).pictures == ()
+        find(QUERY, space, Wanted.of({"since": "2020"}))
+    assert find(QUERY, SearchSpace(index=PhotoIndex(2)), Wanted.of({"since": "2020"})).pictures == ()
 
 
 def member(name: str, tier: str = RE_ENCODED, **more: Any) -> Member:
@@ -155,24 +157,21 @@ def test_proven_copies_are_one_picture_until_a_person_says_otherwise(store: Stor
     assert found(store) == ["peak.jpg", "edited.png", "wave.jpg", "box.jpg"]
     # The best copy does not fit, so the nearest that does is shown, and the best one is among its copies.
     inside = store_index(store, VECTOR_ID).holding([content_of("Alps/small.jpg")])
-    (small,) = place_of(store, inside=inside).find(QUERY).pictures
+    (small,) = find(QUERY, space_of(store, inside=inside)).pictures
     assert names(small.path, *small.copies) == ["small.jpg", "peak.jpg"]
 
     store.decisions.add("different", [content_of("Alps/peak.jpg"), content_of("Alps/small.jpg")])
     assert found(store)[:2] == ["peak.jpg", "small.jpg"]
-    assert place_of(store).find(QUERY).pictures[0].copies == ()
+    assert find(QUERY, space_of(store)).pictures[0].copies == ()
     store.copies.record([members.group(member("Alps/edited.png", EXACT), member("Sea/shore.heic", SIMILAR))])
     assert "shore.heic" in found(store)
 
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_copies_that_two_searches_proved_are_one_picture(store: Store, order: int) -> None:
-    groups = [
-        members.group(member("Alps/small.jpg"), member("Sea/wave.jpg")),
-        members.group(member("Alps/peak.jpg"), member("Alps/small.jpg")),
-    ]
+    groups = [("Alps/small.jpg", "Sea/wave.jpg"), ("Alps/peak.jpg", "Alps/small.jpg")]
     for group in groups[::order]:
-        store.copies.record([group])
+        store.copies.record([members.group(*map(member, group))])
     assert found(store) == ["peak.jpg", "edited.png", "shore.heic", "box.jpg"]
     store.decisions.add("different", [content_of("Alps/peak.jpg"), content_of("Alps/small.jpg")])
     assert found(store) == ["peak.jpg", "small.jpg", "edited.png", "shore.heic", "box.jpg"]
@@ -181,24 +180,34 @@ def test_copies_that_two_searches_proved_are_one_picture(store: Store, order: in
 def test_different_copies_of_one_photo_are_pictures_of_their_own(store: Store) -> None:
     store.copies.record([members.group(member("Alps/peak.jpg"), member("Alps/small.jpg"), member("Alps/edited.png"))])
     store.decisions.add("different", [content_of("Alps/small.jpg"), content_of("Alps/edited.png")])
-    pictures = place_of(store).find(QUERY).pictures[:3]
+    pictures = find(QUERY, space_of(store)).pictures[:3]
     assert names(*(one.path for one in pictures)) == ["peak.jpg", "small.jpg", "edited.png"]
     assert not any(one.copies for one in pictures)
+
+
+def test_the_best_copy_is_shown_if_it_is_in_the_folder(store: Store, tmp_path: Path) -> None:
+    (elsewhere := tmp_path / "photos" / "a.jpg").write_bytes(b"Alps/peak.jpg")
+    store.files.remember([(PhotoFile.of(str(elsewhere), elsewhere.stat()), content_of("Alps/peak.jpg"))])
+    store.copies.record([members.group(member("Alps/edited.png", EXACT), member("Alps/peak.jpg"))])
+    assert found(store)[0] == "edited.png"
+    (tmp_path / "photos/Alps/edited.png").unlink()
+    assert found(store, top=1) == ["a.jpg"]
+    assert found(store, top=1, in_folder=str(tmp_path / "photos/Alps")) == ["peak.jpg"]
 
 
 def test_pictures_whose_files_are_gone_or_changed_are_counted_and_the_list_is_still_full(
     store: Store, tmp_path: Path
 ) -> None:
-    peak, wave, *copies = (
-        tmp_path / "photos" / name
-        for name in ("Alps/peak.jpg", "Sea/wave.jpg", "Sea/copy 1 of wave.jpg", "Sea/copy 2 of wave.jpg")
-    )
-    os.replace(wave, peak)  # now another picture
-    for copy in copies:
+    photos = tmp_path / "photos"
+    os.replace(photos / "Sea/wave.jpg", photos / "Alps/peak.jpg")  # now another picture
+    for copy in (photos / "Sea").glob("copy * of wave.jpg"):
         os.utime(copy, (0, 0))
-    result = place_of(store).find(QUERY, top=3)
+    result = find(QUERY, space_of(store), top=3)
     assert names(*(picture.path for picture in result.pictures)) == ["small.jpg", "edited.png", "shore.heic"]
     assert (result.gone, result.compared) == (2, 6)
+    os.utime(photos / "Alps/small.jpg", (0, 0))
+    result = find(QUERY, space_of(store), top=1)
+    assert (names(result.pictures[0].path), result.gone) == (["edited.png"], 2)  # not wave.jpg, which is farther
 
 
 def test_the_index_follows_the_store(store: Store, tmp_path: Path) -> None:
@@ -225,6 +234,8 @@ def test_an_index_of_an_earlier_version_is_made_again(tmp_path: Path, monkeypatc
 def test_a_store_without_such_vectors_says_which_it_has(unchanged: Store) -> None:
     with pytest.raises(VectorsError, match="has no vectors of x; it has vectors of m/trained"):
         store_index(unchanged, "x")
+    with pytest.raises(VectorsError, match="must not be compared"):
+        find(replace(QUERY, vector_ids=("x",)), space_of(unchanged))
 
 
 def test_texts_that_an_earlier_search_compared_with_are_removed(store: Store) -> None:

@@ -1,0 +1,53 @@
+"""The space of a search: an index, and the files that its results may show."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from clip_client.dedup.files.directories import DirectorySet
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from clip_client._files import FailedFile
+    from clip_client.dedup.store.store import Store
+    from clip_client.search.photo_index import PhotoIndex
+
+NOTHING: Final = DirectorySet(())
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchSpace:
+    """An index, and the data about its files."""
+
+    index: PhotoIndex
+    store: Store | None = None
+    """Store whose contents are the keys of the index; None if the keys are paths."""
+    paths: Mapping[str, Sequence[str]] | None = None
+    """Content -> its files, if only these files are shown."""
+    inside: NDArray[np.bool_] | None = None
+    """Mask of the rows of the index that are searched; None for all."""
+    roots: Collection[str] = ()
+    """Absolute paths of folders and files that limit the listed files; empty for no limit."""
+    without: DirectorySet = NOTHING
+    """Files that are left out, such as the photo that is searched for."""
+    failed: Sequence[FailedFile] = ()
+    """Files that could not be embedded."""
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    """Kind -> number of files whose names are not those of photos."""
+
+
+def is_below(path: str, folders: Collection[str]) -> bool:
+    """Tell whether one of ``folders`` holds a file at any depth, or is the file itself; True if there are no folders.
+
+    ``folders`` are absolute paths.
+    """
+    path = os.path.abspath(path)
+    while folders and path not in folders and (above := os.path.dirname(path)) != path:
+        path = above
+    return not folders or path in folders
