@@ -11,7 +11,7 @@ from rich.text import Text
 from clip_client._files import printable
 from clip_client.dedup.reporting.words import in_words
 from clip_client.dedup.text import at_least, counted, human_bytes, skipped_files
-from clip_client.dedup.types import EXACT, NO_MODEL, is_random
+from clip_client.dedup.types import BY_DEFAULT, EXACT, IF_CHOSEN, NEVER, NO_MODEL, ON_REQUEST, is_random
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from clip_client._files import FailedFile
     from clip_client.dedup.group import DuplicateGroup, Member
     from clip_client.dedup.report import DuplicateReport
+
+_WORDS: Final = {BY_DEFAULT: "copy", ON_REQUEST: "wait", IF_CHOSEN: "stay", NEVER: "stay"}
+"""``moves`` of a verdict -> the word before a photo that is not kept."""
 
 _MOST_GROUPS: Final = 10
 _MOST_MEMBERS: Final = 5
@@ -109,7 +112,7 @@ def _print_member(member: Member, words: str, cosine: str, console: Console, *, 
     photo, verdict = member.photo, member.verdict
     size = f"{photo.width}x{photo.height}" if photo.width else ""
     line = Text("   ")
-    line.append("keep" if is_kept else "copy" if verdict.is_copy else "stay", style="green" if is_kept else "yellow")
+    line.append("keep" if is_kept else _WORDS[verdict.moves], style="green" if is_kept else "yellow")
     line.append(f"  {size:>10}  {human_bytes(photo.size_bytes):>7}")
     if verbose:
         line.append(f"  {cosine:6}")

@@ -96,12 +96,12 @@ def of_csv(report: DuplicateReport) -> dict[str, str]:
     return {row["path"]: row["moves"] for row in rows if row["kept"] == "no"}
 
 
-def of_terminal(report: DuplicateReport) -> dict[str, bool]:
-    """Return path -> whether it can move without a look."""
+def of_terminal(report: DuplicateReport) -> dict[str, str]:
+    """Return path -> the word before it."""
     console = Console(width=500, file=io.StringIO(), record=True)
     print_groups(report, console, verbose=True)
-    lines = re.findall(r"^   (copy|stay)  .*?  (/.*?\.(?:jpg|png))", console.export_text(), re.MULTILINE)
-    return {path: word == "copy" for word, path in lines}
+    lines = re.findall(r"^   (copy|wait|stay)  .*?  (/.*?\.(?:jpg|png))", console.export_text(), re.MULTILINE)
+    return {path: word for word, path in lines}
 
 
 def of_page(report: DuplicateReport, tiers: tuple[str, ...]) -> dict[str, bool]:
@@ -170,7 +170,8 @@ def test_all_outputs_agree_about_each_photo(found: tuple[Path, DuplicateReport],
     assert of_csv(report) == expected
     lines = [line.split("\t") for line in copy_lines(report)]
     assert {line[2]: line[4] for line in lines} == {path: expected[path] for path in with_edited}
-    assert of_terminal(report) == {path: path in with_edited for path in expected}
+    words = {BY_DEFAULT: "copy", ON_REQUEST: "wait", IF_CHOSEN: "stay", NEVER: "stay"}
+    assert of_terminal(report) == {path: words[moves] for path, moves in expected.items()}
     assert of_page(report, SAFE_TIERS) == {path: path in by_default for path in expected}
     said = found_in_words(report.totals())
     assert re.fullmatch(r"6 photos, [\d.]+ kB, can move safely; 1 edited copy waits for you", said)
