@@ -45,7 +45,10 @@ class Parser(argparse.ArgumentParser):
         """End with exit code 2 because of unknown arguments."""
         options = [word.partition("=")[0] for word in unknown if word.startswith("-")]
         if not options:
-            self.error(f"unexpected arguments: {' '.join(unknown)}")
+            # argparse takes the words of a list only if no option stands between them.
+            words, lists = " ".join(unknown), (one for one in self._actions if not one.option_strings)
+            takes_list = any(one.nargs in ("+", "*") and one.help is not argparse.SUPPRESS for one in lists)
+            self.error(f"unexpected arguments: {words}" + (f"; put {words} before the options" if takes_list else ""))
         self.error(f"there is no option {options[0]}{_suggestion(options[0], list(self._option_string_actions))}")
 
     def error(self, message: str) -> NoReturn:
