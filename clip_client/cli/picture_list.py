@@ -113,7 +113,10 @@ def _print(arguments: argparse.Namespace, found: FoundPictures, space: SearchSpa
     if found.gone:
         are_gone = counted(found.gone, "nearer picture")
         notes.print(f"{are_gone} not listed, because the files are gone or have changed", markup=False)
-    notes.print(f"{found.compared_in_words} compared, model {found.model_id}", markup=False)
+    for sentence in found.left_out:
+        notes.print(sentence, markup=False)
+    pictures = counted(len(found.pictures), "picture")
+    notes.print(f"{pictures}, of {found.compared_in_words} compared, model {found.model_id}", markup=False)
 
 
 def _as_json(arguments: argparse.Namespace, found: FoundPictures, space: SearchSpace) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from clip_client.dedup.text import counted
 from clip_client.dedup.types import RAW
 from clip_client.search.query import QueryError
 from clip_client.search.space import is_below
@@ -47,6 +48,27 @@ class Filter(NamedTuple):
     """Returns a mask of the rows of the index that meet a condition. A row with an unknown value does not."""
     form: str = ""
     """Description of the texts that ``read`` accepts; empty if its ValueError has one."""
+    fact: str = ""
+    """Name of what ``fits`` reads, if many photos lack it, such as ``"date"``."""
+    has_fact: Callable[[SearchSpace], NDArray[np.bool_]] | None = None
+    """Returns a mask of the rows that have it."""
+
+
+class LeftOut(NamedTuple):
+    """Rows that a filter leaves out of those that all filters before it keep."""
+
+    filter: str
+    """Name in :data:`FILTERS`."""
+    rows: int
+    without_fact: int
+    """Number of these rows that lack the ``fact`` of the filter."""
+
+    def in_words(self, noun: str) -> str:
+        """Say what is left out, such as ``"13 photos left out by --since: 4 have no date"``."""
+        fact = FILTERS[self.filter].fact
+        have = "has" if self.without_fact == 1 else "have"
+        why = f": {self.without_fact:,} {have} no {fact}" if self.without_fact else ""
+        return f"{counted(self.rows, noun)} left out by --{self.filter.replace('_', '-')}{why}"
 
 
 @dataclass(frozen=True)
@@ -77,21 +99,29 @@ class Wanted:
         """Absolute paths of the wanted folder: the named path, and the path without links; empty for no limit."""
         return tuple(self.conditions.get("in_folder", ()))
 
-    def rows(self, space: SearchSpace) -> NDArray[np.bool_] | None:
-        """Return the mask of the rows to search; None for all rows.
+    def select(self, space: SearchSpace) -> tuple[NDArray[np.bool_] | None, tuple[LeftOut, ...]]:
+        """Return the mask of the rows to search, None for all rows; and what each filter leaves out, if anything.
 
         Raises QueryError for a condition about facts if the space is not a store, which alone knows them.
         """
-        masks = [] if space.inside is None else [space.inside]
-        if len(space.index):
-            if space.store is None and self.conditions.keys() - {"in_folder"}:
-                raise QueryError(
-                    "files of vectors know only --in-folder, and not when, where and how photos were taken: name the "
-                    "folder of the photos instead"
-                )
+        rows, left_out = space.inside, []
+        if not len(space.index):
+            return rows, ()
+        if space.store is None and self.conditions.keys() - {"in_folder"}:
+            raise QueryError(
+                "files of vectors know only --in-folder, and not when, where and how photos were taken: name the "
+                "folder of the photos instead"
+            )
+        for name, value in self.conditions.items():
+            one = FILTERS[name]
             with np.errstate(invalid="ignore"):  # comparisons with NaN, which stands for an unknown value, are False
-                masks += [FILTERS[name].fits(space, value) for name, value in self.conditions.items()]
-        return np.logical_and.reduce(masks) if masks else None
+                fits = one.fits(space, value)
+            out = ~fits if rows is None else rows & ~fits
+            if out.any():
+                lacking = 0 if one.has_fact is None else np.count_nonzero(out & ~one.has_fact(space))
+                left_out.append(LeftOut(name, int(np.count_nonzero(out)), int(lacking)))
+            rows = fits if rows is None else rows & fits
+        return rows, tuple(left_out)
 
 
 def facts_table(features: pa.Table) -> pa.Table:
@@ -127,6 +157,18 @@ def _numbers(space: SearchSpace, name: str) -> NDArray[np.float64]:
 
     numbers: NDArray[np.float64] = space.index.column(name).cast(pa.float64(), safe=False).to_numpy()
     return numbers
+
+
+def _has_date(space: SearchSpace) -> NDArray[np.bool_]:
+    return ~np.isnan(_numbers(space, "taken_ms"))
+
+
+def _has_place(space: SearchSpace) -> NDArray[np.bool_]:
+    return ~np.isnan(_numbers(space, "latitude"))
+
+
+def _has_camera(space: SearchSpace) -> NDArray[np.bool_]:
+    return _named(space, "camera", bool)
 
 
 def _named(space: SearchSpace, name: str, fits: Callable[[str], bool]) -> NDArray[np.bool_]:
@@ -203,15 +245,18 @@ def _in_folders(space: SearchSpace, folders: tuple[str, ...]) -> NDArray[np.bool
 FILTERS: Final = {
     "since": Filter(
         "DATE", "taken in this year, month or day, or later: 2019, 2019-05 or 2019-05-03", "Taken since", "2019-05",
-        _first_ms, lambda space, first_ms: _numbers(space, "taken_ms") >= first_ms, form=_DATE_FORM,
+        _first_ms, lambda space, first_ms: _numbers(space, "taken_ms") >= first_ms,
+        form=_DATE_FORM, fact="date", has_fact=_has_date,
     ),
     "until": Filter(
         "DATE", "taken in this year, month or day, or earlier", "Taken until", "2021",
-        _end_ms, lambda space, end_ms: _numbers(space, "taken_ms") < end_ms, form=_DATE_FORM,
+        _end_ms, lambda space, end_ms: _numbers(space, "taken_ms") < end_ms,
+        form=_DATE_FORM, fact="date", has_fact=_has_date,
     ),
     "camera": Filter(
         "NAME", "taken with a camera whose make and model contain NAME", "Camera", "Canon",
         str.casefold, lambda space, part: _named(space, "camera", lambda name: part in name.casefold()),
+        fact="camera", has_fact=_has_camera,
     ),
     "format": Filter(
         "NAME", "in this format: JPEG, PNG, HEIC, RAW, ...", "Format", "HEIC",
@@ -226,6 +271,7 @@ FILTERS: Final = {
         "LAT,LON,KM", "taken within KM kilometres of this place: 47.37,8.54,10",
         "Near (latitude, longitude, km)", "47.37,8.54,10",
         _circle, _in_circle, form="latitude, longitude and km, such as 47.37,8.54,10",
+        fact="place", has_fact=_has_place,
     ),
     "in_folder": Filter(
         "DIR", "in this folder or below it", "In folder", "~/Pictures/2021", _folders, _in_folders,

@@ -29,8 +29,9 @@ def find(query: QueryVector, space: SearchSpace, wanted: Wanted = _EVERYTHING, *
     errors of :meth:`QueryVector.check` and :meth:`PhotoIndex.nearest`.
     """
     query.check(space.index.vector_id)
-    rows = wanted.rows(space)
+    rows, left_out = wanted.select(space)
     compared = len(space.index) if rows is None else int(np.count_nonzero(rows))
+    noun = "photo" if space.store is None else "different file"
     count = 2 * top
     while True:
         ranked = _pictures(space.index.nearest(query.vector, count, among=rows), space, wanted)
@@ -41,7 +42,8 @@ def find(query: QueryVector, space: SearchSpace, wanted: Wanted = _EVERYTHING, *
     return FoundPictures(
         pictures=tuple(shown),
         compared=compared,
-        compared_in_words=counted(compared, "photo" if space.store is None else "different photo"),
+        compared_in_words=counted(compared, noun),
+        left_out=tuple(one.in_words(noun) for one in left_out),
         gone=ranked[: ranked.index(shown[-1]) if shown else None].count(None),
         model_id=query.model_id,
         truncated=query.truncated,

@@ -64,7 +64,9 @@ class FoundPictures:
     compared: int
     """Number of rows in the index that fit the filters."""
     compared_in_words: str = ""
-    """Text such as ``"148 different photos"``: files with the same bytes count once, unlike in ``dedup``."""
+    """Text such as ``"148 different files"``: files with the same bytes count once, unlike in ``dedup``."""
+    left_out: tuple[str, ...] = ()
+    """Sentences that say how many files the filters left out, such as ``"13 different files left out by --since"``."""
     gone: int = 0
     """Number of pictures nearer than the last shown picture whose files are missing or have changed."""
     model_id: str = ""

@@ -201,7 +201,7 @@ def test_the_page_says_that_a_slow_search_by_words_goes_on(browser: Browser, tmp
         page.keyboard.press("Enter")
         expect(page.get_by_role("alert")).to_contain_text("Searching. The first search takes some seconds")
         held[0].continue_()
-        expect(page.get_by_text("1 picture of 1 different photo")).to_be_visible()
+        expect(page.get_by_text("1 picture of 1 different file")).to_be_visible()
         expect(page.get_by_role("alert")).to_have_count(0)
 
 

@@ -87,8 +87,10 @@ def test_a_folder_is_embedded_first_and_once(run: Run, server: FakeTriton, album
     assert names(printed.out)[:2] == ["red.png", "pink.png"]
     assert printed.out.splitlines()[0].endswith("\t\t1")
     assert "weights of this model are random" in printed.err
-    assert "5 different photos compared" in printed.err  # of six files
-    assert "There is no photo that fits" in run("search", "red", "--since", "1999", code=1).err
+    assert "5 pictures, of 5 different files compared" in printed.err  # of six files
+    said = run("search", "red", "--since", "1999", code=1).err
+    assert "There is no photo that fits" in said
+    assert "5 different files left out by --since: 5 have no date" in said
     before = len([one for one in server.requests if one.model == "clip_image"])
     assert names(run("search", "green", "+", "red", "--in", album).out)[0] == "yellow.png"
     assert names(run("search", "red").out)[0] == "red.png"  # all that the store knows

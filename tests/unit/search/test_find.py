@@ -117,6 +117,20 @@ def test_filters_apply_before_the_ranking(unchanged: Store, wanted: dict[str, An
     assert found(unchanged, top=1, **wanted) == expected[:1]
 
 
+def test_each_filter_says_what_it_leaves_out_and_how_much_of_that_lacks_the_fact(unchanged: Store) -> None:
+    wanted = Wanted.of({"since": "2015", "camera": "canon", "near": "46.5,8.0,1"})
+    assert find(QUERY, space_of(unchanged), wanted).left_out == (
+        "4 different files left out by --since: 3 have no date",
+        "2 different files left out by --camera: 1 has no camera",
+    ), "nothing is left for the third"
+    wanted = Wanted.of({"min_pixels": "1M", "near": "46.5,8.0,1"})
+    assert find(QUERY, space_of(unchanged), wanted).left_out == (
+        "1 different file left out by --min-pixels",
+        "4 different files left out by --near: 2 have no place",
+    )
+    assert find(QUERY, space_of(unchanged)).left_out == ()
+
+
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
