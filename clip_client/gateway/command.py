@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import socket
 import ssl
 import sys
 import tempfile
@@ -68,7 +69,7 @@ class Connection(H11Protocol):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``clip-gateway`` until it is told to end; return 0. Misuse exits with 2."""
+    """Run ``clip-gateway`` until it is told to end; return 0, or 1 if the port is taken. Misuse exits with 2."""
     parser = _parser()
     parsed = parser.parse_args(arguments)
     options = vars(parsed)
@@ -90,6 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--{str(first['loc'][0]).replace('_', '-')}: {first['msg']}")
     except (ValueError, ReportedError) as error:
         parser.error(with_options(str(error)))
+    if problem := _port_problem(parsed.host, parsed.port):
+        sys.stderr.write(f"clip-gateway: {problem}\n")
+        return 1
     if parsed.workers > 1:
         app: Any = "clip_client.gateway.app:gateway_app"
     else:
@@ -109,6 +113,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             **{name: options[name] for name in ("host", "port", "workers", "ssl_certfile", "ssl_keyfile")},
         )
     return 0
+
+
+def _port_problem(host: str, port: int) -> str:
+    """Say in one sentence why the port cannot be opened; empty if it can. uvicorn would say it in five lines."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            remedy = "stop the program that uses it, or choose another with --port or --host"
+            return f"port {port} on {host} cannot be used ({error.strerror}): {remedy}"
+    return ""
 
 
 def _warn_of_open_doors(host: str) -> None:

@@ -283,6 +283,7 @@ def test_the_gateway_of_the_chart_and_of_compose_has_options_that_exist(monkeypa
     assert {"port": "http"} in resources["NetworkPolicy"]["spec"]["ingress"][0]["ports"]
     started: list[tuple[str, int, int]] = []
     monkeypatch.setattr("uvicorn.run", lambda *_, host, port, workers, **__: started.append((host, port, workers)))
+    monkeypatch.setattr("socket.socket.bind", lambda *_: None)  # another program of this machine may use the port
     for command in (
         [*gateway["command"], *(one for one in gateway["args"] if "token" not in one)],
         _yaml("compose.yaml")["services"]["gateway"]["entrypoint"],

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -97,8 +98,20 @@ def test_a_token_for_triton_alone_asks_nothing_of_callers_and_says_so(
     token = str(tmp_path / "token")
     (tmp_path / "token").write_text("secret\n")
     monkeypatch.setattr(uvicorn, "run", lambda *_, **__: None)
-    assert main(["--token-file", token, *(["--callers-token-file", token] if of_callers else [])]) == 0
+    options = ["--port", str(free_port()), "--token-file", token]
+    assert main([*options, *(["--callers-token-file", token] if of_callers else [])]) == 0
     assert ("callers need none" in capsys.readouterr().err) != of_callers
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_used_port_is_one_sentence(workers: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert main(["--port", str(port), "--workers", workers]) == 1
+    assert capsys.readouterr().err == (
+        f"clip-gateway: port {port} on 127.0.0.1 cannot be used (Address already in use): "
+        "stop the program that uses it, or choose another with --port or --host\n"
+    )
 
 
 @pytest.fixture
