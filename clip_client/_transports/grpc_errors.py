@@ -37,7 +37,9 @@ def _row(code: str, pattern: str | None, error: type[ClipError], sentence: str) 
     return ErrorRow(grpc.StatusCode[code], re.compile(pattern, re.I | re.S) if pattern else None, error, sentence)
 
 
-_UNREACHABLE = "No server answers at {endpoint}; is tritonserver running there, and is that its gRPC port?"
+_UNREACHABLE = (
+    "No server answers at {endpoint}; is clip-serve or tritonserver running there, and is that its gRPC port?"
+)
 _LOST = "The connection to {endpoint} was lost."
 _WRONG_SERVICE = (
     "The address {endpoint} is not Triton's gRPC port; use the port of --grpc-port (8001), not the HTTP port."
