@@ -138,7 +138,7 @@ def _apply_plan(
     if moved:
         above = {move.folder for move in plan.moves if move.duplicate.path in moved}
         place = printable(os.path.join(*above, QUARANTINE_NAME)) if len(above) == 1 else f"{QUARANTINE_NAME} folders"
-        back = f"restore them with: clip-client undo --run {run}{where}"
+        back = f"restore with: clip-client undo --run {run}{where}"
         say(f"{counted(len(moved), 'photo')} moved to {place}; {back}")
         say(f"no space is freed yet; send the quarantine to the trash with: clip-client purge{where}")
     else:

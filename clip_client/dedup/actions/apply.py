@@ -90,7 +90,7 @@ def apply(
             except StoreError as error:
                 moved = sum(outcome.done for outcome in outcomes)
                 raise StoreError(
-                    f"{error}; {moved} of {len(plan.moves)} photos were moved before that; restore them with: "
+                    f"{error}; {moved} of {len(plan.moves)} photos were moved before that; restore with: "
                     f"clip-client undo{store_option(journal.directory)}"
                 ) from error
             outcomes.append(outcome)

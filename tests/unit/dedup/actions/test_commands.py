@@ -243,7 +243,7 @@ def test_the_way_back_can_be_pasted_into_a_shell(root: Path, tmp_path: Path, sai
         assert line.endswith(f"{shlex.join(store)}") or f"{shlex.join(store)}, or all such photos with: " in line
     (root / "away.jpg").rename(kept)
     start, _, back = moved.partition("clip-client ")
-    assert start == f"1 photo moved to {root / '.clip-quarantine'}; restore them with: "
+    assert start == f"1 photo moved to {root / '.clip-quarantine'}; restore with: "
     start, _, purge = purged.partition("clip-client ")
     assert "no space is freed yet" in start
     assert main(shlex.split(back)) == 0
