@@ -131,8 +131,7 @@ def test_a_journal_that_fails_says_what_has_moved_before(tmp_path: Path) -> None
         with pytest.raises(StoreError) as raised:
             apply(plan, journal)
         assert str(raised.value) == (
-            "the disk is full; 1 of 3 photos were moved before that; restore with: "
-            f"clip-client undo --store {tmp_path}"
+            f"the disk is full; 1 of 3 photos were moved before that; restore with: clip-client undo --store {tmp_path}"
         )
         assert [path.exists() for path in photos] == [True, False, False, True]
         assert [outcome.done for outcome in undo(journal)] == [True]
