@@ -73,8 +73,16 @@ def run(arguments: argparse.Namespace) -> int:
             else:
                 report = _search_on_ray(found, options, action, store, show, engine)
             _write(report, arguments, action.moving_tiers, show)
-        printer.print_report(report)
-        return apply_report(report, options.walk.paths, store, action, say=printer.say, verbose=arguments.verbose)
+        explained = printer.print_report(report)
+        return apply_report(
+            report,
+            options.walk.paths,
+            store,
+            action,
+            say=printer.say,
+            verbose=arguments.verbose,
+            explained=explained,
+        )
 
 
 def _scan(options: SearchOptions, action: ActionOptions, printer: _Printer) -> Scan:
@@ -166,13 +174,17 @@ class _Printer:
     def say(self, line: str) -> None:
         self.notes.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def print_report(self, report: DuplicateReport) -> None:
-        """Print the groups or copies, and the notes. Raises CommandFailed if there was nothing to compare."""
+    def print_report(self, report: DuplicateReport) -> dict[str, str]:
+        """Print the groups or copies, and the notes; return path -> reason of the photos whose reason was printed.
+
+        Raises CommandFailed if there was nothing to compare.
+        """
         from clip_client.dedup.reporting.rows import copy_lines
         from clip_client.dedup.reporting.terminal import print_groups, print_notes
 
+        explained = {}
         if self._is_terminal:
-            print_groups(report, self.notes, verbose=self._verbose)
+            explained = print_groups(report, self.notes, verbose=self._verbose)
         elif self._owns_stdout:
             for line in copy_lines(report):
                 print(line)
@@ -184,3 +196,4 @@ class _Printer:
         for path in self._outputs:
             if path != STDOUT:
                 self.say(f"written: {path}")
+        return explained

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from clip_client._files import printable
@@ -42,11 +43,13 @@ def apply_report(
     *,
     say: Callable[[str], None] = print,
     verbose: bool = False,
+    explained: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
     """Carry out ``--apply`` or show what it would do; return the exit code.
 
     ``paths`` is what was searched; ``say`` prints a line. With ``verbose``, ``--apply`` also lists the photos that
-    stay, as ``--dry-run`` and ``--act-on chosen`` do.
+    stay, as ``--dry-run`` and ``--act-on chosen`` do. ``explained`` maps photos to reasons that the terminal has
+    already shown.
     """
     moving: Mapping[str, Choice] = {}
     staying: Mapping[str, str] = {}
@@ -66,9 +69,9 @@ def apply_report(
         stays = [(skip.photo.label, skip.reason) for skip in refused]
         stays += [one for one in staying.items() if os.path.lexists(one[0]) and searched.contains(one[0])]
         _print_what_stays(stays, say, listed=options.dry_run or options.is_chosen or verbose)
-    elif refused:
-        stay = "stays" if len(refused) == 1 else "stay"
-        say(f"{counted(len(refused), 'other photo')} of the groups {stay}; --dry-run says why")
+    elif unexplained := [skip for skip in refused if explained.get(skip.photo.path) != skip.reason]:
+        stay = "stays" if len(unexplained) == 1 else "stay"
+        say(f"{counted(len(unexplained), 'other photo')} of the groups {stay}; --dry-run says why")
     _print_skipped_tiers(plan, options, say)
     if options.apply:
         return _apply_plan(plan, store, options, say, moving)

@@ -31,20 +31,23 @@ _MOST_FAILED: Final = 5
 """Limits of groups, of members in a group and of failed files; with ``-v`` all are printed."""
 
 
-def print_groups(report: DuplicateReport, console: Console, *, verbose: bool = False) -> None:
+def print_groups(report: DuplicateReport, console: Console, *, verbose: bool = False) -> dict[str, str]:
     """Print the ten groups whose copies take the most space, and say how to see the others.
 
-    With ``verbose``, print every group, with similarities, tests, dates and cameras.
+    With ``verbose``, print every group, with similarities, tests, dates and cameras. Return path -> reason of the
+    photos that stay for a reason that was printed.
     """
     by_space = report.groups_by_space
     shown = by_space if verbose else by_space[:_MOST_GROUPS]
+    explained: dict[str, str] = {}
     for number, group in enumerate(shown, start=1):
-        _print_group(number, group, console, verbose=verbose, has_cosines=report.has_cosines)
+        explained |= _print_group(number, group, console, verbose=verbose, has_cosines=report.has_cosines)
     if len(shown) < len(by_space):
         left = by_space[len(shown) :]
         space = human_bytes(sum(group.spare_bytes for group in left))
         where = "-v lists them here, --report FILE.html shows the pictures"
         _print(f"{counted(len(left), 'more group')} of {space}: {where}\n", console)
+    return explained
 
 
 def print_notes(report: DuplicateReport, console: Console, *, can_read_raw: bool = True, verbose: bool = False) -> None:
@@ -81,7 +84,10 @@ def _print(text: str, console: Console, style: str = "") -> None:
     console.print(Text(text, style=style), soft_wrap=not console.is_terminal)
 
 
-def _print_group(number: int, group: DuplicateGroup, console: Console, *, verbose: bool, has_cosines: bool) -> None:
+def _print_group(
+    number: int, group: DuplicateGroup, console: Console, *, verbose: bool, has_cosines: bool
+) -> dict[str, str]:
+    """Print a group; return path -> printed reason to stay."""
     kept, *others = group.members
     words = {member.path: in_words(member, kept) for member in others}
     is_uniform = len(set(words.values())) == 1
@@ -106,6 +112,7 @@ def _print_group(number: int, group: DuplicateGroup, console: Console, *, verbos
     if len(shown) < len(group.members):
         _print(f"   ... and {counted(len(group.members) - len(shown), 'more photo')}; -v lists them", console)
     console.print()
+    return {one.path: one.verdict.reason for one in shown if one is not kept and not one.verdict.is_copy}
 
 
 def _print_member(member: Member, words: str, cosine: str, console: Console, *, is_kept: bool, verbose: bool) -> None:

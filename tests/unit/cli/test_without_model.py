@@ -25,7 +25,7 @@ from tests.fixtures.albums import NoPictures, write
 from tests.fixtures.images.scenes import scene
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
 
@@ -103,21 +103,33 @@ def test_what_standard_output_is_named_for_is_alone_there(
     assert len(json.loads(printed.out)["groups"]) == 1 if rows is None else printed.out.count("\n") == rows
 
 
-def test_a_terminal_shows_the_groups_in_plain_words(search: list[str]) -> None:
+def shown_in_terminal(command: Sequence[str]) -> list[str]:
+    """Run a command in a terminal of 200 columns; return the lines of its standard output."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "COLUMNS": "200", "TERM": "dumb"}
-    command = [sys.executable, "-m", "clip_client", *search]
-    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.DEVNULL, env=environment):
+    words = [sys.executable, "-m", "clip_client", *command]
+    with subprocess.Popen(words, stdout=theirs, stderr=subprocess.DEVNULL, env=environment):
         os.close(theirs)
         said = b""
         with contextlib.suppress(OSError):  # Linux raises when the other side is closed
             while part := os.read(ours, 65536):
                 said += part
         os.close(ours)
-    lines = said.decode().splitlines()
+    return said.decode().splitlines()
+
+
+def test_a_terminal_shows_the_groups_in_plain_words(search: list[str]) -> None:
+    lines = shown_in_terminal(search)
     assert re.fullmatch(r"1\. .* in 1 copy: identical, byte for byte; kept: .*", lines[0])
     assert [line.split()[0] for line in lines[1:3]] == ["keep", "copy"]
     assert "--apply would move 1 photo" in lines[-1]
+
+
+def test_a_terminal_says_once_why_a_photo_stays(search: list[str]) -> None:
+    said = "\n".join(shown_in_terminal([*search, "--reference", search[1]]))
+    assert "It is in a reference folder." in said
+    assert "--dry-run says why" not in said
+    assert "--apply would move nothing" in said
 
 
 def test_a_search_of_no_picture_fails_and_lists_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

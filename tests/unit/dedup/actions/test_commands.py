@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shlex
@@ -11,13 +12,16 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from rich.console import Console
 
 from clip_client.cli.commands.dedup_apply import apply_report
 from clip_client.cli.main import main
 from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import DuplicateReport, Store
 from clip_client.dedup.actions.apply import apply
+from clip_client.dedup.actions.verdicts import with_verdicts
 from clip_client.dedup.files.reading import sha256_of
+from clip_client.dedup.reporting.terminal import print_groups
 from clip_client.dedup.store.journal import State
 from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS, SIMILAR
 from tests.fixtures.albums import (
@@ -34,7 +38,7 @@ from tests.fixtures.albums import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 
 @pytest.fixture
@@ -198,11 +202,14 @@ def test_a_damaged_journal_is_one_sentence(store: list[str], tmp_path: Path, sai
 # What dedup says at its end.
 
 
-def lines_of(found: DuplicateReport, root: Path, **options: Any) -> list[str]:
+def lines_of(
+    found: DuplicateReport, root: Path, *, explained: Mapping[str, str] | None = None, **options: Any
+) -> list[str]:
     """Carry out a report with these options; return what is said."""
     lines: list[str] = []
+    more = {"say": lines.append, "explained": explained or {}}
     with Store(root.with_name("my store")) as opened:
-        assert carried_out(found, [str(root)], opened, ActionOptions(**options), say=lines.append) == 0
+        assert carried_out(found, [str(root)], opened, ActionOptions(**options), **more) == 0
     return lines
 
 
@@ -224,6 +231,15 @@ def test_a_dry_run_counts_what_stays_for_its_tier_and_names_the_rest(root: Path)
         "1 similar copy waits for you; look at it with clip-client review",
         "--apply would move 2 photos of 2 B",
     ]
+
+
+def test_reasons_that_the_terminal_has_shown_are_not_promised_again(root: Path) -> None:
+    kept, *wanted = (write(root / f"{number}.jpg", b"x") for number in range(10))
+    found = report((member(kept), *(member(one, is_reference=True) for one in wanted)))
+    judged = with_verdicts(found, [str(root)], ActionOptions())
+    for verbose, said in ((True, []), (False, ["4 other photos of the groups stay; --dry-run says why"])):
+        explained = print_groups(judged, Console(file=io.StringIO()), verbose=verbose)
+        assert lines_of(found, root, explained=explained) == [*said, "--apply would move nothing"]
 
 
 def test_apply_counts_what_stays_by_reason(root: Path) -> None:
