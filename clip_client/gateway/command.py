@@ -31,6 +31,7 @@ from preprocess_ensemble.pem_files import load_pair, load_roots
 try:
     import uvicorn
     from pydantic import ValidationError
+    from uvicorn.config import LOGGING_CONFIG
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     from clip_client.gateway.settings import MULTIPROCESS_VARIABLE, SETTINGS_VARIABLE, Limits, Settings
@@ -39,6 +40,8 @@ except ModuleNotFoundError as missing:
 
 _CALLERS_VARIABLE: Final = "CLIP_GATEWAY_TOKEN"
 """Environment variable with the token that callers must send."""
+_LOG: Final = {"handlers": ["default"], "level": "INFO", "propagate": False}
+"""Settings of the log of the gateway, which uvicorn writes to standard error among its own lines."""
 
 
 class Connection(H11Protocol):
@@ -107,6 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             http=Connection,
             ws="none",
             log_level="info",
+            log_config={**LOGGING_CONFIG, "loggers": {**LOGGING_CONFIG["loggers"], "clip_client.gateway": _LOG}},
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=int(settings.timeout_s) + 1,

@@ -44,15 +44,29 @@ class Service:
         """Models that do not answer; the log has a line for each."""
         self._health: asyncio.Task[str] | None = None
         self._checked_at = 0.0
+        self._urls = ", ".join(settings.url)
+        self._announcements: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> None:
         for client in self.clients.values():
             await self._stack.enter_async_context(client)
+        self._announcements = [asyncio.create_task(self._announce(name)) for name in self.clients]
 
     async def __aexit__(self, *raised: object) -> None:
-        if self._health is not None:
-            self._health.cancel()
+        for task in (self._health, *self._announcements):
+            if task is not None:
+                task.cancel()
+        await asyncio.gather(*self._announcements, return_exceptions=True)
         await self._stack.aclose()
+
+    async def _announce(self, name: str) -> None:
+        """Log which model has this name and where, or why it does not answer. Callers need not wait for it."""
+        try:
+            model = await self.model(name)
+        except ClipError as error:
+            self._note(name, error.message)
+        else:
+            _logger.info("ready: model %s is %s, at %s", name, model.id, self._urls)
 
     async def infos(self) -> AsyncGenerator[tuple[str, ModelInfo]]:
         """Yield the name and the description of each model, as soon as it is ready.

@@ -157,7 +157,8 @@ async def test_the_command_speaks_tls_with_tokens_on_both_sides(
         command += ["--tls-name", "triton.internal", "--token-file", str(tmp_path / "token")]
         command += ["--callers-token-file", str(tmp_path / "callers"), "--workers", workers]
         command += ["--ssl-certfile", own[0], "--ssl-keyfile", own[1]]
-        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:  # noqa: ASYNC220
+        log = tmp_path / "log"
+        with log.open("wb") as file, subprocess.Popen(command, stderr=file) as process:  # noqa: ASYNC220
             try:
                 async with httpx.AsyncClient(base_url=f"https://localhost:{port}", **options) as http:
 
@@ -178,6 +179,7 @@ async def test_the_command_speaks_tls_with_tokens_on_both_sides(
                     gateway = psutil.Process(process.pid)
                     for one in (gateway, *gateway.children(recursive=True)):
                         assert not re.search("of callers|for Triton", repr(one.environ()))
+                    assert f"ready: model clip is fake/random:0@00000000, at {triton.url}\n" in log.read_text()
             finally:
                 process.terminate()
         assert process.returncode in (0, -signal.SIGTERM)

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import os
+import re
 import socket
 import tracemalloc
 from contextlib import suppress
@@ -54,6 +55,22 @@ async def test_a_triton_that_is_gone_is_a_503_until_it_is_back(
     lines = [one.getMessage() for one in caplog.records if one.name == "clip_client.gateway"]
     assert lines[1::2] == ["model clip: Triton answers again."] * (len(lines) // 2)
     assert 4 <= len(lines) < 2 * len(EMBEDDING), "a busy machine may miss one answer"
+
+
+async def test_the_log_names_the_model_or_the_server_that_is_missing_before_the_first_request(
+    triton: FakeTriton, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "clip_client.gateway")
+
+    async def first_line() -> str:
+        caplog.clear()
+        async with gateway(triton.url, timeout_s=1):
+            await until(lambda: any(one.name == "clip_client.gateway" for one in caplog.records))
+        return next(one.getMessage() for one in caplog.records if one.name == "clip_client.gateway")
+
+    assert await first_line() == f"ready: model clip is fake/random:0@00000000, at {triton.url}"
+    await triton.stop()
+    assert re.match(f"model clip: .*{triton.url}", await first_line())
 
 
 async def test_a_change_of_model_costs_no_request(triton: FakeTriton, http: httpx.AsyncClient) -> None:
