@@ -1,11 +1,12 @@
 """How many photos a second does a first search take, from folder to groups?
 
-Searches a folder with an empty store, in this process (``local:``), with alignment and without, and through a running
-``clip-serve``, for originals of 12 megapixels, 2 megapixels and 256 pixels. The photos are cut from the sample photos,
-no two alike; one in ten has a copy at half the size. So each photo resembles some others and is aligned with them,
-which happens to few photos of a usual folder. Python's start and loading the model are not counted, and shown on their
-own. Processor time is that of the client and the server together; unlike the rate, it says little about what else the
-machine does.
+Searches a folder with an empty store, in this process (``local:``), with alignment and without, without a model, and
+through a running ``clip-serve``, for originals of 12 megapixels, 2 megapixels and 256 pixels. The photos are cut from
+the sample photos, no two alike; one in ten has a copy at half the size. So each photo resembles some others and is
+aligned with them, which happens to few photos of a usual folder. Python's start and loading the model are not counted,
+and shown on their own. Beside them stand imagehash and, if it is installed, czkawka (``pip install czkawka``), which
+only hash the photos. Processor time is that of the client and the server together; unlike the rate, it says little
+about what else the machine does.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import itertools
 import time
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import AsyncExitStack
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +38,9 @@ SYSTEMS: Final[Mapping[str, str]] = {
     "local:": "in process",
     "unaligned": 'in process, `verify="off"`',
     "clip-serve": "through `clip-serve`",
+    "no model": "without a model",
+    "imagehash": "imagehash, hashes only",
+    "czkawka": "czkawka, hashes only",
 }
 _COPY_EVERY: Final = 10
 _GRAIN: Final = 5
@@ -70,7 +76,32 @@ def write_photos(folder: Path, name: str, count: int) -> None:
         list(pool.map(write_photo, itertools.cycle(sources), paths, itertools.repeat(SIZES[name]), originals))
 
 
-def search(url: str, photos: Path, store: Path, server: int | None, verify: str) -> dict[str, Any]:
+def hash_all(tool: str, photos: Path) -> dict[str, Any]:
+    """Hash all photos by another tool."""
+    if tool == "imagehash":
+        import imagehash
+
+        def hash_one(path: Path) -> object:
+            with Image.open(path) as image:
+                return imagehash.phash(image)
+    else:
+        from czkawka import ImageSimilarity
+
+        hash_one = ImageSimilarity().hash_image
+    paths = sorted(photos.iterdir())
+    started, processor_s = time.perf_counter(), time.process_time()
+    for path in paths:
+        hash_one(path)
+    seconds, processor_s = time.perf_counter() - started, time.process_time() - processor_s
+    return {
+        "photos": len(paths),
+        "photos_per_second": len(paths) / seconds,
+        "processor_ms_per_photo": 1e3 * processor_s / len(paths),
+        "peak_mb": peak_memory_mb(),
+    }
+
+
+def search(url: str | None, photos: Path, store: Path, server: int | None, verify: str) -> dict[str, Any]:
     """Search once, with an empty store; ``server`` is the process of the server, whose time counts too."""
 
     first = next(photos.iterdir())
@@ -80,8 +111,10 @@ def search(url: str, photos: Path, store: Path, server: int | None, verify: str)
 
     async def timed() -> dict[str, Any]:
         started_at = time.perf_counter()
-        async with ClipClient(url) as clip:
-            await clip.embed(first)  # loads the model
+        async with AsyncExitStack() as stack:
+            clip = None if url is None else await stack.enter_async_context(ClipClient(url))
+            if clip is not None:
+                await clip.embed(first)  # loads the model
             started = now()
             with Store(store) as opened:
                 report = await find_duplicates(clip, [photos], store=opened, verify=verify)
@@ -100,8 +133,11 @@ def search(url: str, photos: Path, store: Path, server: int | None, verify: str)
 
 
 def measure_once(run: Run, system: str, photos: Path, server: Any) -> dict[str, Any]:
+    if system in ("imagehash", "czkawka"):
+        return in_new_process(hash_all, system, photos)
     store = run.scratch / f"store of {system} {photos.name} {time.monotonic_ns()}"
-    url, process = f"local:{run.options.repository}", None
+    url: str | None = None if system == "no model" else f"local:{run.options.repository}"
+    process = None
     if system == "clip-serve":
         url, process = server.grpc_url, server.process.pid
     return in_new_process(search, url, photos, store, process, OFF if system == "unaligned" else CANDIDATES)
@@ -120,5 +156,7 @@ def measure(run: Run) -> dict[str, Any]:
         folder = run.scratch / size
         write_photos(folder, size, run.options.files)
         for system in SYSTEMS:
+            if system == "czkawka" and find_spec(system) is None:
+                continue
             cells[f"{size}, {system}"] = partial(measure_once, run, system, folder, server)
     return {"searches": run.in_rounds(cells)}

@@ -29,6 +29,8 @@ class Encoding:
     colour_space: ColourSpace = SRGB
     profile: bytes = field(default=b"", compare=False)
     """ICC; empty for none."""
+    names_colours: bool = field(default=False, compare=False)
+    """Whether the file says which colours its numbers mean; sRGB is assumed of one that does not."""
     is_lossless: bool = field(default=False, compare=False)
     """Whether its format may store exactly the pixels that it was made from."""
 
@@ -81,6 +83,7 @@ def _read(data: bytes, *, always: bool) -> tuple[Encoding | None, list[Image.Ima
         extras=tuple(name for name, is_held in held.items() if is_held),
         colour_space=space,
         profile=layout.profile,
+        names_colours=bool(layout.profile or layout.codes),
         is_lossless=layout.is_lossless,
     )
     return encoding, pictures

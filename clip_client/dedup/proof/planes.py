@@ -100,7 +100,7 @@ def readings(kept: Checked, duplicate: Checked) -> Iterator[Reading]:
         raise NotProvedError(OTHER_PROFILE)
     if not is_same and not ours.profile and theirs.colour_space.name != SRGB.name:
         raise NotProvedError(OTHER_PROFILE)
-    if is_same or not theirs.profile:
+    if is_same or not theirs.names_colours:
         yield Reading(pixels=kept.pixels)
         # Some programs, such as ffmpeg and Go, never pass through RGB.
         if kept.is_jpeg and (own := _own_planes(kept.data)) is not None:

@@ -29,6 +29,8 @@ _DATA: Final = {
 """Chunk -> name. Extensions to the PNG 1.2 Specification define the first two, in sections 4.2 and 4.3."""
 _PLAIN_CODES: Final = b"\0\1"
 """End of a colour space by its numbers: RGB without a matrix, in the full range."""
+_SRGB: Final = b"\0\1\0\r" + _PLAIN_CODES
+"""The numbers of sRGB, which a chunk of its own names as well."""
 _COLOURS: Final = {0: ("grey", False), 2: ("RGB", False), 3: ("RGB", False), 4: ("grey", True), 6: ("RGB", True)}
 """Colour type -> colours, and whether there is an alpha channel."""
 _WITH_PALETTE: Final = 3
@@ -105,6 +107,8 @@ def _choose_colours(container: Container, *, is_srgb: bool) -> None:
         layout.profile = b""
     if layout.codes or is_srgb:
         layout.gamma, layout.chromaticities = None, ()
+    if is_srgb and not layout.codes:
+        layout.codes = (_SRGB,)
     if layout.codes and layout.codes[0][4:] != _PLAIN_CODES:
         container.layout = None
     layout.codes = tuple(codes[:4] for codes in layout.codes)

@@ -166,6 +166,15 @@ def test_a_dropped_profile_leaves_the_numbers_or_was_applied_first() -> None:
     assert answer(kept_with(None), copy_with(applied)) == ""
 
 
+@pytest.mark.parametrize(("chunk", "content"), [(b"sRGB", b"\0"), (b"cICP", b"\1\r\0\1")])
+def test_a_png_that_names_srgb_did_not_drop_another_profile(chunk: bytes, content: bytes) -> None:
+    """The numbers of the kept photo mean other colours."""
+    small = PHOTO.resize((120, 88), Image.Resampling.LANCZOS)
+    assert answer(kept_with(WIDE), encoded(small, "PNG")) == ""
+    assert answer(kept_with(WIDE), png_with_chunk(chunk, content, encoded(small, "PNG"))) != ""
+    assert answer(kept_with(None), png_with_chunk(chunk, content, encoded(small, "PNG"))) == ""
+
+
 def test_colours_that_no_profile_defines_prove_only_themselves() -> None:
     linear = png_with_chunk(b"gAMA", struct.pack(">I", 100_000), KEPT)
     assert answer(linear, COPY) == answer(KEPT, linear) == gate.OTHER_PROFILE
