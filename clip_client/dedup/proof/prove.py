@@ -111,7 +111,9 @@ def _compared(reading: Reading, stored: Duplicate) -> _Laid:
         pixels = colours.whole(way)
         luma = to_luma(pixels) if reading.is_rgb else np.ascontiguousarray(pixels[..., 0])
     detail = fine_detail(luma)
-    used = worst_block(luma, stored.planes[0], stored.steps[0], luma_limits(detail), stored.side)
+    used = worst_block(
+        luma, stored.planes[0], stored.steps[0], luma_limits(detail, is_same_size=is_same_size), stored.side
+    )
     if used > 1:
         return _Laid(used=used, reason=OTHER_LUMA)
     chroma: Any = cv2.split(to_chroma(pixels) if reading.is_rgb else pixels)[-2:]

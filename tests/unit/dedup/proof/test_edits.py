@@ -103,6 +103,20 @@ def test_a_changed_digit_is_found(size: int, quality: int) -> None:
     assert prove(kept, encoded(fake, "JPEG", quality=quality)).reason == OTHER_LUMA
 
 
+def test_a_faint_note_between_lines_of_type_is_found_at_the_same_size() -> None:
+    picture = Image.new("L", (420, 240), 250)
+    draw, font = ImageDraw.Draw(picture), ImageFont.load_default(14)
+    for row in range(12):
+        text = f"row {row}: {row * 7919 % 9973} carried forward to page {row * 31} and summed again"
+        draw.text((4, 2 + 19 * row), text, 10, font)
+    noted = picture.copy()
+    ImageDraw.Draw(noted).text((20, 66), "paid 125.00", 224, font)
+    noted = Image.fromarray(np.minimum(np.asarray(noted), np.asarray(picture)))
+    kept = encoded(picture, "PNG")
+    assert prove(kept, encoded(picture, "JPEG", quality=60)).holds
+    assert prove(kept, encoded(noted, "JPEG", quality=60)).reason == OTHER_LUMA
+
+
 def coloured_word(ink: tuple[int, int, int]) -> Image.Image:
     """Black type on white, with one word in another ink."""
     picture = Image.new("RGB", (420, 200), "white")
