@@ -89,7 +89,7 @@ def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
         picture = scene(number)
         picture.save(folder / f"{number}.png")
         resized(picture, 0.6).save(folder / f"{number} small.jpg", quality=85)
-        ImageOps.mirror(picture).save(folder / f"{number} mirrored.jpg", quality=90)
+        ImageOps.grayscale(picture).save(folder / f"{number} grey.jpg", quality=90)
     scene(0).save(folder / "other bytes.png", compress_level=1)
     shutil.copyfile(folder / "0.png", folder / "copy.png")
     (folder / "0.xmp").write_text("This is a companion.")
