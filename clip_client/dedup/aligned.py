@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeAlias
 
-from clip_client.dedup.types import ALTERED
+from clip_client.dedup.types import ALTERED, RE_ENCODED
 
 Transform: TypeAlias = tuple[float, float, float, float, float, float]
 """Rows of a 2 x 3 matrix: from the pixels of one photo to the pixels of another photo."""
@@ -48,6 +48,11 @@ class Alignment:
     def loses_nothing(self) -> bool:
         """Whether the duplicate can move, as far as the alignment tells."""
         return self.tier != ALTERED and not self.lost and not self.doubts
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether :mod:`clip_client.dedup.proof` holds: one photo shows all of the other, whichever is the source."""
+        return self.tier == RE_ENCODED and not {*self.doubts} - {MADE_LATER, UNTOLD}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -96,8 +96,10 @@ def _in_relation_to(kept: Member, member: Member, best: Member, group: Duplicate
         pixels = Match(test="pixels", value=1, threshold=1)
         return replace(member, tier=SAME_PIXELS, similarity=similarity, matches=(pixels,), other_shot="", **_NO_COPY)
     matches: tuple[Match, ...]
+    is_proved = False
     if member.copy_of == kept.path:
         tier, proof = member.copy_tier, member.copy_alignment
+        is_proved = proof is not None and proof.is_proved
         matches = (Match(test="alignment", value=1, threshold=1, alignment=proof),) if proof else ()
     else:
         # A region that differs from the photo that was kept may differ from any other photo, too.
@@ -109,7 +111,7 @@ def _in_relation_to(kept: Member, member: Member, best: Member, group: Duplicate
         tier=tier,
         similarity=similarity,
         matches=matches,
-        other_shot=other_shot(kept.photo, member.photo),
+        other_shot=other_shot(kept.photo, member.photo, is_proved=is_proved),
         **_copy(member, kept, best, group),
     )
 

@@ -54,8 +54,11 @@ class Compared:
 
     def may_be_copies(self, kept: int, row: int) -> bool:
         """Tell whether rows may be one picture: nobody declared them to be different, and no time says so."""
-        files = self.candidates[kept][0], self.candidates[row][0]
-        return self.cannot_link.may_share(kept, row) and not other_shot(*files)
+        return self.cannot_link.may_share(kept, row) and not self.other_shot(kept, row, is_proved=True)
+
+    def other_shot(self, kept: int, row: int, *, is_proved: bool) -> str:
+        """Return what :func:`other_shot` says of the best files of two rows."""
+        return other_shot(self.candidates[kept][0], self.candidates[row][0], is_proved=is_proved)
 
     def best_first(self, rows: Iterable[int]) -> list[int]:
         """Sort rows by their best files, whatever the order of the input."""
@@ -96,7 +99,11 @@ def proved(compared: Compared, contents: Sequence[str], aligner: Aligner, on_pro
     )
 
     def align(kept: int, rows: Sequence[int]) -> Sequence[Alignment | None]:
-        return aligner.align(contents[kept], [contents[row] for row in rows])
+        found = aligner.align(contents[kept], [contents[row] for row in rows])
+        return [
+            None if one is None or compared.other_shot(kept, row, is_proved=one.is_proved) else one
+            for row, one in zip(rows, found, strict=True)
+        ]
 
     def verifying(done: int, total: int) -> None:
         on_progress("verifying", done, total)
@@ -111,11 +118,20 @@ def proved(compared: Compared, contents: Sequence[str], aligner: Aligner, on_pro
     return replace(compared, proofs=proofs)
 
 
-def other_shot(kept: Photo, other: Photo) -> str:
-    """Return ``BURST`` or ``SAME_SCENE`` if times of capture or exposures show that two photos are two pictures."""
+def other_shot(kept: Photo, other: Photo, *, is_proved: bool) -> str:
+    """Return ``BURST`` or ``SAME_SCENE`` if times of capture or exposures show that two photos are two pictures.
+
+    ``is_proved`` tells whether one is proved to show all of the other.
+    """
     theirs, ours = kept.features, other.features
     same_form = (ours.width, ours.height, ours.format) == (theirs.width, theirs.height, theirs.format)
-    return classify_burst(theirs.capture_time, ours.capture_time, same_form=same_form, names=(kept.name, other.name))
+    return classify_burst(
+        theirs.capture_time,
+        ours.capture_time,
+        same_form=same_form,
+        is_proved=is_proved,
+        names=(kept.name, other.name),
+    )
 
 
 def stars(compared: Compared) -> dict[int, list[int]]:
@@ -239,7 +255,7 @@ def _member(compared: Compared, keep: int, row: int, photo: Photo, similarity: f
         similarity=1.0 if np.isnan(similarity) else similarity,
         tier=tier,
         matches=matches,
-        other_shot="" if same_pixels else other_shot(kept, photo),
+        other_shot="" if same_pixels else other_shot(kept, photo, is_proved=bool(alignment and alignment.is_proved)),
         copy_of=copy_of,
         copy_tier=copy_tier,
         copy_alignment=copy_alignment,

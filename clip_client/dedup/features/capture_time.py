@@ -18,6 +18,7 @@ _SAME_BIAS_EV: Final = 0.1
 """Difference up to which biases are equal. The smallest step of cameras is 0.3 EV; some write 0.33 or 1/3."""
 _SHOT: Final = re.compile(r"([A-Z\d_]{4})(\d{4})(?![A-Z\d])")
 """Names of cameras' files: DCF 2.0, section 3.2.3. Programs that make copies keep this name or add to it."""
+_NUMBER: Final = re.compile(r"\d+")
 
 _BURST_MS: Final = 2_000
 """Longest time between frames of a burst; the slowest cameras take one frame per second."""
@@ -26,12 +27,18 @@ _SCENE_MS: Final = 60_000
 
 
 def classify_burst(
-    first: CaptureTime, second: CaptureTime, *, same_form: bool = True, names: tuple[str, str] = ("", "")
+    first: CaptureTime,
+    second: CaptureTime,
+    *,
+    same_form: bool = True,
+    is_proved: bool = False,
+    names: tuple[str, str] = ("", ""),
 ) -> str:
     """Return ``BURST`` or ``SAME_SCENE`` if times or exposures show that two alike photos are two pictures, else empty.
 
-    ``same_form`` tells whether the photos have the same size and format, as all frames of a burst do. ``names`` are
-    the names of the files, in which cameras count their shots.
+    ``same_form`` tells whether the photos have the same size and format, as all frames of a burst do. ``is_proved``
+    tells that :mod:`clip_client.dedup.proof` holds for them. ``names`` are the names of the files, in which cameras
+    count their shots.
 
     The result is empty for photos from different cameras. Two exposures are two shots, whenever they were taken: a
     bracket is not an edit. If the exposures do not differ, the result is empty unless both photos have a time, at most
@@ -51,10 +58,12 @@ def classify_burst(
     elif is_numbered or not is_same_second:
         is_one_shot = is_same_second
     else:
-        # Equal seconds may mean one picture or two. Two files of one form count as two pictures, because keeping a copy
-        # does less harm than losing a picture. A file of another size or format counts as a copy, unless the names
-        # count two shots, as in a focus stack.
-        return BURST if same_form else SAME_SCENE if _are_two_shots(*names) else ""
+        # Equal seconds may mean one picture or two. Two files of one form count as two pictures unless they are proved
+        # to show the same, because keeping a copy does less harm than losing a picture. A file of another size or
+        # format counts as a copy. In both cases the names may still count two shots, as in a focus stack.
+        if same_form:
+            return "" if is_proved and not _are_two_shots(*names) and not _are_numbered(*names) else BURST
+        return SAME_SCENE if _are_two_shots(*names) else ""
     if is_one_shot or interval_ms > _SCENE_MS:
         return ""
     return BURST if same_form and interval_ms <= _BURST_MS else SAME_SCENE
@@ -74,3 +83,8 @@ def _are_two_shots(first: str, second: str) -> bool:
     """Tell whether both names are a camera's, with the same prefix and different numbers."""
     ours, theirs = _SHOT.match(first.upper()), _SHOT.match(second.upper())
     return ours is not None and theirs is not None and ours[1] == theirs[1] and ours[2] != theirs[2]
+
+
+def _are_numbered(first: str, second: str) -> bool:
+    """Tell whether two names differ in nothing but their numbers, as those of a phone's burst do."""
+    return first != second and _NUMBER.sub("0", first) == _NUMBER.sub("0", second)

@@ -46,7 +46,8 @@ PROOF: Final = 5
 """Version of the proof by which photos move, recorded in each new entry. Raise it with any change that would have
 refused an earlier move. Earlier versions proved less:
 
-- 4 let chroma in busy blocks differ twice as much.
+- 4 let chroma in busy blocks differ twice as much, and any black type hide colour; took a file's own steps for its
+  limit however coarse they are; and told the source of two equal files by the steps of one.
 - 3 moved re-encoded copies without the law of ``dedup/proof``.
 - 2 compared the pixels and profiles that Pillow reports.
 - 1 moved copies for any file with the metadata of a camera.

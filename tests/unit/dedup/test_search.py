@@ -179,6 +179,22 @@ def test_frames_of_a_burst_stay_frames_and_have_copies_of_their_own(tmp_path: Pa
     assert (move.duplicate.path, move.kept.path) == (sent.path, second_one.path)
 
 
+def test_a_copy_of_the_same_size_is_no_frame_of_a_burst_if_it_is_proved(tmp_path: Path) -> None:
+    """Cameras that count whole seconds: the time alone tells a copy from another frame of that second no more."""
+    taken = exif(size=(400, 300), DateTimeOriginal="2019:05:03 10:11:12")
+    noisy(scene(0), 3, 0).save(tmp_path / "shot.jpg", quality=95, exif=taken)
+    noisy(scene(0), 3, 1).save(tmp_path / "other frame.jpg", quality=94, exif=taken)
+    with Image.open(tmp_path / "shot.jpg") as shot:
+        shot.save(tmp_path / "saved again.jpg", quality=80, exif=taken)
+    report = search(tmp_path, alike=DUPLICATES)
+    members = by_name(report)
+    assert report.groups[0].keep == members["shot.jpg"].path
+    assert (members["saved again.jpg"].tier, members["saved again.jpg"].other_shot) == (RE_ENCODED, "")
+    assert (members["other frame.jpg"].alignment, members["other frame.jpg"].other_shot) == (None, BURST)
+    (move,) = planned(report, [tmp_path]).moves
+    assert move.duplicate.name == "saved again.jpg"
+
+
 def test_a_crop_and_its_copies_follow_the_picture_that_they_are_of(tmp_path: Path) -> None:
     original = scene(0)
     original.save(tmp_path / "a original.png")

@@ -99,8 +99,29 @@ def test_names_of_two_shots_tell_the_frames_of_a_stack_apart(first: str, second:
     for names in ((first, second), (second, first)):
         assert classify_burst(one, other, same_form=False, names=names) == (SAME_SCENE if are_two else "")
         assert classify_burst(one, other, names=names) == BURST
+        assert classify_burst(one, other, is_proved=True, names=names) == (BURST if are_two else "")
         # With sub-seconds the time says more than the names.
         assert classify_burst(at(NOON), at(NOON), same_form=False, names=names) == ""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "are_two"),
+    [
+        ("00001IMG_00001_BURST2019.jpg", "00002IMG_00002_BURST2019.jpg", True),
+        ("frame 1.jpg", "frame 12.jpg", True),
+        ("frame.jpg", "frame 1.jpg", False),
+        ("frame 1.jpg", "frame 1.jpg", False),
+    ],
+)
+def test_names_that_differ_in_their_numbers_are_two_frames(first: str, second: str, are_two: bool) -> None:
+    for names in ((first, second), (second, first)):
+        found = classify_burst(in_second(NOON), in_second(NOON), is_proved=True, names=names)
+        assert found == (BURST if are_two else "")
+
+
+def test_a_proof_does_not_count_against_what_shows_two_shots() -> None:
+    for one, other in ((at(NOON), at(NOON + 120)), (in_second(NOON, sequence=7), in_second(NOON, sequence=8))):
+        assert classify_burst(one, other, is_proved=True) == BURST
 
 
 def photo_with(tags: Mapping[int, object], details: Mapping[int, object] | None = None, gps: int = 0) -> bytes:
