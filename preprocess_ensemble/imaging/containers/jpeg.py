@@ -55,6 +55,9 @@ _CREDENTIALS: Final = b"jumdc2pa"
 FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Markers of segments that are laid out as a frame header: table B.1."""
 
+_ROUNDED: Final = 2
+"""Pixels by which a program changes a side at most that it wants to be even."""
+
 _PROGRESSIVE: Final = 0xC2
 _HUFFMAN_8_BIT: Final = frozenset({0xC0, 0xC1, _PROGRESSIVE})
 """Baseline, extended sequential and progressive. Arithmetic and lossless coding are rare; some libraries lack them."""
@@ -149,7 +152,7 @@ def read(data: bytes) -> Container:
         elif kind:
             skipped = len(beginning) + (_UNDESCRIBED if beginning == _OLD_RESOURCES else 0)
             _add(container, kind, content[skipped:])
-        elif content.startswith(b"JFIF\0") and content[8:10] != content[10:12]:
+        elif content.startswith(b"JFIF\0") and _changes_shape(content, container.layout):
             container.add(kinds.DATA, content[7:12], kinds.ASPECT)
         elif not _SILENT.match(content):
             # Each segment of a JUMBF box begins with "JP" and the number of the box.
@@ -161,6 +164,16 @@ def read(data: bytes) -> Container:
     if container.layout is not None:
         container.layout.profile = _joined(profile)
     return container
+
+
+def _changes_shape(jfif: bytes, layout: Layout | None) -> bool:
+    """Tell whether the densities of a JFIF segment stretch the picture by more than a side was rounded by.
+
+    ffmpeg writes the ratio that the rounded sides of a reduced picture have lost.
+    """
+    across, down = number(jfif, 8, 2), number(jfif, 10, 2)
+    short = min(layout.size) if layout else 0
+    return across != down and abs(across - down) * short >= _ROUNDED * min(across, down)
 
 
 def _joined(parts: dict[int, bytes]) -> bytes:

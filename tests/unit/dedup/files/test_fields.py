@@ -111,6 +111,8 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
     "pixels that are not square": (with_property(b"pasp", b"\0\0\0\1", b"\0\0\0\2"), {"pixel aspect ratio"}),
     "pixels of a PNG that are not square": (png_with_chunk(b"pHYs", b"\0\0\0\x0a\0\0\0\x0b\0"), {"pixel aspect ratio"}),
     "pixels of a JPEG that are not square": (jpeg(dpi=(204, 98)), {"pixel aspect ratio"}),
+    "pixels of a JPEG that are nearly square": (jpeg(size=(480, 400), dpi=(200, 201)), {"pixel aspect ratio"}),
+    "a side of a JPEG that was rounded": (jpeg(size=(480, 400), dpi=(201, 202)), set()),
     "pixels of a TIFF that are not square": (file("TIFF", dpi=(204, 98)), {"pixel aspect ratio"}),
     "a small chunk of a PNG": (png_with_chunk(b"priv", b"Ann"), {"unknown data"}),
     "a small segment": (jpeg_with_segment(0xEC, b"[picture info]Ann"), {"unknown data"}),
