@@ -6,23 +6,17 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from clip_client.dedup.proof.law import BLOCK, blocks_at, coefficients
+from clip_client.dedup.proof.law import COARSE, FEWEST, coefficients, sampled_blocks
 
 if TYPE_CHECKING:
-    from clip_client.dedup.types import Floats, Indices, Pixels
+    from clip_client.dedup.types import Floats, Pixels
 
 _LEAST_SPREAD: Final = 0.7
 """A source lies evenly between the steps of its copy, a spread of 1; a child with finer steps lies on them, at the
 square of the ratio of the steps. 0.8 took 11 of 270 true copies for sources, 0.7 seven, five of which hold the same."""
-_STEP: Final = 6
-"""Least step that tells: the rounding of levels covers finer ones,"""
-_FEWEST: Final = 100
-"""and with fewer coefficients of coarser steps the duplicate is known to a level, and its steps tell nothing."""
 _LEAST_BROKEN: Final = 0.02
 """Share of the kept photo's coefficients off whose steps its copy lies; below it, the duplicate may be its source. A
 re-save at similar steps has 0.001."""
-_BLOCKS: Final = 20_000
-"""Blocks that are looked at, spread evenly over the picture."""
 
 
 def is_closer_than_a_source(kept: Pixels, duplicate: Pixels, steps: Floats) -> bool | None:
@@ -31,12 +25,12 @@ def is_closer_than_a_source(kept: Pixels, duplicate: Pixels, steps: Floats) -> b
     None if too few of them are coarse enough to tell. Both are luma, (H, W). Their spread is 12 times the mean square
     of the distance in steps, which is cut at a half.
     """
-    is_coarse = steps >= _STEP
+    is_coarse = steps >= COARSE
     if not is_coarse.any():
         return None
     ours, theirs = _coefficients(kept, duplicate)
     counts = (np.rint(theirs / steps) != 0) & is_coarse
-    if counts.sum() < _FEWEST:
+    if counts.sum() < FEWEST:
         return None
     distances = np.clip((ours - theirs) / steps, -0.5, 0.5)[counts]
     return float(12 * np.mean(distances**2)) < _LEAST_SPREAD
@@ -57,8 +51,5 @@ def lies_on_steps_of_kept(kept: Pixels, duplicate: Pixels, steps: Floats) -> boo
 
 def _coefficients(first: Pixels, second: Pixels) -> tuple[Floats, Floats]:
     """Return the coefficients, (n, 64), of some whole blocks of two planes."""
-    height, width = (side // BLOCK * BLOCK for side in second.shape)
-    count = height * width // BLOCK**2
-    where: Indices = np.unique(np.linspace(0, max(0, count - 1), min(count, _BLOCKS)).astype(np.intp))
-    one, other = (coefficients(blocks_at(plane[:height, :width], where) - 128) for plane in (first, second))
+    one, other = (coefficients(blocks - 128) for blocks in sampled_blocks(first, second))
     return one, other

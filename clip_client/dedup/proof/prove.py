@@ -14,7 +14,7 @@ from clip_client.dedup.proof.chroma import worst_block_of_chroma
 from clip_client.dedup.proof.direction import is_closer_than_a_source, lies_on_steps_of_kept
 from clip_client.dedup.proof.frame import best_turn
 from clip_client.dedup.proof.gate import NotProvedError, PhotoFile, check_grey
-from clip_client.dedup.proof.law import fine_detail, luma_limits, worst_block
+from clip_client.dedup.proof.law import fine_detail, luma_limits, stronger_share, worst_block
 from clip_client.dedup.proof.lay import Layable
 from clip_client.dedup.proof.planes import duplicate_planes, own_luma, readings, to_chroma, to_luma
 
@@ -114,6 +114,7 @@ def _compared(reading: Reading, stored: Duplicate) -> _Laid:
     used = worst_block(
         luma, stored.planes[0], stored.steps[0], luma_limits(detail, is_same_size=is_same_size), stored.side
     )
+    used = max(used, stronger_share(luma, stored.planes[0], stored.steps[0])) if used <= 1 else used
     if used > 1:
         return _Laid(used=used, reason=OTHER_LUMA)
     chroma: Any = cv2.split(to_chroma(pixels) if reading.is_rgb else pixels)[-2:]

@@ -47,7 +47,8 @@ PROOF: Final = 5
 refused an earlier move. Earlier versions proved less:
 
 - 4 let chroma in busy blocks differ twice as much, and any black type hide colour; took a file's own steps for its
-  limit however coarse they are; and told the source of two equal files by the steps of one.
+  limit however coarse they are; told the source of two equal files by the steps of one; and let a picture be sharpened
+  as a whole by as much as each of its blocks hides.
 - 3 moved re-encoded copies without the law of ``dedup/proof``.
 - 2 compared the pixels and profiles that Pillow reports.
 - 1 moved copies for any file with the metadata of a camera.

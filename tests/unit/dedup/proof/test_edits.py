@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import cv2
 import numpy as np
 import pytest
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 from clip_client.dedup.proof.prove import OTHER_CHROMA, OTHER_FRAME, OTHER_LUMA, OTHER_PIXELS, prove
 from tests.fixtures.images.image_files import encoded
@@ -81,6 +81,19 @@ def test_an_edit_of_a_place_is_found(edit: str, quality: int | None, scale: floa
     assert not proof.holds
     assert proof.reason in (OTHER_LUMA, OTHER_CHROMA, OTHER_PIXELS)
     assert proof.used > 1
+
+
+@pytest.mark.parametrize("quality", [40, 60, 85])
+@pytest.mark.parametrize(
+    "edit",
+    [lambda: SEEN.filter(ImageFilter.UnsharpMask(1, 60, 0)), lambda: noisy(SEEN, 6, 3)],
+    ids=["sharpened", "noisy"],
+)
+def test_what_changes_the_whole_picture_is_found(edit: Callable[[], Image.Image], quality: int) -> None:
+    """Each block alone may be what an unknown filter makes of the kept photo; all of them together may not."""
+    small = edit().resize((SIZE[0] // 2, SIZE[1] // 2), Image.Resampling.LANCZOS)
+    proof = prove(KEPT, written(small, quality))
+    assert (proof.holds, proof.reason) == (False, OTHER_LUMA)
 
 
 def page(number: str, size: int) -> Image.Image:
