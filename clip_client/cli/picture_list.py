@@ -82,7 +82,7 @@ def _print(arguments: argparse.Namespace, found: FoundPictures, space: SearchSpa
     """Print the pictures on standard output, and notes on standard error; in a terminal, both on standard output."""
     from rich.console import Console
 
-    from clip_client.dedup.reporting.terminal import print_failed
+    from clip_client.dedup.pages.terminal import print_failed
 
     listed = [
         (picture, path)

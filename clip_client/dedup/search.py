@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from anyio import from_thread, to_thread
 
-from clip_client.dedup.actions.verdicts import with_verdicts
 from clip_client.dedup.compare.candidate_pairs import ALIGNED_FROM, candidate_pairs, number_by_pixels
 from clip_client.dedup.compare.cells import join_vectors
 from clip_client.dedup.compare.groups import Compared, make_groups, proved, stars
@@ -30,6 +29,7 @@ from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.files.places import why_not_kept
 from clip_client.dedup.files.reading import PLAIN_READER
 from clip_client.dedup.files.scanner import Scan, scan
+from clip_client.dedup.judge.verdicts import with_verdicts
 from clip_client.dedup.photo import Photo
 from clip_client.dedup.report import DuplicateReport
 from clip_client.dedup.store.store import Store
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from clip_client._results import Embedder
-    from clip_client.dedup.actions.verdicts import MoveOptions
     from clip_client.dedup.features.collect import CollectedFeatures
     from clip_client.dedup.files.reading import PhotoReader
+    from clip_client.dedup.judge.verdicts import MoveOptions
     from clip_client.dedup.store.decisions import Decision
     from clip_client.dedup.types import LibraryPhoto, OnProgress, PhotoFile, RecallEstimate, Thresholds
 

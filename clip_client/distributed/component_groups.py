@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 
 from clip_client._files import printable
-from clip_client.dedup.actions.verdicts import as_proved
 from clip_client.dedup.compare.similarity_join import UnionFind
 from clip_client.dedup.features.collect import CollectedFeatures
 from clip_client.dedup.features.image_features import FeatureTable, feature_columns
 from clip_client.dedup.files.reading import PhotoReader
+from clip_client.dedup.judge.verdicts import as_proved
 from clip_client.dedup.search import GroupRules, group_contents
 from clip_client.dedup.store.store import Store
 from clip_client.dedup.types import PhotoFile, RecallEstimate, Thresholds

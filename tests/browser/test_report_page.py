@@ -14,7 +14,7 @@ from PIL import Image
 
 from clip_client.dedup import FailedFile, Match
 from clip_client.dedup.features.preview import thumbnail
-from clip_client.dedup.reporting.html import PageCommands, write_page
+from clip_client.dedup.pages.html import PageCommands, write_page
 from clip_client.dedup.types import ALTERED, BURST, EXACT, SAME_PIXELS, SIMILAR, CaptureTime, Metadata
 from tests.browser.conftest import PHONE, TABLET, WIDE, box, violations
 from tests.fixtures import members

@@ -91,7 +91,7 @@ def _scan(options: SearchOptions, action: ActionOptions, printer: _Printer) -> S
     Raises CommandFailed if a path on the command line does not exist, or if there are no photos. Raises NoAlbum if
     ``--apply`` needs an album of Apple Photos that cannot be filled.
     """
-    from clip_client.dedup.reporting.terminal import print_failed
+    from clip_client.dedup.pages.terminal import print_failed
 
     options.walk.check_named()
     with progress_bars(quiet=options.quiet) as show:
@@ -144,11 +144,11 @@ def _write(
     if arguments.json is not None:
         write_json(arguments.json, report.to_mapping())
     if arguments.csv is not None:
-        from clip_client.dedup.reporting.rows import csv_lines
+        from clip_client.dedup.pages.rows import csv_lines
 
         write_text(arguments.csv, csv_lines(report))
     if arguments.report is not None:
-        from clip_client.dedup.reporting.html import PageCommands, write_page
+        from clip_client.dedup.pages.html import PageCommands, write_page
 
         commands = PageCommands.after(arguments.words, store=arguments.store, tiers=moving_tiers)
         with output(arguments.report) as file:
@@ -179,8 +179,8 @@ class _Printer:
 
         Raises CommandFailed if there was nothing to compare.
         """
-        from clip_client.dedup.reporting.rows import copy_lines
-        from clip_client.dedup.reporting.terminal import print_groups, print_notes
+        from clip_client.dedup.pages.rows import copy_lines
+        from clip_client.dedup.pages.terminal import print_groups, print_notes
 
         explained = {}
         if self._is_terminal:

@@ -21,9 +21,9 @@ from clip_client.cli.options.paths import (
 )
 from clip_client.cli.output import add_output_options, add_quiet_option
 from clip_client.dedup import DuplicateReport, Scan, Store, find_duplicates
-from clip_client.dedup.actions.verdicts import MoveOptions, check_tiers
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, RETIRED_RULES, KeepRules
 from clip_client.dedup.compare.proofs import has_old_proofs
+from clip_client.dedup.judge.verdicts import MoveOptions, check_tiers
 from clip_client.dedup.search import GroupContents, group_contents
 from clip_client.dedup.types import SAFE_TIERS, TIERS
 from preprocess_ensemble.command_line import number_type

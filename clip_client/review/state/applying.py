@@ -14,8 +14,8 @@ from clip_client.dedup.actions.apple_photos_album import fill_album
 from clip_client.dedup.actions.apply import Outcome, apply
 from clip_client.dedup.actions.chosen_runs import record, settle, take_back
 from clip_client.dedup.actions.plan import plan_moves
-from clip_client.dedup.actions.verdicts import MoveOptions
 from clip_client.dedup.compare.chosen_groups import choose
+from clip_client.dedup.judge.verdicts import MoveOptions
 from clip_client.dedup.store.choices import DONE, KEEP, WAITING, moving_tiers
 from clip_client.dedup.store.store import Store
 from clip_client.review.state.found_groups import STAGED, Filter

@@ -16,11 +16,11 @@ from clip_client._files import stored_ns
 from clip_client._storage.sqlite import StoreError
 from clip_client.dedup.actions.apply import recover
 from clip_client.dedup.actions.chosen_runs import settle
-from clip_client.dedup.actions.verdicts import MoveOptions, with_verdicts
 from clip_client.dedup.compare.chosen_groups import chosen_photos, keep_instead
 from clip_client.dedup.compare.keep_rules import KeepRules
 from clip_client.dedup.files.directories import DirectorySet
-from clip_client.dedup.reporting.words import found_in_words
+from clip_client.dedup.judge.verdicts import MoveOptions, with_verdicts
+from clip_client.dedup.pages.words import found_in_words
 from clip_client.dedup.store.choices import BEGUN, CHOICES, KEEP
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.journal import State

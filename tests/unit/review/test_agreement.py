@@ -18,10 +18,10 @@ from rich.console import Console
 from clip_client.cli.commands.dedup_apply import apply_report
 from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import Store
-from clip_client.dedup.reporting.html import PageCommands, write_page
-from clip_client.dedup.reporting.rows import copy_lines, csv_lines
-from clip_client.dedup.reporting.terminal import print_groups
-from clip_client.dedup.reporting.words import found_in_words
+from clip_client.dedup.pages.html import PageCommands, write_page
+from clip_client.dedup.pages.rows import copy_lines, csv_lines
+from clip_client.dedup.pages.terminal import print_groups
+from clip_client.dedup.pages.words import found_in_words
 from clip_client.dedup.types import BY_DEFAULT, IF_CHOSEN, NEVER, ON_REQUEST, SAFE_TIERS
 from clip_client.review.state.found_groups import Filter
 from tests.fixtures.images.camera_files import exif

@@ -19,9 +19,9 @@ from clip_client.cli.main import main
 from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import DuplicateReport, Store
 from clip_client.dedup.actions.apply import apply
-from clip_client.dedup.actions.verdicts import with_verdicts
 from clip_client.dedup.files.reading import sha256_of
-from clip_client.dedup.reporting.terminal import print_groups
+from clip_client.dedup.judge.verdicts import with_verdicts
+from clip_client.dedup.pages.terminal import print_groups
 from clip_client.dedup.store.journal import State
 from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS, SIMILAR
 from tests.fixtures.albums import (

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 from clip_client._files import printable
-from clip_client.dedup.reporting.previews import draw_previews, previews_folder
-from clip_client.dedup.reporting.words import TIER_NAMES, found_in_words, in_words, region_on
+from clip_client.dedup.pages.previews import draw_previews, previews_folder
+from clip_client.dedup.pages.words import TIER_NAMES, found_in_words, in_words, region_on
 from clip_client.dedup.text import at_least, counted, date_and_time, folder_above, human_bytes, skipped_files
 from clip_client.dedup.types import NO_MODEL, SAFE_TIERS, TIERS, is_random
 
@@ -187,7 +187,7 @@ def _url(path: str) -> str:
 def _asset(name: str) -> str:
     """Return a template, style or script of the pages."""
     folder = "templates" if name.endswith(".j2") else "assets"
-    return (files("clip_client.dedup.reporting") / folder / name).read_text("utf-8")
+    return (files("clip_client.dedup.pages") / folder / name).read_text("utf-8")
 
 
 def _policy(*texts: str) -> str:

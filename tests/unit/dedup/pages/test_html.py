@@ -19,7 +19,7 @@ from PIL import Image
 
 from clip_client.dedup import FailedFile
 from clip_client.dedup.features.preview import thumbnail
-from clip_client.dedup.reporting.html import PageCommands, shell_word, write_page
+from clip_client.dedup.pages.html import PageCommands, shell_word, write_page
 from clip_client.dedup.types import EXACT, SAFE_TIERS, SAME_PIXELS, SIMILAR
 from tests.fixtures import members
 from tests.fixtures.members import group

@@ -9,18 +9,17 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from clip_client.dedup.actions.losses import KeptMetadata, picture_loss
-from clip_client.dedup.actions.quarantine import CannotMove, check_can_move, check_room, quarantine_folder
 from clip_client.dedup.aligned import UNPROVED, UNTOLD
 from clip_client.dedup.files.companions import companions, differing_companion
-from clip_client.dedup.files.directories import identity_of, why_read_only
+from clip_client.dedup.files.directories import identity_of
 from clip_client.dedup.files.file_types import EDITED as EDITED_VERSION
 from clip_client.dedup.files.file_types import OTHER, PICTURES
 from clip_client.dedup.files.reading import sha256_of
 from clip_client.dedup.group import Verdict
+from clip_client.dedup.judge.losses import KeptMetadata, picture_loss
+from clip_client.dedup.judge.movable import CannotMove, check_can_move, check_room, quarantine_folder, roots_of
 from clip_client.dedup.metadata.facts import read_attributes
 from clip_client.dedup.types import (
     ALTERED,
@@ -282,38 +281,6 @@ def check_tiers(tiers: Iterable[str]) -> None:
                 f"{tier} photos move from the review page (clip-client review), where you have seen them; "
                 "--json and --csv give them to scripts"
             )
-
-
-def roots_of(paths: Iterable[str | os.PathLike[str]]) -> dict[str, str]:
-    """Return folder in which files may move -> folder of its quarantine, for named folders and the folders of files.
-
-    A named folder has its own quarantine. Named files outside the named folders share one quarantine, however many
-    they are. It is in the lowest folder above all of them; if that cannot be written, several quarantines are in the
-    highest folders below it that can.
-    """
-    absolute = {os.path.abspath(os.fsdecode(path)) for path in paths}
-    folders = {path for path in absolute if os.path.isdir(path)}
-    alone = {
-        os.path.dirname(path) for path in absolute - folders if folders.isdisjoint(map(str, PurePath(path).parents))
-    }
-    try:
-        shared = os.path.commonpath(alone) if alone else ""
-    except ValueError:  # on several drives of Windows
-        shared = ""
-    return {folder: folder for folder in folders} | {folder: _highest_below(shared, folder) for folder in alone}
-
-
-def _highest_below(shared: str, folder: str) -> str:
-    """Climb from ``folder`` towards ``shared`` while the folders above can be written; return the last such folder.
-
-    The climb stops below the root of all files, and at a link.
-    """
-    while folder != shared and not os.path.islink(folder):
-        above = os.path.dirname(folder)
-        if os.path.dirname(above) == above or why_read_only(above):
-            break
-        folder = above
-    return folder
 
 
 def another_companion(kind: str) -> str:
