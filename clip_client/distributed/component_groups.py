@@ -171,10 +171,8 @@ def group_photos(table: Any, rules: GroupRules) -> DuplicateReport:
 
     Keypoints are kept in a temporary folder until the end.
     """
-    collected = _collected(table)
-    contents, _ = collected.comparable()
     with Store() as store:
-        return group_contents(collected, contents, rules, store, lambda what, done, total: None, reader=_READER)
+        return group_contents(_collected(table), rules, store, lambda what, done, total: None, _READER)
 
 
 def _collected(table: Any) -> CollectedFeatures:

@@ -8,7 +8,6 @@ import io
 import sys
 from contextlib import redirect_stdout
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
@@ -25,7 +24,6 @@ from clip_client.cli.options.dedup import (
 from clip_client.cli.options.paths import opened_store
 from clip_client.cli.output import STDOUT, ProgressBars, locked, output, progress_bars, write_json, write_text
 from clip_client.dedup.features.preview import can_read_raw, thumbnail
-from clip_client.dedup.search import GroupContents, group_contents
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,25 +105,27 @@ def _scan(options: SearchOptions, action: ActionOptions, printer: _Printer) -> S
 
 
 async def _search(
-    found: Scan,
-    options: SearchOptions,
-    action: ActionOptions,
-    store: Store,
-    show: ProgressBars,
-    group: GroupContents = group_contents,
+    found: Scan, options: SearchOptions, action: ActionOptions, store: Store, show: ProgressBars
 ) -> DuplicateReport:
     async with options.connected(show) as clip:
-        return await options.find(clip, found, store, show, group, options=action)
+        return await options.find(clip, found, store, show, action)
 
 
 def _search_on_ray(
     found: Scan, options: SearchOptions, action: ActionOptions, store: Store, show: ProgressBars, engine: EngineOptions
 ) -> DuplicateReport:
-    """Let a cluster read, embed and compare the photos. The search then finds their vectors in the store."""
+    """Let a cluster read, embed and compare the photos. The search finds their vectors in the store."""
     from clip_client.distributed.cluster import cluster
-    from clip_client.distributed.store_search import cluster_folder, fill_store, group_on_cluster
+    from clip_client.distributed.store_search import cluster_folder, fill_store, find_on_cluster
 
     options = replace(options, config=engine.servers(options.config, quiet=options.quiet))
+
+    async def search() -> DuplicateReport:
+        async with options.connected(show) as clip:
+            return await find_on_cluster(
+                clip, model, found, store, options=action, on_progress=show, **options.compare_by
+            )
+
     # Silence the thread of Ray that prints messages of its daemons, because standard output is for the report.
     with redirect_stdout(io.StringIO()), locked(cluster_folder(store)), cluster(engine.address):
         model = fill_store(
@@ -135,7 +135,7 @@ def _search_on_ray(
             workers=engine.workers,
             on_progress=lambda done, total: show("embedding on Ray", done, total),
         )
-        return asyncio.run(_search(found, options, action, store, show, partial(group_on_cluster, model)))
+        return asyncio.run(search())
 
 
 def _write(

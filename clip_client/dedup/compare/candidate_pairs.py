@@ -17,7 +17,7 @@ from clip_client.dedup.compare.similarity_join import equal_runs, usable_rows
 from clip_client.dedup.features.pixel_hash import pixel_hashes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
@@ -166,17 +166,15 @@ def _by_capture_time(cameras: NDArray[np.object_], taken_ms: NDArray[np.float64]
             yield rows[:-step], rows[step:]
 
 
-def number_by_pixels(
-    collected: CollectedFeatures, contents: Sequence[str], store: Store, reader: PhotoReader
-) -> tuple[Indices, int]:
+def number_by_pixels(collected: CollectedFeatures, store: Store, reader: PhotoReader) -> tuple[Indices, int]:
     """Return (N,) numbers, equal for contents of equal pixels, and how many contents were decoded in full for it.
 
     Only contents that may have equal pixels are decoded, once per store.
     """
-    numbers = np.arange(len(contents))
-    rows = np.flatnonzero(collected.are_pictures(contents))
+    contents = collected.contents
+    numbers, rows = np.arange(len(contents)), np.flatnonzero(collected.are_pictures)
     names = ("width", "height", "perceptual_hash", "is_scaled", "is_flat")
-    width, height, *facts = (collected.features.column(name, [contents[row] for row in rows]) for name in names)
+    width, height, *facts = (collected.column(name)[rows] for name in names)
     candidates = rows[pixel_candidates(np.stack([width, height], axis=1), *facts)].tolist()
     paths = {contents[row]: collected.copies[contents[row]][0].path for row in candidates}
     hashes, decoded = pixel_hashes(paths, store, reader) if paths else ({}, 0)
