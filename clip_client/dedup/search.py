@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from clip_client.dedup.compare.aligner import Aligner
     from clip_client.dedup.features.collect import CollectedFeatures
     from clip_client.dedup.files.reading import PhotoReader
-    from clip_client.dedup.judge.verdicts import MoveOptions
     from clip_client.dedup.store.blob_table import Spool
     from clip_client.dedup.store.decisions import Decision
     from clip_client.dedup.types import LibraryPhoto, OnProgress, PhotoFile, RecallEstimate, Thresholds
@@ -81,7 +80,7 @@ async def find_duplicates(
     keep: Sequence[str] = DEFAULT_RULES,
     store: Store | None = None,
     verify: str = CANDIDATES,
-    options: MoveOptions | None = None,
+    merge_metadata: bool = False,
     on_progress: OnProgress | None = None,
 ) -> DuplicateReport:
     """Find the photos below ``paths`` that show the same.
@@ -106,7 +105,8 @@ async def find_duplicates(
     Without ``clip`` vectors are not compared: strong crops and edits are then found only if a perceptual hash or the
     time of capture pairs the photos.
 
-    Each photo of a group has a verdict: whether it may move with ``options``, for which photo, and if not, why.
+    Each photo of a group has a verdict: whether it may move, for which photo, and if not, why. ``merge_metadata`` is
+    that of :func:`.with_verdicts`.
 
     ``on_progress(what, done, total)`` is called on the event loop; the total is None while it is not known. Raises
     ValueError for a threshold outside 0 to 1, an unknown rule or an unknown ``verify``, StoreError, and what
@@ -125,7 +125,7 @@ async def find_duplicates(
             clip, found, opened, progress, threshold, kept_folders, keep, verify, pictures=pictures
         )
         report = await to_thread.run_sync(group_contents, collected, rules, opened, told_by_thread(progress))
-        return await judge(report, collected, found, opened, options, progress)
+        return await judge(report, collected, found, opened, progress, merge_metadata=merge_metadata)
 
 
 async def collect(
@@ -160,7 +160,7 @@ async def collect(
         verify=verify,
         model=model,
         in_libraries=found.in_libraries,
-        only_by_link=found.links.only_by_link,
+        only_by_link=found.only_by_link,
         not_kept=await to_thread.run_sync(why_not_kept, outside_libraries, references),
     )
 
@@ -273,8 +273,9 @@ async def judge(
     collected: CollectedFeatures,
     found: Scan,
     store: Store,
-    options: MoveOptions | None,
     progress: OnProgress,
+    *,
+    merge_metadata: bool,
 ) -> DuplicateReport:
     """Add verdicts to the groups, and what the scan and the collection say; ``store`` remembers the copies."""
     not_compared = [*collected.failed, *collected.undecodable]
@@ -287,7 +288,8 @@ async def judge(
         skipped=found.skipped,
         bytes_only=tuple(collected.bytes_only),
     )
-    report = await to_thread.run_sync(partial(with_verdicts, report, found.roots, options, files=store.files))
+    verdicts = partial(with_verdicts, report, found.roots, merge_metadata=merge_metadata, files=store.files)
+    report = await to_thread.run_sync(verdicts)
     await to_thread.run_sync(store.copies.record, report.groups)
     progress("comparing", len(found.files), len(found.files))
     return report

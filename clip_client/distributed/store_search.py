@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from clip_client._storage.vector_file import FileModel
     from clip_client.dedup.features.collect import CollectedFeatures
     from clip_client.dedup.files.scanner import Scan
-    from clip_client.dedup.judge.verdicts import MoveOptions
     from clip_client.dedup.report import DuplicateReport
     from clip_client.dedup.search import GroupRules
     from clip_client.dedup.store.store import Store
@@ -126,7 +125,7 @@ async def find_on_cluster(
     found: Scan,
     store: Store,
     *,
-    options: MoveOptions | None,
+    merge_metadata: bool,
     on_progress: OnProgress,
     **how: Any,
 ) -> DuplicateReport:
@@ -138,7 +137,7 @@ async def find_on_cluster(
     collected, rules = await collect(clip, found, store, on_progress, **how)
     tell = told_by_thread(on_progress)
     grouped = await to_thread.run_sync(group_on_cluster, model, collected, rules, store, tell)
-    return await judge(grouped, collected, found, store, options, on_progress)
+    return await judge(grouped, collected, found, store, on_progress, merge_metadata=merge_metadata)
 
 
 def group_on_cluster(

@@ -108,7 +108,7 @@ async def _search(
     found: Scan, options: SearchOptions, action: ActionOptions, store: Store, show: ProgressBars
 ) -> DuplicateReport:
     async with options.connected(show) as clip:
-        return await options.find(clip, found, store, show, action)
+        return await options.find(clip, found, store, show, merge_metadata=action.merge_metadata)
 
 
 def _search_on_ray(
@@ -122,9 +122,8 @@ def _search_on_ray(
 
     async def search() -> DuplicateReport:
         async with options.connected(show) as clip:
-            return await find_on_cluster(
-                clip, model, found, store, options=action, on_progress=show, **options.compare_by
-            )
+            how = {"merge_metadata": action.merge_metadata, **options.compare_by}
+            return await find_on_cluster(clip, model, found, store, on_progress=show, **how)
 
     # Silence the thread of Ray that prints messages of its daemons, because standard output is for the report.
     with redirect_stdout(io.StringIO()), locked(cluster_folder(store)), cluster(engine.address):
@@ -148,11 +147,11 @@ def _write(
 
         write_text(arguments.csv, csv_lines(report))
     if arguments.report is not None:
-        from clip_client.dedup.pages.html import PageCommands, write_page
+        from clip_client.dedup.pages.html import apply_command, write_page
 
-        commands = PageCommands.after(arguments.words, store=arguments.store, tiers=moving_tiers)
+        offered = {"apply": apply_command(arguments.words), "tiers": moving_tiers, "store": arguments.store}
         with output(arguments.report) as file:
-            write_page(report, file, thumbnail=thumbnail, page=arguments.report, commands=commands, on_progress=show)
+            write_page(report, file, thumbnail=thumbnail, page=arguments.report, on_progress=show, **offered)
 
 
 class _Printer:

@@ -61,8 +61,10 @@ def apply_report(
         found = chosen_groups(report, store.choices.all())
         moving, staying = found.moving, found.staying
         chosen = {path: moving_tiers(choice.rules) for path, choice in moving.items()}
-        report = with_verdicts(found.report, paths, options, compared=compared, files=store.files)
-    plan = plan_moves(report, paths, tiers=options.moving_tiers, options=options, chosen=chosen)
+        report = with_verdicts(
+            found.report, paths, merge_metadata=options.merge_metadata, compared=compared, files=store.files
+        )
+    plan = plan_moves(report, paths, tiers=options.moving_tiers, chosen=chosen)
     refused = [skip for skip in plan.skipped if not skip.tier]
     if options.apply or options.dry_run:
         searched = DirectorySet(paths)

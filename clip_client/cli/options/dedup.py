@@ -23,7 +23,7 @@ from clip_client.cli.output import add_output_options, add_quiet_option
 from clip_client.dedup import DuplicateReport, Scan, Store, find_duplicates
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, RETIRED_RULES, KeepRules
 from clip_client.dedup.compare.proofs import has_old_proofs
-from clip_client.dedup.judge.verdicts import MoveOptions, check_tiers
+from clip_client.dedup.judge.verdicts import check_tiers
 from clip_client.dedup.types import SAFE_TIERS, TIERS
 from preprocess_ensemble.command_line import number_type
 
@@ -66,10 +66,10 @@ class SearchOptions:
         return self.walk.scan(self.references, raw=True, show=show)
 
     async def find(
-        self, clip: ClipClient | None, found: Scan, store: Store, show: OnProgress, options: MoveOptions | None = None
+        self, clip: ClipClient | None, found: Scan, store: Store, show: OnProgress, **how: Any
     ) -> DuplicateReport:
-        """Find duplicates among the photos of :meth:`scan`, and judge which of them may move with ``options``."""
-        return await find_duplicates(clip, found, store=store, options=options, on_progress=show, **self.compare_by)
+        """Find duplicates among the photos of :meth:`scan`; ``how`` has arguments of :func:`find_duplicates`."""
+        return await find_duplicates(clip, found, store=store, on_progress=show, **self.compare_by, **how)
 
 
 def read_search_options(arguments: argparse.Namespace) -> SearchOptions:
@@ -188,9 +188,11 @@ def check_keep_rules(rules: Sequence[str]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActionOptions(MoveOptions):
+class ActionOptions:
     """Options for moving the duplicates."""
 
+    merge_metadata: bool = False
+    """Metadata that only a copy has goes into a new sidecar of the kept photo."""
     tiers: tuple[str, ...] = ()
     """Tiers to move; empty for the default."""
     is_chosen: bool = False

@@ -52,19 +52,11 @@ _COMPARED_ITSELF: Final = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class MoveOptions:
-    """Options that decide which photos can move."""
-
-    merge_metadata: bool = False
-    """Metadata that only a copy has goes into a new sidecar of the kept photo, if the kept photo has none yet."""
-
-
 def with_verdicts(
     report: DuplicateReport,
     paths: Iterable[str | os.PathLike[str]],
-    options: MoveOptions | None = None,
     *,
+    merge_metadata: bool = False,
     compared: Container[str] | None = None,
     files: FileIndex | None = None,
     looks_again: bool = True,
@@ -76,16 +68,15 @@ def with_verdicts(
     does not let move. These photos move only if a person chooses it: another shot; an altered picture; a picture that
     shows more than the kept photo; and a picture that the kept photo may be made from.
 
-    ``paths`` is what was searched: no file outside it may move. ``compared`` holds the absolute paths of the photos
-    that are in groups, by default those of the report. ``files`` may know the hashes of companions, which saves reading
-    them again. With ``looks_again`` the companions are looked up again, because a program may have written a sidecar
-    since the search.
+    ``paths`` is what was searched: no file outside it may move. With ``merge_metadata``, metadata that only a copy
+    has goes into a new sidecar of the kept photo, if the kept photo has none yet. ``compared`` holds the absolute
+    paths of the photos that are in groups, by default those of the report. ``files`` may know the hashes of
+    companions, which saves reading them again. With ``looks_again`` the companions are looked up again, because a
+    program may have written a sidecar since the search.
     """
     if compared is None:
         compared = {os.path.abspath(member.path) for group in report.groups for member in group.members}
-    judge = _Judge(
-        report=report, roots=roots_of(paths), options=options or MoveOptions(), compared=compared, files=files
-    )
+    judge = _Judge(report=report, roots=roots_of(paths), merge_metadata=merge_metadata, compared=compared, files=files)
     groups = _with_companions_now(report.groups) if looks_again else report.groups
     return replace(report, groups=tuple(map(judge.judge, groups)))
 
@@ -94,7 +85,7 @@ def with_verdicts(
 class _Judge:
     report: DuplicateReport
     roots: Mapping[str, str]
-    options: MoveOptions
+    merge_metadata: bool
     compared: Container[str]
     files: FileIndex | None
 
@@ -118,7 +109,7 @@ class _Judge:
             if verdict.moves == BY_DEFAULT:
                 break
         assert best is not None
-        if self.options.merge_metadata and best.is_copy and best.kept == group.keep:
+        if self.merge_metadata and best.is_copy and best.kept == group.keep:
             metadata.add(member.photo)
         return best
 
@@ -134,7 +125,7 @@ class _Judge:
             (metadata if is_group_kept else KeptMetadata(kept)).check(
                 photo,
                 is_same_shot=relation.tier != SIMILAR and not relation.other_shot,
-                can_merge=self.options.merge_metadata and is_group_kept,
+                can_merge=self.merge_metadata and is_group_kept,
             )
             if photo.in_library is None:  # else it goes into an album
                 self._check_can_be_moved(photo, kept)
@@ -182,16 +173,15 @@ class _Judge:
 
     def _check_can_be_moved(self, photo: Photo, kept: Photo) -> None:
         """Raise CannotMove for what the file system refuses, and for links that would break."""
-        links = self.report.links
-        folder = quarantine_folder(photo.path, self.roots)
+        folder, links = quarantine_folder(photo.path, self.roots), self.report.links
         for what, path in (("It", photo.path), *((f"The {one.kind} beside it", one.path) for one in photo.companions)):
             check_can_move(path, what)
             check_room(path, folder, what)
-            if links.by_target and (link := links.by_target.get(identity_of(path, os.stat(path)))):
+            if links and (link := links.get(identity_of(path, os.stat(path)))):
                 raise CannotMove(f"{what} is the target of a link, which would break: {link}.")
         if not os.path.isfile(kept.path):
             raise CannotMove("The kept photo is missing.")
-        if kept.path in links.only_by_link:
+        if kept.is_by_link:
             raise CannotMove(f"The kept photo is a link to a file that was not searched: {kept.path}.")
 
 

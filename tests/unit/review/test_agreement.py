@@ -18,7 +18,7 @@ from rich.console import Console
 from clip_client.cli.commands.dedup_apply import apply_report
 from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import Store
-from clip_client.dedup.pages.html import PageCommands, write_page
+from clip_client.dedup.pages.html import write_page
 from clip_client.dedup.pages.rows import copy_lines, csv_lines
 from clip_client.dedup.pages.terminal import print_groups
 from clip_client.dedup.pages.words import found_in_words
@@ -107,7 +107,7 @@ def of_terminal(report: DuplicateReport) -> dict[str, str]:
 def of_page(report: DuplicateReport, tiers: tuple[str, ...]) -> dict[str, bool]:
     """Return path -> whether it moves by the command of the page."""
     page = io.BytesIO()
-    write_page(report, page, thumbnail=lambda path, side: None, commands=PageCommands(tiers=tiers))
+    write_page(report, page, thumbnail=lambda path, side: None, tiers=tiers)
     figures = page.getvalue().decode().split("<figure")[1:]
     moves = {}
     for figure in figures:
