@@ -8,19 +8,19 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 from anyio import from_thread, to_thread
 
-from clip_client.dedup.compare.candidate_pairs import ALIGNED_FROM, candidate_pairs, number_by_pixels
 from clip_client.dedup.compare.cells import join_vectors
 from clip_client.dedup.compare.groups import Compared, make_groups, proved, stars
-from clip_client.dedup.compare.hamming import HASH_BITS, join_hashes
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, KeepRules, best_copies_first, converted_from_lossy
+from clip_client.dedup.compare.neighbours import ALIGNED_FROM, HASH_BITS, Evidence, candidate_pairs, join_hashes
 from clip_client.dedup.compare.proofs import import_aligner
+from clip_client.dedup.compare.same_pixels import number_by_pixels
 from clip_client.dedup.compare.similarity_join import UnionFind
-from clip_client.dedup.compare.star_groups import CannotLink, Evidence
+from clip_client.dedup.compare.star_groups import CannotLink
 from clip_client.dedup.compare.thresholds import thresholds_for
 from clip_client.dedup.features.collect import collect_features
 from clip_client.dedup.files.companions import companions
@@ -47,10 +47,6 @@ if TYPE_CHECKING:
 
     Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
-OFF, CANDIDATES = "off", "candidates"
-VERIFY_MODES: Final = (OFF, CANDIDATES)
-"""Photos that are aligned: none, or those that may be copies."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class GroupRules:
@@ -60,7 +56,8 @@ class GroupRules:
     keep: tuple[str, ...]
     references: tuple[str, ...]
     decisions: tuple[Decision, ...]
-    verify: str
+    verify: bool
+    """Photos that may be copies are aligned."""
     model: str = NO_MODEL
     """Id of the model whose vectors are compared."""
     in_libraries: Mapping[str, LibraryPhoto] = field(default_factory=dict)
@@ -79,7 +76,7 @@ async def find_duplicates(
     references: Iterable[str | os.PathLike[str]] = (),
     keep: Sequence[str] = DEFAULT_RULES,
     store: Store | None = None,
-    verify: str = CANDIDATES,
+    verify: bool = True,
     merge_metadata: bool = False,
     on_progress: OnProgress | None = None,
 ) -> DuplicateReport:
@@ -92,10 +89,10 @@ async def find_duplicates(
     - At most 3 bits of their perceptual hashes differ.
     - The cosine of their vectors is at least ``threshold`` (default: :func:`thresholds_for` the model).
 
-    With ``verify="candidates"`` photos that may show the same are also aligned, whatever the thresholds are. The
-    alignment (:class:`~clip_client.dedup.aligned.Alignment`) proves copies and names the changes. ``"off"`` turns this
-    off. If OpenCV is missing, the report's ``note`` says so. Pictures of nearly one colour are compared by bytes and
-    pixels only, and RAW files without a preview by their bytes.
+    With ``verify`` photos that may show the same are also aligned, whatever the thresholds are. The alignment
+    (:class:`~clip_client.dedup.aligned.Alignment`) proves copies and names the changes. If OpenCV is missing, the
+    report's ``note`` says so. Pictures of nearly one colour are compared by bytes and pixels only, and RAW files
+    without a preview by their bytes.
 
     Folders in ``references`` are searched too (a :class:`Scan` already includes them), and their photos are kept before
     all others. ``keep`` names the rules that choose the kept photo (``KeepRules``). With a ``store`` each content is
@@ -109,10 +106,10 @@ async def find_duplicates(
     that of :func:`.with_verdicts`.
 
     ``on_progress(what, done, total)`` is called on the event loop; the total is None while it is not known. Raises
-    ValueError for a threshold outside 0 to 1, an unknown rule or an unknown ``verify``, StoreError, and what
-    ``ClipClient.embed_stream`` raises if the server fails.
+    ValueError for a threshold outside 0 to 1, an unknown rule, StoreError, and what ``ClipClient.embed_stream``
+    raises if the server fails.
     """
-    check_group_rules(keep, verify)
+    KeepRules(keep)  # raises ValueError
     progress = on_progress or (lambda what, done, total: None)
     kept_folders = [os.fsdecode(path) for path in references]
     if isinstance(paths, Scan):
@@ -136,7 +133,7 @@ async def collect(
     threshold: float | None = None,
     references: Sequence[str] = (),
     keep: Sequence[str] = DEFAULT_RULES,
-    verify: str = CANDIDATES,
+    verify: bool = True,
     *,
     pictures: Spool | None = None,
 ) -> tuple[CollectedFeatures, GroupRules]:
@@ -146,7 +143,7 @@ async def collect(
     """
     model = NO_MODEL if clip is None else (await clip.model()).id
     thresholds = thresholds_for(model, threshold)
-    aligner = None if verify == OFF or pictures is None else import_aligner()[0]
+    aligner = import_aligner()[0] if verify and pictures is not None else None
     keep_picture = None if aligner is None else partial(aligner.keep_small_picture, pictures)
     collected = await collect_features(clip, found.files, store, progress, keep_picture=keep_picture)
     collected.pictures = {} if pictures is None else pictures
@@ -178,7 +175,7 @@ def group_contents(
     lacks verdicts. ``reader`` reads photos again for their pixels and keypoints, which ``store`` keeps. Raises
     StoreError.
     """
-    aligning, note = (None, "") if rules.verify == OFF else import_aligner()
+    aligning, note = import_aligner() if rules.verify else (None, "")
     compared, recall, work = pair(collected, rules, store, reader, is_wide=aligning is not None)
     if aligning is None:
         alike = stars(compared)
@@ -324,10 +321,3 @@ def _photos(collected: CollectedFeatures, rules: GroupRules, rows: Collection[in
 def told_by_thread(progress: OnProgress) -> OnProgress:
     """Return the function with which a worker thread tells the event loop its progress."""
     return lambda what, done, total: from_thread.run_sync(progress, what, done, total)
-
-
-def check_group_rules(keep: Sequence[str], verify: str) -> None:
-    """Raise ValueError for an unknown keep rule or ``verify``."""
-    KeepRules(keep)
-    if verify not in VERIFY_MODES:
-        raise ValueError(f"verify is one of {', '.join(VERIFY_MODES)}, got {verify!r}")

@@ -11,18 +11,20 @@ from hypothesis import strategies as st
 from PIL import ImageOps
 from PIL.Image import Transpose
 
-from clip_client.dedup.compare.candidate_pairs import (
+from clip_client.dedup.compare.cells import join_vectors
+from clip_client.dedup.compare.neighbours import (
+    HASH_BITS,
     NEIGHBOURS,
     WIDE_BITS,
+    Evidence,
     candidate_pairs,
+    join_hashes,
     near_by_hashes,
     orientations,
-    pixel_candidates,
 )
-from clip_client.dedup.compare.cells import join_vectors
-from clip_client.dedup.compare.hamming import HASH_BITS, join_hashes
+from clip_client.dedup.compare.same_pixels import pixel_candidates
 from clip_client.dedup.compare.similarity_join import UnionFind
-from clip_client.dedup.compare.star_groups import CannotLink, Evidence, star_groups
+from clip_client.dedup.compare.star_groups import CannotLink, star_groups
 from clip_client.dedup.features.perceptual_hash import inner_hash, perceptual_hash
 from tests.fixtures.images.scenes import scene
 from tests.unit.dedup.compare.comparisons import evidence_of, with_peak_bytes
