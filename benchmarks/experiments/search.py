@@ -31,7 +31,7 @@ _QUERIES: Final = 10
 _FITTING: Final = 0.1
 """Share of the photos that fit the filter."""
 SYSTEMS: Final = {
-    "index": "this, memory-mapped, 16 bits, the best again in 32",
+    "index": "this, memory-mapped, 32 bits",
     "filtered": "this, of the tenth that fits a filter",
     "numpy": "NumPy, 32 bits, `argpartition`",
     "faiss": "faiss `IndexFlatIP`, 32 bits",

@@ -42,7 +42,7 @@ def find_and_print(
     arguments: argparse.Namespace, terms: list[Term], named: NamedPlaces, *, without: Sequence[str] = ()
 ) -> int:
     """Find photos, and print them, except the files ``without``; return 1 if no photo is found, else 0."""
-    need("rich", "pyarrow", "faiss", "defusedxml", extras="cli,dedup")
+    need("rich", "pyarrow", "defusedxml", extras="cli,dedup")
     if arguments.preview:
         need("textual_image")
     if arguments.report is not None:
@@ -82,7 +82,7 @@ def _print(arguments: argparse.Namespace, found: FoundPictures, space: SearchSpa
     """Print the pictures on standard output, and notes on standard error; in a terminal, both on standard output."""
     from rich.console import Console
 
-    from clip_client.dedup.reporting.terminal import print_failed
+    from clip_client.dedup.pages.terminal import print_failed
 
     listed = [
         (picture, path)

@@ -1,8 +1,9 @@
 """Finds near-duplicate photos.
 
 ``search`` runs straight through: ``files`` finds the photos, ``features`` collects what they are compared by,
-``compare`` divides them into groups, and ``report`` holds them. ``store`` keeps the results on disk, ``actions``
-moves copies, and ``reporting`` shows a report. Nothing here imports the client: a search takes any ``Embedder``.
+``compare`` divides them into groups, ``judge`` decides what may happen to each photo, and ``report`` holds the groups.
+``store`` keeps the results on disk, ``actions`` moves copies, and ``pages`` shows a report. Nothing here imports the
+client: a search takes any ``Embedder``.
 """
 
 from clip_client._files import FailedFile

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Whether one photo of a group may move, and why. Only :mod:`~.actions.verdicts` makes verdicts."""
+    """Whether one photo of a group may move, and why. Only :mod:`~.judge.verdicts` makes verdicts."""
 
     kept: str = ""
     """Path of the photo that stays instead; empty for the photo that the group keeps."""

@@ -7,7 +7,7 @@ import os
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from clip_client.dedup.types import NO_MODEL, Links, SearchStats
+from clip_client.dedup.types import NO_MODEL, SearchStats
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -55,8 +55,8 @@ class DuplicateReport:
     """Method and recall of comparing the vectors."""
     bytes_only: tuple[str, ...] = ()
     """Paths of RAW files without a readable preview, of which only the bytes were compared."""
-    links: Links = field(default_factory=Links)
-    """Symbolic links that the search found; some of them prevent moves."""
+    links: Mapping[tuple[int, int | str], str] = field(default_factory=dict)
+    """``identity_of`` a file -> a symbolic link to it, which a move of the file would break."""
     skipped: Mapping[str, int] = field(default_factory=dict)
     """Kind -> number of files that were skipped because their names are not those of photos."""
     note: str = ""

@@ -1,35 +1,34 @@
-"""The search for duplicates, from paths to a report."""
+"""The search for duplicates, from paths to a report: scan, collect, pair, prove, group, judge."""
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 from anyio import from_thread, to_thread
 
-from clip_client.dedup.actions.verdicts import with_verdicts
-from clip_client.dedup.compare.candidate_pairs import ALIGNED_FROM, candidate_pairs, number_by_pixels
 from clip_client.dedup.compare.cells import join_vectors
 from clip_client.dedup.compare.groups import Compared, make_groups, proved, stars
-from clip_client.dedup.compare.hamming import HASH_BITS, join_hashes
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, KeepRules, best_copies_first, converted_from_lossy
+from clip_client.dedup.compare.neighbours import ALIGNED_FROM, HASH_BITS, Evidence, candidate_pairs, join_hashes
 from clip_client.dedup.compare.proofs import import_aligner
+from clip_client.dedup.compare.same_pixels import number_by_pixels
 from clip_client.dedup.compare.similarity_join import UnionFind
-from clip_client.dedup.compare.star_groups import CannotLink, Evidence
+from clip_client.dedup.compare.star_groups import CannotLink
 from clip_client.dedup.compare.thresholds import thresholds_for
 from clip_client.dedup.features.collect import collect_features
-from clip_client.dedup.features.image_features import BYTES_ONLY
 from clip_client.dedup.files.companions import companions
 from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.files.places import why_not_kept
 from clip_client.dedup.files.reading import PLAIN_READER
 from clip_client.dedup.files.scanner import Scan, scan
+from clip_client.dedup.judge.verdicts import with_verdicts
 from clip_client.dedup.photo import Photo
 from clip_client.dedup.report import DuplicateReport
 from clip_client.dedup.store.store import Store
@@ -38,22 +37,15 @@ from clip_client.dedup.types import NO_MODEL, SearchStats
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from numpy.typing import NDArray
-
     from clip_client._results import Embedder
-    from clip_client.dedup.actions.verdicts import MoveOptions
+    from clip_client.dedup.compare.aligner import Aligner
     from clip_client.dedup.features.collect import CollectedFeatures
     from clip_client.dedup.files.reading import PhotoReader
+    from clip_client.dedup.store.blob_table import Spool
     from clip_client.dedup.store.decisions import Decision
     from clip_client.dedup.types import LibraryPhoto, OnProgress, PhotoFile, RecallEstimate, Thresholds
 
     Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
-    PhotosOf = Callable[[Collection[int]], dict[int, list[Photo]]]
-    """``photos_of(rows)`` returns row -> the files with that content that are compared, best first."""
-
-OFF, CANDIDATES = "off", "candidates"
-VERIFY_MODES: Final = (OFF, CANDIDATES)
-"""Photos that are aligned: none, or those that may be copies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +56,8 @@ class GroupRules:
     keep: tuple[str, ...]
     references: tuple[str, ...]
     decisions: tuple[Decision, ...]
-    verify: str
+    verify: bool
+    """Photos that may be copies are aligned."""
     model: str = NO_MODEL
     """Id of the model whose vectors are compared."""
     in_libraries: Mapping[str, LibraryPhoto] = field(default_factory=dict)
@@ -75,11 +68,6 @@ class GroupRules:
     """Path of a photo for which other photos must not move -> its place, such as ``"a recycle bin"``."""
 
 
-GroupContents = Callable[["CollectedFeatures", Sequence[str], GroupRules, "Store", "OnProgress"], DuplicateReport]
-"""``group(collected, contents, rules, store, on_progress)`` divides ``contents`` into groups, as :func:`group_contents`
-does."""
-
-
 async def find_duplicates(
     clip: Embedder | None,
     paths: Paths | Scan,
@@ -88,10 +76,9 @@ async def find_duplicates(
     references: Iterable[str | os.PathLike[str]] = (),
     keep: Sequence[str] = DEFAULT_RULES,
     store: Store | None = None,
-    verify: str = CANDIDATES,
-    options: MoveOptions | None = None,
+    verify: bool = True,
+    merge_metadata: bool = False,
     on_progress: OnProgress | None = None,
-    group: GroupContents | None = None,
 ) -> DuplicateReport:
     """Find the photos below ``paths`` that show the same.
 
@@ -102,10 +89,10 @@ async def find_duplicates(
     - At most 3 bits of their perceptual hashes differ.
     - The cosine of their vectors is at least ``threshold`` (default: :func:`thresholds_for` the model).
 
-    With ``verify="candidates"`` photos that may show the same are also aligned, whatever the thresholds are. The
-    alignment (:class:`~clip_client.dedup.aligned.Alignment`) proves copies and names the changes. ``"off"`` turns this
-    off. If OpenCV is missing, the report's ``note`` says so. Pictures of nearly one colour are compared by bytes and
-    pixels only, and RAW files without a preview by their bytes.
+    With ``verify`` photos that may show the same are also aligned, whatever the thresholds are. The alignment
+    (:class:`~clip_client.dedup.aligned.Alignment`) proves copies and names the changes. If OpenCV is missing, the
+    report's ``note`` says so. Pictures of nearly one colour are compared by bytes and pixels only, and RAW files
+    without a preview by their bytes.
 
     Folders in ``references`` are searched too (a :class:`Scan` already includes them), and their photos are kept before
     all others. ``keep`` names the rules that choose the kept photo (``KeepRules``). With a ``store`` each content is
@@ -115,103 +102,92 @@ async def find_duplicates(
     Without ``clip`` vectors are not compared: strong crops and edits are then found only if a perceptual hash or the
     time of capture pairs the photos.
 
-    Each photo of a group has a verdict: whether it may move with ``options``, for which photo, and if not, why.
+    Each photo of a group has a verdict: whether it may move, for which photo, and if not, why. ``merge_metadata`` is
+    that of :func:`.with_verdicts`.
 
-    ``group`` replaces :func:`.group_contents`, for example to divide the contents into groups on a cluster.
     ``on_progress(what, done, total)`` is called on the event loop; the total is None while it is not known. Raises
-    ValueError for a threshold outside 0 to 1, an unknown rule or an unknown ``verify``, StoreError, and what
-    ``ClipClient.embed_stream`` raises if the server fails.
+    ValueError for a threshold outside 0 to 1, an unknown rule, StoreError, and what ``ClipClient.embed_stream``
+    raises if the server fails.
     """
-    check_group_rules(keep, verify)
-    model = None if clip is None else await clip.model()
-    model_id = NO_MODEL if model is None else model.id
-    thresholds = thresholds_for(model_id, threshold)
+    KeepRules(keep)  # raises ValueError
     progress = on_progress or (lambda what, done, total: None)
     kept_folders = [os.fsdecode(path) for path in references]
     if isinstance(paths, Scan):
         found = paths
     else:
         named = [os.fsdecode(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
-        found = await to_thread.run_sync(lambda: scan([*named, *kept_folders], raw=True))
-
+        found = await to_thread.run_sync(partial(scan, [*named, *kept_folders], raw=True))
     with nullcontext(store) if store is not None else Store() as opened, opened.spool() as pictures:
-        aligner = None if verify == OFF else import_aligner()[0]
-        keep_picture = None if aligner is None else partial(aligner.keep_small_picture, pictures)
-        collected = await collect_features(clip, found.files, opened, progress, keep_picture=keep_picture)
-        collected.pictures = pictures
-        progress("comparing", 0, None)
-        contents, undecodable = await to_thread.run_sync(collected.comparable)
-        rules = GroupRules(
-            thresholds=thresholds,
-            keep=tuple(keep),
-            references=tuple(kept_folders),
-            decisions=tuple(opened.decisions.all()),
-            verify=verify,
-            model=model_id,
-            in_libraries=found.in_libraries,
-            only_by_link=found.links.only_by_link,
-            not_kept=await to_thread.run_sync(
-                lambda: why_not_kept((path for path in found.photos if path not in found.in_libraries), kept_folders)
-            ),
+        collected, rules = await collect(
+            clip, found, opened, progress, threshold, kept_folders, keep, verify, pictures=pictures
         )
+        report = await to_thread.run_sync(group_contents, collected, rules, opened, told_by_thread(progress))
+        return await judge(report, collected, found, opened, progress, merge_metadata=merge_metadata)
 
-        def tell(what: str, done: int, total: int | None) -> None:
-            from_thread.run_sync(progress, what, done, total)
 
-        report = await to_thread.run_sync(group or group_contents, collected, contents, rules, opened, tell)
-        not_compared = [*collected.failed, *undecodable]
-        report = replace(
-            report,
-            compared=len(found.files) - len(not_compared),
-            failed=tuple(sorted([*not_compared, *found.failed], key=lambda failure: os.fsencode(failure.path))),
-            work=collected.stats + report.work,
-            links=found.links,
-            skipped=found.skipped,
-            bytes_only=tuple(collected.paths_with_code(BYTES_ONLY)),
-        )
+async def collect(
+    clip: Embedder | None,
+    found: Scan,
+    store: Store,
+    progress: OnProgress,
+    threshold: float | None = None,
+    references: Sequence[str] = (),
+    keep: Sequence[str] = DEFAULT_RULES,
+    verify: bool = True,
+    *,
+    pictures: Spool | None = None,
+) -> tuple[CollectedFeatures, GroupRules]:
+    """Collect what the files of a scan are compared by, for the arguments of :func:`find_duplicates`.
 
-        report = await to_thread.run_sync(lambda: with_verdicts(report, found.roots, options, files=opened.files))
-        await to_thread.run_sync(opened.copies.record, report.groups)
-        progress("comparing", len(found.files), len(found.files))
-    return report
+    ``pictures`` takes small pictures for the alignment.
+    """
+    model = NO_MODEL if clip is None else (await clip.model()).id
+    thresholds = thresholds_for(model, threshold)
+    aligner = import_aligner()[0] if verify and pictures is not None else None
+    keep_picture = None if aligner is None else partial(aligner.keep_small_picture, pictures)
+    collected = await collect_features(clip, found.files, store, progress, keep_picture=keep_picture)
+    collected.pictures = {} if pictures is None else pictures
+    progress("comparing", 0, None)
+    outside_libraries = [path for path in found.photos if path not in found.in_libraries]
+    return collected, GroupRules(
+        thresholds=thresholds,
+        keep=tuple(keep),
+        references=tuple(references),
+        decisions=tuple(store.decisions.all()),
+        verify=verify,
+        model=model,
+        in_libraries=found.in_libraries,
+        only_by_link=found.only_by_link,
+        not_kept=await to_thread.run_sync(why_not_kept, outside_libraries, references),
+    )
 
 
 def group_contents(
     collected: CollectedFeatures,
-    contents: Sequence[str],
     rules: GroupRules,
     store: Store,
     on_progress: OnProgress,
-    *,
     reader: PhotoReader = PLAIN_READER,
 ) -> DuplicateReport:
-    """Divide ``contents``, SHA-256 in hexadecimal, into groups.
+    """Divide the collected contents into groups.
 
     On this machine one call divides a whole search; a cluster calls this function for each part of a search. The report
     lacks verdicts. ``reader`` reads photos again for their pixels and keypoints, which ``store`` keeps. Raises
     StoreError.
     """
-    photos_of = partial(_photos, collected, contents, rules)
-    pixels, decoded = number_by_pixels(collected, contents, store, reader)
-    compared, recall = _compare(collected, contents, rules, pixels, photos_of)
-    work, aligning, note = SearchStats(pixels_decoded=decoded), None, ""
-    if rules.verify != OFF:
-        aligning, note = import_aligner()
+    aligning, note = import_aligner() if rules.verify else (None, "")
+    compared, recall, work = pair(collected, rules, store, reader, is_wide=aligning is not None)
     if aligning is None:
         alike = stars(compared)
     else:
-        compared = _paired(compared, collected, contents, rules, photos_of)
-        files = {contents[row]: files[0] for row, files in compared.candidates.items()}
+        files = {collected.contents[row]: photos[0] for row, photos in compared.candidates.items()}
         with aligning.Aligner(files, store, reader, collected.pictures) as aligner:
-            compared = proved(compared, contents, aligner, on_progress)
-            alike = stars(compared)
-            for kept, rows in alike.items():
-                compared.proofs.align(kept, rows)
+            compared, alike = prove(compared, collected.contents, aligner, on_progress)
             work += aligner.work
     return DuplicateReport(
         model=rules.model,
         thresholds=rules.thresholds,
-        compared=sum(len(collected.copies[sha256]) for sha256 in contents),
+        compared=sum(len(collected.copies[sha256]) for sha256 in collected.contents),
         groups=make_groups(compared, alike),
         failed=(),
         work=work,
@@ -220,16 +196,17 @@ def group_contents(
     )
 
 
-def _compare(
-    collected: CollectedFeatures,
-    contents: Sequence[str],
-    rules: GroupRules,
-    pixels: NDArray[np.intp],
-    photos_of: PhotosOf,
-) -> tuple[Compared, RecallEstimate]:
-    """Join contents that are alike by vectors, hashes or pixels."""
-    has_hash = collected.are_pictures(contents) & ~collected.features.column("is_flat", contents)
-    hashes = collected.features.column("perceptual_hash", contents)
+def pair(
+    collected: CollectedFeatures, rules: GroupRules, store: Store, reader: PhotoReader, *, is_wide: bool
+) -> tuple[Compared, RecallEstimate, SearchStats]:
+    """Join the contents that are alike by vectors, hashes or pixels; if ``is_wide``, pair those that may show the same.
+
+    Also returns the recall of comparing the vectors, and the work that the store did not save.
+    """
+    contents, column = collected.contents, collected.column
+    pixels, decoded = number_by_pixels(collected, store, reader)
+    has_hash = collected.are_pictures & ~column("is_flat")
+    hashes = column("perceptual_hash")
     vectors = collected.vectors_of(contents)
     vectors[~has_hash] = np.nan
     alike = UnionFind(len(contents))
@@ -239,7 +216,7 @@ def _compare(
     alike.join(np.arange(len(contents)), firsts[which])
     components = alike.components()
     rows = {row for row, sha256 in enumerate(contents) if len(collected.copies[sha256]) > 1}
-    candidates = photos_of(rows.union(*(component.tolist() for component in components)))
+    candidates = _photos(collected, rules, rows.union(*(component.tolist() for component in components)))
     pictures: dict[int, list[Photo]] = {}
     for row, files in candidates.items():
         pictures.setdefault(int(pixels[row]), []).append(files[0])
@@ -251,40 +228,73 @@ def _compare(
         cannot_link=CannotLink.from_decisions(contents, rules.decisions),
         rules=KeepRules(rules.keep, converted=converted_from_lossy(pictures.values())),
     )
-    return compared, recall
+    if is_wide:
+        representatives = np.arange(len(contents))
+        for row, better in compared.same_pixels().items():
+            representatives[row] = better
+        pairs = candidate_pairs(
+            compared.evidence,
+            least_cosine=min(ALIGNED_FROM, rules.thresholds.similar),
+            inner_hashes=column("inner_hash"),
+            cameras=column("camera"),
+            taken_ms=column("taken_ms").astype(np.float64),
+            representatives=representatives,
+        )
+        further = _photos(collected, rules, set(np.unique(pairs).tolist()) - candidates.keys())
+        compared = replace(compared, candidates=candidates | further)
+        paired: defaultdict[int, set[int]] = defaultdict(set)
+        for first, second in pairs.tolist():
+            if compared.may_be_copies(first, second):
+                paired[first].add(second)
+                paired[second].add(first)
+        compared = replace(compared, paired=paired)
+    return compared, recall, SearchStats(pixels_decoded=decoded)
 
 
-def _paired(
-    compared: Compared, collected: CollectedFeatures, contents: Sequence[str], rules: GroupRules, photos_of: PhotosOf
-) -> Compared:
-    """Return the comparison with the pairs that may show the same. The best row stands for all rows with its pixels."""
-    column = collected.features.column
-    representatives = np.arange(len(contents))
-    for row, better in compared.same_pixels().items():
-        representatives[row] = better
-    pairs = candidate_pairs(
-        compared.evidence,
-        least_cosine=min(ALIGNED_FROM, rules.thresholds.similar),
-        inner_hashes=column("inner_hash", contents),
-        cameras=column("camera", contents),
-        taken_ms=column("taken_ms", contents).astype(np.float64),
-        representatives=representatives,
+def prove(
+    compared: Compared, contents: Sequence[str], aligner: Aligner, on_progress: OnProgress
+) -> tuple[Compared, dict[int, list[int]]]:
+    """Prove the pairs, and align the rows that are alike with the row that they would be grouped around.
+
+    Returns the comparison with its proofs, and what :func:`.stars` returns.
+    """
+    compared = proved(compared, contents, aligner, on_progress)
+    alike = stars(compared)
+    for kept, rows in alike.items():
+        compared.proofs.align(kept, rows)
+    return compared, alike
+
+
+async def judge(
+    report: DuplicateReport,
+    collected: CollectedFeatures,
+    found: Scan,
+    store: Store,
+    progress: OnProgress,
+    *,
+    merge_metadata: bool,
+) -> DuplicateReport:
+    """Add verdicts to the groups, and what the scan and the collection say; ``store`` remembers the copies."""
+    not_compared = [*collected.failed, *collected.undecodable]
+    report = replace(
+        report,
+        compared=len(found.files) - len(not_compared),
+        failed=tuple(sorted([*not_compared, *found.failed], key=lambda failure: os.fsencode(failure.path))),
+        work=collected.stats + report.work,
+        links=found.links,
+        skipped=found.skipped,
+        bytes_only=tuple(collected.bytes_only),
     )
-    new = set(np.unique(pairs).tolist()) - compared.candidates.keys()
-    compared = replace(compared, candidates={**compared.candidates, **photos_of(new)})
-    paired: defaultdict[int, set[int]] = defaultdict(set)
-    for first, second in pairs.tolist():
-        if compared.may_be_copies(first, second):
-            paired[first].add(second)
-            paired[second].add(first)
-    return replace(compared, paired=paired)
+    verdicts = partial(with_verdicts, report, found.roots, merge_metadata=merge_metadata, files=store.files)
+    report = await to_thread.run_sync(verdicts)
+    await to_thread.run_sync(store.copies.record, report.groups)
+    progress("comparing", len(found.files), len(found.files))
+    return report
 
 
-def _photos(
-    collected: CollectedFeatures, contents: Sequence[str], rules: GroupRules, rows: Collection[int]
-) -> dict[int, list[Photo]]:
+def _photos(collected: CollectedFeatures, rules: GroupRules, rows: Collection[int]) -> dict[int, list[Photo]]:
     """Return row -> the files with that content that are compared, best first."""
-    in_libraries, references = rules.in_libraries, DirectorySet(rules.references)
+    contents, in_libraries, references = collected.contents, rules.in_libraries, DirectorySet(rules.references)
     files = {row: collected.copies[contents[row]] for row in sorted(rows)}
     plain = (file.path for copies in files.values() for file in copies if file.path not in in_libraries)
     companions_of = companions(plain) | {path: photo.companions for path, photo in in_libraries.items()}
@@ -308,8 +318,6 @@ def _photos(
     return best_copies_first(copies, KeepRules(rules.keep), rules.decisions)
 
 
-def check_group_rules(keep: Sequence[str], verify: str) -> None:
-    """Raise ValueError for an unknown keep rule or ``verify``."""
-    KeepRules(keep)
-    if verify not in VERIFY_MODES:
-        raise ValueError(f"verify is one of {', '.join(VERIFY_MODES)}, got {verify!r}")
+def told_by_thread(progress: OnProgress) -> OnProgress:
+    """Return the function with which a worker thread tells the event loop its progress."""
+    return lambda what, done, total: from_thread.run_sync(progress, what, done, total)

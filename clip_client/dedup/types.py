@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from clip_client._files import stored_ns
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     import numpy as np
     from numpy.typing import NDArray
@@ -114,16 +114,6 @@ class LibraryPhoto:
     """Date in Photos, which a person may have corrected; nanoseconds since 1970."""
     companions: tuple[Companion, ...] = ()
     """RAW file, film of a Live Photo, edited version."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Links:
-    """Symbolic links to files, and photos that only they reach."""
-
-    by_target: Mapping[tuple[int, int | str], str] = field(default_factory=dict)
-    """``identity_of`` a file -> a symbolic link to it, which a move of the file would break."""
-    only_by_link: frozenset[str] = frozenset()
-    """Paths of photos that only a link leads to; their files lie outside the searched folders."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

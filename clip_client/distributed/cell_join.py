@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from clip_client.dedup.compare.candidate_pairs import near_by_hashes, near_by_vectors
 from clip_client.dedup.compare.cells import Cells, RecallSample
-from clip_client.dedup.compare.hamming import join_hashes
+from clip_client.dedup.compare.neighbours import join_hashes, near_by_hashes, near_by_vectors
 from clip_client.dedup.compare.similarity_join import Projection, UnionFind, alike_links
 from clip_client.distributed.embedded_rows import VECTOR, Chunk, vectors_in
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 
 from clip_client._files import printable
-from clip_client.dedup.actions.verdicts import as_proved
 from clip_client.dedup.compare.similarity_join import UnionFind
 from clip_client.dedup.features.collect import CollectedFeatures
 from clip_client.dedup.features.image_features import FeatureTable, feature_columns
 from clip_client.dedup.files.reading import PhotoReader
+from clip_client.dedup.judge.verdicts import as_proved
 from clip_client.dedup.search import GroupRules, group_contents
 from clip_client.dedup.store.store import Store
 from clip_client.dedup.types import PhotoFile, RecallEstimate, Thresholds
@@ -171,10 +171,8 @@ def group_photos(table: Any, rules: GroupRules) -> DuplicateReport:
 
     Keypoints are kept in a temporary folder until the end.
     """
-    collected = _collected(table)
-    contents, _ = collected.comparable()
     with Store() as store:
-        return group_contents(collected, contents, rules, store, lambda what, done, total: None, reader=_READER)
+        return group_contents(_collected(table), rules, store, lambda what, done, total: None, _READER)
 
 
 def _collected(table: Any) -> CollectedFeatures:

@@ -20,14 +20,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from clip_client._errors import require
-from clip_client.dedup.compare.candidate_pairs import ALIGNED_FROM, with_inner_hashes
 from clip_client.dedup.compare.cells import ALL_COMPARED, EXACT_ROWS, RecallSample, fit_cells, sample_size
-from clip_client.dedup.compare.hamming import HASH_BITS, hash_parts
-from clip_client.dedup.compare.keep_rules import DEFAULT_RULES
+from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, KeepRules
+from clip_client.dedup.compare.neighbours import ALIGNED_FROM, HASH_BITS, hash_parts, with_inner_hashes
 from clip_client.dedup.compare.similarity_join import UnionFind, fit_projection
 from clip_client.dedup.compare.thresholds import thresholds_for
 from clip_client.dedup.report import DuplicateReport
-from clip_client.dedup.search import CANDIDATES, OFF, GroupRules, check_group_rules
+from clip_client.dedup.search import GroupRules
 from clip_client.distributed import cell_join, component_groups
 from clip_client.distributed.cluster import EXTRA, DistributedError, cluster, in_tasks
 from clip_client.distributed.component_groups import DuplicateSummary
@@ -84,7 +83,7 @@ def find_duplicates(
     references: Iterable[str] = (),
     keep: Sequence[str] = DEFAULT_RULES,
     store: Store | None = None,
-    verify: str = CANDIDATES,
+    verify: bool = True,
     address: str | None = None,
     exact_rows: int = EXACT_ROWS,
     rows_at_once: int = ROWS_AT_ONCE,
@@ -112,11 +111,11 @@ def find_duplicates(
 
     Raises DistributedError, which names the file, for input that cannot be read, lacks columns or mixes vectors of
     several models, and for output that cannot be written. Raises ValueError for a threshold outside 0 to 1, an unknown
-    rule or an unknown ``verify``, StoreError, and ImportError if Ray is missing.
+    rule, StoreError, and ImportError if Ray is missing.
     """
     require("ray.data", EXTRA)
     require("faiss", EXTRA)
-    check_group_rules(keep, verify)
+    KeepRules(keep)  # raises ValueError
     rows = EmbeddedRows.of(Location.of(vectors), max(1, rows_at_once // 2))
     rules = GroupRules(
         thresholds=thresholds_for(rows.model.id, threshold),
@@ -238,7 +237,7 @@ class FolderSearch:
             measured = functools.reduce(lambda one, other: RecallSample.combine([one, other]), found)
             cells = fit_cells(seen, count, threshold)
             estimate, per_vector = replace(measured, vectors=sampled).choose_count(cells)
-        is_lower = self.rules.verify != OFF and threshold > ALIGNED_FROM
+        is_lower = self.rules.verify and threshold > ALIGNED_FROM
         return cell_join.Division(
             threshold=threshold,
             cells=cells,
@@ -266,7 +265,7 @@ class FolderSearch:
         parts = enumerate(hash_parts(hashes, HASH_BITS, _HASHES_PER_TASK))
         named = ((f"hashes-{number:06}.parquet", part) for number, part in parts)
         self._fill("comparing hashes", _EDGES, key, cell_join.join_equal_hashes, named, used, hashes, HASH_BITS)
-        if self.rules.verify != OFF and len(used) <= _HASHES_PER_TASK:
+        if self.rules.verify and len(used) <= _HASHES_PER_TASK:
             count = -(-len(used) // _PAIRED_PER_TASK)
             tasks = ((f"hashes-{number:06}.parquet", number) for number in range(count))
             both = with_inner_hashes(used, facts["hash"], facts["inner_hash"])
@@ -275,7 +274,7 @@ class FolderSearch:
     def _candidate_pairs(self, key: str, rows: Indices, facts: NDArray[Any]) -> Iterator[tuple[Indices, Indices]]:
         """Yield pairs of ``rows`` that may show the same, the most certain first."""
         yield component_groups.equal_pairs(rows, facts["flat_size"])
-        if self.rules.verify == OFF:
+        if not self.rules.verify:
             return
         places = self._prepare(_CANDIDATES, key)
         yield cell_join.read_edges(place for place in places if place.name.startswith(f"{key}-hashes-"))
@@ -296,7 +295,7 @@ class FolderSearch:
         rows = np.flatnonzero(is_grouped)
         _, which, sizes = np.unique(labels[rows], return_inverse=True, return_counts=True)
         at_once = _GROUPED_PER_TASK
-        if self.rules.verify != OFF:
+        if self.rules.verify:
             at_once = min(at_once, max(_ALIGNED_PER_TASK, len(rows) // _FEW_TASKS))
         _, bucket_of = np.unique((np.cumsum(sizes) - sizes) // at_once, return_inverse=True)
         buckets, count = bucket_of[which], int(bucket_of.max(initial=-1)) + 1

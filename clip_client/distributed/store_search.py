@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from anyio import to_thread
 
 from clip_client._files import FailedFile
 from clip_client._storage.parquet_store import table_of
 from clip_client._storage.vector_file import WRITER_OPTIONS, FileVersion, vector_row
 from clip_client.dedup.features.image_features import cached_features
 from clip_client.dedup.files.file_types import is_raw
-from clip_client.dedup.search import group_contents
+from clip_client.dedup.search import collect, group_contents, judge, told_by_thread
 from clip_client.dedup.store.store import folder_name
 from clip_client.dedup.types import PhotoFile
 from clip_client.distributed.duplicates import ROWS_AT_ONCE, FolderSearch
@@ -31,8 +32,10 @@ from clip_client.distributed.storage import Location
 
 if TYPE_CHECKING:
     from clip_client._config import ClientConfig
+    from clip_client._results import Embedder
     from clip_client._storage.vector_file import FileModel
     from clip_client.dedup.features.collect import CollectedFeatures
+    from clip_client.dedup.files.scanner import Scan
     from clip_client.dedup.report import DuplicateReport
     from clip_client.dedup.search import GroupRules
     from clip_client.dedup.store.store import Store
@@ -116,24 +119,40 @@ def _take_over(folder: Path, store: Store, model: FileModel, examined: Sequence[
         path.unlink()
 
 
-def group_on_cluster(
+async def find_on_cluster(
+    clip: Embedder | None,
     model: FileModel,
-    collected: CollectedFeatures,
-    contents: Sequence[str],
-    rules: GroupRules,
+    found: Scan,
     store: Store,
+    *,
+    merge_metadata: bool,
     on_progress: OnProgress,
+    **how: Any,
 ) -> DuplicateReport:
-    """Divide contents into groups on the connected cluster, as :func:`.group_contents` does on one machine.
+    """Find duplicates as :func:`clip_client.dedup.find_duplicates` does, with groups from the connected cluster.
+
+    ``model`` is what :func:`fill_store` returned; ``how`` has arguments of :func:`~clip_client.dedup.search.collect`.
+    Also raises DistributedError.
+    """
+    collected, rules = await collect(clip, found, store, on_progress, **how)
+    tell = told_by_thread(on_progress)
+    grouped = await to_thread.run_sync(group_on_cluster, model, collected, rules, store, tell)
+    return await judge(grouped, collected, found, store, on_progress, merge_metadata=merge_metadata)
+
+
+def group_on_cluster(
+    model: FileModel, collected: CollectedFeatures, rules: GroupRules, store: Store, on_progress: OnProgress
+) -> DuplicateReport:
+    """Divide the collected contents into groups on the connected cluster, as :func:`.group_contents` does.
 
     This writes the vectors, of ``model``, into a folder of the store, which every worker must see. If this is killed
     and called again with the same photos, it continues with the cells that are not compared yet. Raises
     DistributedError.
     """
-    if not contents:
-        return group_contents(collected, contents, rules, store, on_progress)
+    if not collected.contents:
+        return group_contents(collected, rules, store, on_progress)
     folder = cluster_folder(store) / "search"
-    _write_rows(collected, contents, model, folder / "vectors")
+    _write_rows(collected, model, folder / "vectors")
     _, grouped = FolderSearch(
         rows=EmbeddedRows.of(Location.of(folder / "vectors"), ROWS_AT_ONCE // 2),
         output=Location.of(folder / "duplicates"),
@@ -146,22 +165,21 @@ def group_on_cluster(
     return grouped
 
 
-def _write_rows(collected: CollectedFeatures, contents: Sequence[str], model: FileModel, folder: Path) -> None:
-    """Write a row for each file of ``contents``, as :func:`.embed_partitions` does."""
+def _write_rows(collected: CollectedFeatures, model: FileModel, folder: Path) -> None:
+    """Write a row for each file that is compared, as :func:`.embed_partitions` does."""
     import pyarrow.parquet as pq
 
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     schema = embedded_schema(model, features=True)
-    rows = _rows(collected, contents)
+    rows = _rows(collected)
     for number, some in enumerate(iter(lambda: list(itertools.islice(rows, _ROWS_PER_FILE)), [])):
         path = folder / f"part-{number:05}.parquet"
         pq.write_table(table_of(some, schema), path, row_group_size=_ROWS_PER_GROUP, **WRITER_OPTIONS)
 
 
-def _rows(collected: CollectedFeatures, contents: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-    vectors = collected.vectors_of(contents)
-    for vector, sha256 in zip(vectors, contents, strict=True):
+def _rows(collected: CollectedFeatures) -> Iterator[Mapping[str, Any]]:
+    for vector, sha256 in zip(collected.vectors_of(collected.contents), collected.contents, strict=True):
         features = collected.features[sha256]
         code, message = collected.refused.get(sha256, (features.code, features.message))
         columns = {"sha256": bytes.fromhex(sha256), **features.to_row()}

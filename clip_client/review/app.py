@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from clip_client.review.state.photo_search import PhotoSearch
     from clip_client.review.state.session import Session
 
-_ASSETS: Final = ("clip_client.review", "clip_client.dedup.reporting")
+_ASSETS: Final = ("clip_client.review", "clip_client.dedup.pages")
 _GROUPS: Final = 50
 """Groups on one page of the list."""
 _PHOTOS: Final = 60

@@ -15,9 +15,9 @@ from starlette.exceptions import HTTPException
 
 from clip_client._files import printable
 from clip_client.dedup.files.file_types import suffix_of
-from clip_client.dedup.reporting.html import page_environment
-from clip_client.dedup.reporting.previews import fit
-from clip_client.dedup.reporting.words import TIER_NAMES
+from clip_client.dedup.pages.html import page_environment
+from clip_client.dedup.pages.previews import fit
+from clip_client.dedup.pages.words import TIER_NAMES
 from clip_client.dedup.store.choices import KEEP, OPEN, SKIP
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.text import folder_above
@@ -132,7 +132,7 @@ class Option(NamedTuple):
 
 def environment(roots: Sequence[str]) -> jinja2.Environment:
     """Return the environment of all templates, which escape all values. ``roots`` is what was searched."""
-    shared = jinja2.PrefixLoader({"report": jinja2.PackageLoader("clip_client.dedup.reporting")})
+    shared = jinja2.PrefixLoader({"report": jinja2.PackageLoader("clip_client.dedup.pages")})
     loader = jinja2.ChoiceLoader([jinja2.PackageLoader("clip_client.review"), shared])
     made = page_environment(loader, folder_above(roots))
     made.filters.update(ending=_ending, fitted=_fitted, preferred=_preferred, run_time=_run_time)

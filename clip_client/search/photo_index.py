@@ -14,7 +14,7 @@ import numpy as np
 
 from clip_client._errors import VectorsError, require
 from clip_client._storage.vectors import stored_batches
-from clip_client.search.segment import KEY, ROUNDING, Segment
+from clip_client.search.segment import KEY, Segment
 from preprocess_ensemble.whole_file import whole_file
 
 if TYPE_CHECKING:
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 MOST_IN_SEGMENT: Final = 131_072
 """Most vectors in a segment: 268 MB with 512 numbers each. This limits the cost of adding a photo."""
-_FEWEST_RANKED: Final = 256
-"""Least number of vectors that are ranked again in 32 bits."""
+_ROUNDING: Final = 1e-5
+"""Largest error of a cosine in a product of many vectors. It depends on their number, so equal vectors may differ."""
+_NOTHING: Final = np.empty(0, dtype=np.float32)
 _ABOUT: Final = "index.json"
 _FORMAT: Final = 1
 
@@ -47,17 +48,15 @@ class Hit(NamedTuple):
 class PhotoIndex:
     """Vectors of one id, each with a key, in memory or memory-mapped.
 
-    A search compares the query with every vector in 16 bits, and ranks the best again in 32 bits. It ranks so many that
-    no other vector can belong among the results. The results are therefore those of a full sort.
+    A search compares the query with every vector, so its results are those of a full sort.
     """
 
     def __init__(self, dimension: int, *, vector_id: str = "") -> None:
         """Make an empty index for vectors of ``dimension`` numbers; an empty id is unknown.
 
-        Raises ImportError if ``faiss`` or ``pyarrow`` is missing.
+        Raises ImportError if ``pyarrow`` is missing.
         """
-        for package in ("faiss", "pyarrow"):
-            require(package, "clip-triton[dedup]")
+        require("pyarrow", "clip-triton[dedup]")
         self.dimension = dimension
         self.vector_id = vector_id
         self.about: dict[str, Any] = {}
@@ -181,7 +180,7 @@ class PhotoIndex:
                 added = facts.take(some)
                 for name in added.column_names:
                     photos = photos.append_column(name, added.column(name))
-            self._segments.append(Segment.of(vectors[some] / norms[some], photos))
+            self._segments.append(Segment(vectors[some] / norms[some], photos))
         self._merge()
 
     def remove(self, keys: Iterable[str]) -> int:
@@ -190,7 +189,7 @@ class PhotoIndex:
         for number, segment in enumerate(self._segments):
             stays = ~segment.holding(wanted)
             if not stays.all():
-                self._segments[number] = Segment.of(np.asarray(segment.exact[stays]), segment.photos.filter(stays))
+                self._segments[number] = Segment(segment.vectors[stays], segment.photos.filter(stays))
         self._segments = [segment for segment in self._segments if len(segment)]
         return before - len(self)
 
@@ -203,7 +202,7 @@ class PhotoIndex:
             if len(last[0]) > 2 * len(last[1]) or sum(map(len, last)) > MOST_IN_SEGMENT:
                 return
             photos = pa.concat_tables([segment.photos for segment in last]).unify_dictionaries().combine_chunks()
-            self._segments[-2:] = [Segment.of(np.concatenate([segment.exact for segment in last]), photos)]
+            self._segments[-2:] = [Segment(np.concatenate([segment.vectors for segment in last]), photos)]
 
     def column(self, name: str) -> Any:
         """Return a column about the photos, in the order of their rows, as a ``pyarrow.ChunkedArray``."""
@@ -230,17 +229,13 @@ class PhotoIndex:
         VectorsError for a query of another dimension.
         """
         direction = self._direction(query)
-        total = len(self) if among is None else int(np.count_nonzero(among))
-        count = min(total, max(_FEWEST_RANKED, 4 * k))
-        while True:
-            rows, least = self._candidates(direction, count, among)
-            exact = self._exact(rows) @ direction
-            order = np.lexsort((rows, -exact))[:k]
-            # Stop if all vectors that were not ranked again are worse than the last result, even with the largest
-            # possible error of 16 bits.
-            if count >= total or exact[order[-1]] >= least + ROUNDING:
-                break
-            count = min(total, 8 * count)
+        cosines = np.concatenate([_NOTHING, *(segment.vectors @ direction for segment in self._segments)])
+        rows = np.arange(len(cosines)) if among is None else np.flatnonzero(among)
+        if len(rows) > k:
+            least = np.partition(cosines[rows], -k)[-k]
+            rows = rows[cosines[rows] >= least - _ROUNDING]
+        exact = np.einsum("nd,d->n", self._exact(rows), direction)
+        order = np.lexsort((rows, -exact))[:k]
         keys, facts = self._photos(rows[order])
         return [Hit(*found) for found in zip(keys, exact[order].tolist(), rows[order].tolist(), facts, strict=True)]
 
@@ -256,28 +251,11 @@ class PhotoIndex:
         direction: NDArray[np.float32] = query / norm
         return direction
 
-    def _candidates(
-        self, direction: NDArray[np.float32], count: int, among: NDArray[np.bool_] | None
-    ) -> tuple[NDArray[np.intp], float]:
-        """Return the best ``count`` rows by 16-bit numbers, ascending, and the least cosine among them."""
-        cosines, rows = [np.empty(0, np.float32)], [np.empty(0, np.intp)]
-        start = 0
-        for segment in self._segments:
-            counts = None if among is None else among[start : start + len(segment)]
-            if counts is None or counts.any():
-                best_cosines, places = segment.best(direction, min(count, len(segment)), counts)
-                cosines.append(best_cosines)
-                rows.append(places + start)
-            start += len(segment)
-        all_cosines, all_rows = np.concatenate(cosines), np.concatenate(rows)
-        best = np.argsort(-all_cosines, kind="stable")[:count]
-        return np.sort(all_rows[best]), float(all_cosines[best].min(initial=np.inf))
-
     def _exact(self, rows: NDArray[np.intp]) -> NDArray[np.float32]:
         """Return the vectors at ``rows``, (n, D)."""
         found = np.empty((len(rows), self.dimension), dtype=np.float32)
         for segment, places, of_segment in self._located(rows):
-            found[places] = segment.exact[of_segment]
+            found[places] = segment.vectors[of_segment]
         return found
 
     def _photos(self, rows: NDArray[np.intp]) -> tuple[list[str], list[dict[str, Any]]]:

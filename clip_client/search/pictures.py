@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from clip_client.dedup.reporting.previews import Picture, fit
+from clip_client.dedup.pages.previews import Picture, fit
 from clip_client.dedup.types import is_random
 from clip_client.search.filters import taken_text
 from preprocess_ensemble.cores import usable_cores
@@ -84,9 +84,9 @@ def write_page(
 ) -> None:
     """Write a page with the pictures found for ``query`` to ``file``, in UTF-8.
 
-    ``thumbnail`` is that of :func:`~clip_client.dedup.reporting.html.write_page`.
+    ``thumbnail`` is that of :func:`~clip_client.dedup.pages.html.write_page`.
     """
-    from clip_client.dedup.reporting.html import report_environment
+    from clip_client.dedup.pages.html import report_environment
 
     with ThreadPoolExecutor(usable_cores()) as pool:
         drawn = list(pool.map(lambda picture: _drawn(picture, thumbnail), found.pictures))

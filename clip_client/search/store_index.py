@@ -103,7 +103,7 @@ async def embed_files(
     failed = []
     if new := [file for file in files if known.get(file.path) not in held]:
         collected = await collect_features(embedder, new, store, on_progress)
-        failed = [*collected.failed, *collected.comparable()[1]]
+        failed = [*collected.failed, *collected.undecodable]
         index, known = await to_thread.run_sync(_index_and_known, store, model, files, on_progress)
     paths: dict[str, list[str]] = {}
     for path, content in known.items():

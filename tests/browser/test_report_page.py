@@ -14,7 +14,7 @@ from PIL import Image
 
 from clip_client.dedup import FailedFile, Match
 from clip_client.dedup.features.preview import thumbnail
-from clip_client.dedup.reporting.html import PageCommands, write_page
+from clip_client.dedup.pages.html import write_page
 from clip_client.dedup.types import ALTERED, BURST, EXACT, SAME_PIXELS, SIMILAR, CaptureTime, Metadata
 from tests.browser.conftest import PHONE, TABLET, WIDE, box, violations
 from tests.fixtures import members
@@ -60,9 +60,8 @@ def group(kept: Member, *others: Member, tier: str = SIMILAR) -> DuplicateGroup:
 
 def write(page: Path, *groups: DuplicateGroup, failed: tuple[FailedFile, ...] = ()) -> Path:
     report = members.report(*groups, compared=99, failed=failed, skipped={".txt": 2})
-    commands = PageCommands(apply=APPLY)
     with page.open("wb") as file:
-        write_page(report, file, thumbnail=thumbnail, page=page, commands=commands)
+        write_page(report, file, thumbnail=thumbnail, page=page, apply=APPLY)
     return page
 
 

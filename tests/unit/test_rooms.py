@@ -90,22 +90,23 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ("clip_client.dedup.search", "clip_client.dedup"),
         (
             BASE, FILES, "storage", "dedup types", "dedup files", "dedup store", "dedup features", "dedup compare",
-            "dedup actions",
+            "dedup judge",
         ),
+    ),
+    "dedup judge": (
+        ("clip_client.dedup.judge",),
+        (FILES, "contract", "dedup types", "dedup files", "dedup metadata", "dedup formats", "dedup store"),
     ),
     "dedup actions": (
         ("clip_client.dedup.actions",),
-        (
-            FILES, "contract", "storage", "dedup types", "dedup files", "dedup metadata", "dedup formats",
-            "dedup store",
-        ),
+        (FILES, "contract", "storage", "dedup types", "dedup files", "dedup store", "dedup judge"),
     ),
-    "dedup reporting": (("clip_client.dedup.reporting",), (FILES, "contract", "dedup types")),
+    "dedup pages": (("clip_client.dedup.pages",), (FILES, "contract", "dedup types")),
     "search": (
         ("clip_client.search",),
         (
             BASE, FILES, "contract", "imaging", "storage", "dedup types", "dedup files", "dedup store",
-            "dedup features", "dedup reporting",
+            "dedup features", "dedup pages",
         ),
     ),
     "client": (
@@ -119,7 +120,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ("clip_client.distributed",),
         (
             BASE, FILES, "contract", "pipeline", "client", "storage", "dedup types", "dedup files", "dedup store",
-            "dedup features", "dedup compare", "dedup search", "dedup actions",
+            "dedup features", "dedup compare", "dedup search", "dedup judge",
         ),
     ),
     "client testing": (
@@ -130,7 +131,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ("clip_client.review",),
         (
             FILES, "contract", "storage", "dedup types", "dedup files", "dedup store", "dedup features",
-            "dedup compare", "dedup search", "dedup actions", "dedup reporting", "search",
+            "dedup compare", "dedup search", "dedup judge", "dedup actions", "dedup pages", "search",
         ),
     ),
     "credentials": (("clip_client._credentials",), ("command line",)),
@@ -141,8 +142,8 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             "command line", "credentials",
             BASE, FILES, "contract", "imaging", "model_repository", "runtimes", "transports", "balancing",
             "health", "client", "storage", "dedup types", "dedup files", "dedup store", "dedup features",
-            "dedup compare", "dedup search", "dedup actions", "dedup reporting", "review", "distributed", "search",
-            "tritonserver",
+            "dedup compare", "dedup search", "dedup judge", "dedup actions", "dedup pages", "review", "distributed",
+            "search", "tritonserver",
         ),
     ),
     "serving": (

@@ -30,13 +30,12 @@ from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option, r
 from benchmarks.harness.meters import in_new_process, peak_memory_mb, tree_s
 from clip_client import ClipClient
 from clip_client.dedup import Store, find_duplicates
-from clip_client.dedup.search import CANDIDATES, OFF
 
 SIZES: Final[Mapping[str, tuple[int, int]]] = {"12 MP": (4000, 3000), "2 MP": (1632, 1224), "256 px": (341, 256)}
 """Name -> width and height of the originals in pixels."""
 SYSTEMS: Final[Mapping[str, str]] = {
     "local:": "in process",
-    "unaligned": 'in process, `verify="off"`',
+    "unaligned": "in process, `verify=False`",
     "clip-serve": "through `clip-serve`",
     "no model": "without a model",
     "imagehash": "imagehash, hashes only",
@@ -101,7 +100,7 @@ def hash_all(tool: str, photos: Path) -> dict[str, Any]:
     }
 
 
-def search(url: str | None, photos: Path, store: Path, server: int | None, verify: str) -> dict[str, Any]:
+def search(url: str | None, photos: Path, store: Path, server: int | None, verify: bool) -> dict[str, Any]:
     """Search once, with an empty store; ``server`` is the process of the server, whose time counts too."""
 
     first = next(photos.iterdir())
@@ -140,7 +139,7 @@ def measure_once(run: Run, system: str, photos: Path, server: Any) -> dict[str, 
     process = None
     if system == "clip-serve":
         url, process = server.grpc_url, server.process.pid
-    return in_new_process(search, url, photos, store, process, OFF if system == "unaligned" else CANDIDATES)
+    return in_new_process(search, url, photos, store, process, system != "unaligned")
 
 
 @experiment(

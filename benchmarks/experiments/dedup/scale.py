@@ -32,7 +32,6 @@ from benchmarks.harness.results import show
 from clip_client import SyncClipClient, save_vectors
 from clip_client.dedup import Scan, Store
 from clip_client.dedup import find_duplicates as find_on_one_machine
-from clip_client.dedup.search import OFF
 from clip_client.distributed import embed_partitions, find_duplicates, image_files
 from clip_client.distributed.cluster import cluster
 
@@ -69,7 +68,7 @@ def search_store(folder: Path, rows: int, searched: int) -> dict[str, Any]:
     with Store(folder / "vectors") as store:
         clip: Any = StandIn()
         scan = Scan(files=some, failed=())
-        report = asyncio.run(find_on_one_machine(clip, scan, store=store, threshold=THRESHOLD, verify=OFF))
+        report = asyncio.run(find_on_one_machine(clip, scan, store=store, threshold=THRESHOLD, verify=False))
     found: dict[str, Any] = {
         "seconds": time.perf_counter() - started,
         "processor_seconds": time.process_time() - started_cpu,
@@ -90,7 +89,7 @@ def search_on_ray(folder: Path) -> dict[str, Any]:
 
     with cluster(), RayGauge.running() as gauge:
         started = time.perf_counter()
-        summary = find_duplicates(folder / "vectors", output=folder, threshold=THRESHOLD, exact_rows=0, verify=OFF)
+        summary = find_duplicates(folder / "vectors", output=folder, threshold=THRESHOLD, exact_rows=0, verify=False)
         seconds = time.perf_counter() - started
     table = pyarrow.dataset.dataset(summary.output, format="parquet", exclude_invalid_files=True)
     rows = table.to_table(columns=["group", "path"]).to_pydict()

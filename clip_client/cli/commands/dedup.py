@@ -8,7 +8,6 @@ import io
 import sys
 from contextlib import redirect_stdout
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
@@ -25,7 +24,6 @@ from clip_client.cli.options.dedup import (
 from clip_client.cli.options.paths import opened_store
 from clip_client.cli.output import STDOUT, ProgressBars, locked, output, progress_bars, write_json, write_text
 from clip_client.dedup.features.preview import can_read_raw, thumbnail
-from clip_client.dedup.search import GroupContents, group_contents
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,7 +89,7 @@ def _scan(options: SearchOptions, action: ActionOptions, printer: _Printer) -> S
     Raises CommandFailed if a path on the command line does not exist, or if there are no photos. Raises NoAlbum if
     ``--apply`` needs an album of Apple Photos that cannot be filled.
     """
-    from clip_client.dedup.reporting.terminal import print_failed
+    from clip_client.dedup.pages.terminal import print_failed
 
     options.walk.check_named()
     with progress_bars(quiet=options.quiet) as show:
@@ -107,25 +105,26 @@ def _scan(options: SearchOptions, action: ActionOptions, printer: _Printer) -> S
 
 
 async def _search(
-    found: Scan,
-    options: SearchOptions,
-    action: ActionOptions,
-    store: Store,
-    show: ProgressBars,
-    group: GroupContents = group_contents,
+    found: Scan, options: SearchOptions, action: ActionOptions, store: Store, show: ProgressBars
 ) -> DuplicateReport:
     async with options.connected(show) as clip:
-        return await options.find(clip, found, store, show, group, options=action)
+        return await options.find(clip, found, store, show, merge_metadata=action.merge_metadata)
 
 
 def _search_on_ray(
     found: Scan, options: SearchOptions, action: ActionOptions, store: Store, show: ProgressBars, engine: EngineOptions
 ) -> DuplicateReport:
-    """Let a cluster read, embed and compare the photos. The search then finds their vectors in the store."""
+    """Let a cluster read, embed and compare the photos. The search finds their vectors in the store."""
     from clip_client.distributed.cluster import cluster
-    from clip_client.distributed.store_search import cluster_folder, fill_store, group_on_cluster
+    from clip_client.distributed.store_search import cluster_folder, fill_store, find_on_cluster
 
     options = replace(options, config=engine.servers(options.config, quiet=options.quiet))
+
+    async def search() -> DuplicateReport:
+        async with options.connected(show) as clip:
+            how = {"merge_metadata": action.merge_metadata, **options.compare_by}
+            return await find_on_cluster(clip, model, found, store, on_progress=show, **how)
+
     # Silence the thread of Ray that prints messages of its daemons, because standard output is for the report.
     with redirect_stdout(io.StringIO()), locked(cluster_folder(store)), cluster(engine.address):
         model = fill_store(
@@ -135,7 +134,7 @@ def _search_on_ray(
             workers=engine.workers,
             on_progress=lambda done, total: show("embedding on Ray", done, total),
         )
-        return asyncio.run(_search(found, options, action, store, show, partial(group_on_cluster, model)))
+        return asyncio.run(search())
 
 
 def _write(
@@ -144,15 +143,15 @@ def _write(
     if arguments.json is not None:
         write_json(arguments.json, report.to_mapping())
     if arguments.csv is not None:
-        from clip_client.dedup.reporting.rows import csv_lines
+        from clip_client.dedup.pages.rows import csv_lines
 
         write_text(arguments.csv, csv_lines(report))
     if arguments.report is not None:
-        from clip_client.dedup.reporting.html import PageCommands, write_page
+        from clip_client.dedup.pages.html import apply_command, write_page
 
-        commands = PageCommands.after(arguments.words, store=arguments.store, tiers=moving_tiers)
+        offered = {"apply": apply_command(arguments.words), "tiers": moving_tiers, "store": arguments.store}
         with output(arguments.report) as file:
-            write_page(report, file, thumbnail=thumbnail, page=arguments.report, commands=commands, on_progress=show)
+            write_page(report, file, thumbnail=thumbnail, page=arguments.report, on_progress=show, **offered)
 
 
 class _Printer:
@@ -179,8 +178,8 @@ class _Printer:
 
         Raises CommandFailed if there was nothing to compare.
         """
-        from clip_client.dedup.reporting.rows import copy_lines
-        from clip_client.dedup.reporting.terminal import print_groups, print_notes
+        from clip_client.dedup.pages.rows import copy_lines
+        from clip_client.dedup.pages.terminal import print_groups, print_notes
 
         explained = {}
         if self._is_terminal:

@@ -18,9 +18,9 @@ from clip_client.dedup.actions.apple_photos_album import ALBUM, fill_album
 from clip_client.dedup.actions.apply import apply
 from clip_client.dedup.actions.chosen_runs import settle
 from clip_client.dedup.actions.plan import Plan, plan_moves
-from clip_client.dedup.actions.verdicts import with_verdicts
 from clip_client.dedup.compare.chosen_groups import chosen_groups
 from clip_client.dedup.files.directories import DirectorySet
+from clip_client.dedup.judge.verdicts import with_verdicts
 from clip_client.dedup.store.choices import Choice, moving_tiers
 from clip_client.dedup.store.store import store_option
 from clip_client.dedup.text import counted, human_bytes
@@ -61,8 +61,10 @@ def apply_report(
         found = chosen_groups(report, store.choices.all())
         moving, staying = found.moving, found.staying
         chosen = {path: moving_tiers(choice.rules) for path, choice in moving.items()}
-        report = with_verdicts(found.report, paths, options, compared=compared, files=store.files)
-    plan = plan_moves(report, paths, tiers=options.moving_tiers, options=options, chosen=chosen)
+        report = with_verdicts(
+            found.report, paths, merge_metadata=options.merge_metadata, compared=compared, files=store.files
+        )
+    plan = plan_moves(report, paths, tiers=options.moving_tiers, chosen=chosen)
     refused = [skip for skip in plan.skipped if not skip.tier]
     if options.apply or options.dry_run:
         searched = DirectorySet(paths)

@@ -21,10 +21,9 @@ from clip_client.cli.options.paths import (
 )
 from clip_client.cli.output import add_output_options, add_quiet_option
 from clip_client.dedup import DuplicateReport, Scan, Store, find_duplicates
-from clip_client.dedup.actions.verdicts import MoveOptions, check_tiers
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, RETIRED_RULES, KeepRules
 from clip_client.dedup.compare.proofs import has_old_proofs
-from clip_client.dedup.search import GroupContents, group_contents
+from clip_client.dedup.judge.verdicts import check_tiers
 from clip_client.dedup.types import SAFE_TIERS, TIERS
 from preprocess_ensemble.command_line import number_type
 
@@ -67,18 +66,10 @@ class SearchOptions:
         return self.walk.scan(self.references, raw=True, show=show)
 
     async def find(
-        self,
-        clip: ClipClient | None,
-        found: Scan,
-        store: Store,
-        show: OnProgress,
-        group: GroupContents = group_contents,
-        *,
-        options: MoveOptions | None = None,
+        self, clip: ClipClient | None, found: Scan, store: Store, show: OnProgress, **how: Any
     ) -> DuplicateReport:
-        """Find duplicates among the photos of :meth:`scan`, and judge which of them may move with ``options``."""
-        more: dict[str, Any] = {"references": self.references, **self.compare_by}
-        return await find_duplicates(clip, found, store=store, options=options, on_progress=show, group=group, **more)
+        """Find duplicates among the photos of :meth:`scan`; ``how`` has arguments of :func:`find_duplicates`."""
+        return await find_duplicates(clip, found, store=store, on_progress=show, **self.compare_by, **how)
 
 
 def read_search_options(arguments: argparse.Namespace) -> SearchOptions:
@@ -88,11 +79,12 @@ def read_search_options(arguments: argparse.Namespace) -> SearchOptions:
     folder.
     """
     need("rich", "defusedxml", extras="cli,dedup")
+    references = tuple(map(os.path.expanduser, arguments.reference))
     options = SearchOptions(
         walk=read_walk_options(arguments),
         config=client_config(arguments),
-        references=tuple(map(os.path.expanduser, arguments.reference)),
-        compare_by={"keep": _keep_rules(arguments), "threshold": arguments.threshold},
+        references=references,
+        compare_by={"references": references, "keep": _keep_rules(arguments), "threshold": arguments.threshold},
         without_model=arguments.without_model,
         quiet=vars(arguments).get("quiet", False),
     )
@@ -196,9 +188,11 @@ def check_keep_rules(rules: Sequence[str]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActionOptions(MoveOptions):
+class ActionOptions:
     """Options for moving the duplicates."""
 
+    merge_metadata: bool = False
+    """Metadata that only a copy has goes into a new sidecar of the kept photo."""
     tiers: tuple[str, ...] = ()
     """Tiers to move; empty for the default."""
     is_chosen: bool = False

@@ -16,23 +16,22 @@ from typing import TYPE_CHECKING, Final
 from clip_client._files import FailedFile, stored_ns
 from clip_client._storage.sqlite import StoreError
 from clip_client.dedup.actions.quarantine import (
-    CannotMove,
     check_old_path,
     folders_now,
     give_back_times,
     is_copy,
     may_be_quarantined,
     quarantine,
-    quarantined_path,
     remove_empty_folders,
     restore,
     sentence,
     why_out_of_reach,
 )
 from clip_client.dedup.actions.sidecars import check_sidecars, remaining_sidecars, remove_sidecars, write_sidecars
-from clip_client.dedup.actions.verdicts import another_companion
 from clip_client.dedup.files.directories import is_same_file
 from clip_client.dedup.files.reading import has_sha256, hash_file
+from clip_client.dedup.judge.movable import CannotMove, quarantined_path
+from clip_client.dedup.judge.verdicts import another_companion
 from clip_client.dedup.store.journal import IN_QUARANTINE, JournalEntry, MovedFile, State
 from clip_client.dedup.store.store import store_option
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING
 
-from clip_client.dedup.actions.losses import KeptMetadata
-from clip_client.dedup.actions.quarantine import CannotMove, quarantine_folder
-from clip_client.dedup.actions.verdicts import MoveOptions, check_tiers, roots_of
+from clip_client.dedup.judge.losses import KeptMetadata
+from clip_client.dedup.judge.movable import CannotMove, quarantine_folder, roots_of
+from clip_client.dedup.judge.verdicts import check_tiers
 from clip_client.dedup.types import IF_CHOSEN, SAFE_TIERS, TIERS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from clip_client.dedup.actions.sidecars import SidecarToWrite
     from clip_client.dedup.group import DuplicateGroup, Member
+    from clip_client.dedup.judge.losses import SidecarToWrite
     from clip_client.dedup.photo import Photo
     from clip_client.dedup.report import DuplicateReport
     from clip_client.dedup.types import Companion
@@ -72,10 +72,9 @@ def plan_moves(
     paths: Iterable[str | os.PathLike[str]],
     *,
     tiers: Sequence[str] = SAFE_TIERS,
-    options: MoveOptions | None = None,
     chosen: Mapping[str, Collection[str] | None] | None = None,
 ) -> Plan:
-    """Plan the moves of a report that was judged with the same ``paths`` and ``options``.
+    """Plan the moves of a report that was judged with the same ``paths``.
 
     A photo moves as its verdict says, if its tier is among ``tiers``. ``chosen`` limits the moves to the photos whose
     paths it holds, and maps each path to the tiers in which that photo moves. None as the tiers says that a person
@@ -85,7 +84,6 @@ def plan_moves(
     ValueError for tiers that do not move by themselves.
     """
     check_tiers(tiers)
-    options = options or MoveOptions()
     roots = roots_of(paths)
     moves: list[Move] = []
     skipped: list[Skip] = []

@@ -9,9 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from clip_client.dedup.actions.apply import Outcome, recover
-from clip_client.dedup.actions.losses import lost_since
 from clip_client.dedup.actions.quarantine import (
-    CannotMove,
     folders_now,
     give_back_times,
     is_copy,
@@ -23,6 +21,8 @@ from clip_client.dedup.actions.quarantine import (
 from clip_client.dedup.files.companions import companions
 from clip_client.dedup.files.file_types import RESOURCE_FORK, SIDECAR, companion_kind, suffix_of
 from clip_client.dedup.files.reading import has_sha256, sha256_of
+from clip_client.dedup.judge.losses import lost_since
+from clip_client.dedup.judge.movable import CannotMove
 from clip_client.dedup.store.journal import PROOF, State
 from clip_client.dedup.store.store import store_option
 from clip_client.dedup.types import PROVED_TIERS, QUARANTINE_NAME

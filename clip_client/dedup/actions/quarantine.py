@@ -16,15 +16,14 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
 from clip_client._files import stored_ns
-from clip_client.dedup.files.directories import is_same_file, why_read_only
-from clip_client.dedup.files.places import place_of
+from clip_client.dedup.files.directories import is_same_file
 from clip_client.dedup.files.reading import sha256_of
-from clip_client.dedup.store.journal import LONGEST_RUN, Folder
+from clip_client.dedup.judge.movable import CannotMove
+from clip_client.dedup.store.journal import Folder
 from clip_client.dedup.types import QUARANTINE_NAME
-from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from clip_client.dedup.store.journal import JournalEntry, MovedFile, Sidecar
 
@@ -36,100 +35,6 @@ _NO_HARD_LINKS: Final = frozenset(
 )
 """Errors of file systems without hard links. Windows answers EINVAL for a drive with FAT. EXDEV comes from pooled file
 systems, such as mergerfs, whose folders lie on several disks."""
-
-
-class CannotMove(ReportedError):
-    """A file must stay where it is; the message is one sentence for people."""
-
-
-def quarantined_path(folder: str, run: str, path: str) -> str:
-    """Return the path that the file at an absolute ``path`` gets from ``run`` in the quarantine of ``folder``."""
-    return os.path.join(folder, QUARANTINE_NAME, run, os.path.relpath(path, folder))
-
-
-def quarantine_folder(path: str, roots: Mapping[str, str]) -> str:
-    """Return the folder whose ``.clip-quarantine`` takes the photo at ``path``.
-
-    ``roots`` maps each absolute folder in which files may move to the folder of its quarantine, which is the same
-    folder or above it. The innermost folder above the photo counts. Nothing is written. Raises CannotMove if ``path``
-    is not a regular file, if it is outside these folders, or if its folder or the quarantine cannot be written.
-    """
-    given, path = path, os.path.abspath(path)
-    try:
-        status = os.lstat(path)
-        if not os.path.samestat(status, os.lstat(given)):
-            raise CannotMove("Its path has '..' after a link, so it names another file than it seems to.")
-        folder = os.path.dirname(path)
-        root = next((roots[above] for above in map(str, PurePath(path).parents) if above in roots), None)
-        if not stat.S_ISREG(status.st_mode):
-            raise CannotMove("It is a link; only the file that it points to could be moved.")
-        if place := place_of(folder):
-            rule = "which needs all its files" if place.is_lasting else "where nothing is moved"
-            raise CannotMove(f"It is inside {place.what}, {rule}.")
-        if root is None:
-            raise CannotMove("It is in none of the folders that you named.")
-        if not PurePath(os.path.realpath(folder)).is_relative_to(os.path.realpath(root)):
-            raise CannotMove("It was reached through a link that leads out of the folders that you named.")
-        if _is_mount(path, status):
-            raise CannotMove("The file is a mount point, and files cannot be renamed across file systems.")
-        device = os.stat(folder).st_dev
-        top = _top_of_file_system(folder, root, device)
-    except OSError as error:
-        raise CannotMove(f"It cannot be read: {error.strerror}.") from None
-    for needed in {folder, top}:
-        _check_writable(needed)
-    _check_quarantine(os.path.join(top, QUARANTINE_NAME), device)
-    return top
-
-
-def check_room(path: str, folder: str, what: str) -> None:
-    """Raise CannotMove if the file at ``path`` would have too long a path in the quarantine of ``folder``.
-
-    ``what`` is the subject of the message, such as "It".
-    """
-    if is_name_too_long(quarantined_path(folder, LONGEST_RUN, os.path.abspath(path))):
-        raise CannotMove(f"{what} would have a path in the quarantine that is too long for the system.")
-
-
-def check_can_move(path: str, what: str) -> None:
-    """Raise CannotMove if the file at ``path`` is not a regular file, or is on another file system than its folder.
-
-    ``what`` is the subject of the message, such as "It".
-    """
-    try:
-        status = os.lstat(path)
-        if not stat.S_ISREG(status.st_mode):
-            raise CannotMove(f"{what} is a link or not a regular file.")
-        is_mounted = _is_mount(path, status)
-    except OSError as error:
-        raise CannotMove(f"{what} cannot be read: {error.strerror}.") from None
-    if is_mounted:
-        raise CannotMove(f"{what} is a mount point, and files cannot be renamed across file systems.")
-
-
-def _check_quarantine(quarantine: str, device: int) -> None:
-    """Raise CannotMove if something at the quarantine's path prevents files of this device from moving there."""
-    try:
-        status = os.lstat(quarantine)
-    except FileNotFoundError:
-        return
-    if not stat.S_ISDIR(status.st_mode):
-        raise CannotMove(f"{quarantine} is in the way: it is not a folder.")
-    if status.st_dev != device:
-        raise CannotMove(f"{quarantine} is on another file system, and files cannot be renamed across file systems.")
-    _check_writable(quarantine)
-
-
-def _top_of_file_system(folder: str, root: str, device: int) -> str:
-    """Return the highest folder between ``root`` and ``folder`` that is on ``device``."""
-    while folder != root and os.stat(os.path.dirname(folder)).st_dev == device:
-        folder = os.path.dirname(folder)
-    return folder
-
-
-def _check_writable(folder: str) -> None:
-    if reason := why_read_only(folder):
-        raise CannotMove(f"Its {reason}: {folder}.")
 
 
 def folders_now(files: Sequence[MovedFile], sidecars: Iterable[Sidecar]) -> list[Folder]:
@@ -351,24 +256,3 @@ def sentence(error: OSError | CannotMove) -> str:
     if error.errno == errno.EXDEV:  # the plan compares devices, and one device can be mounted twice
         return "Its folder is mounted there, and files cannot be renamed across mounts; name that folder itself."
     return f"The system refuses: {error.strerror or error}."
-
-
-def _is_mount(path: str, status: os.stat_result) -> bool:
-    """Tell whether something is mounted on the regular file at ``path``; ``status`` is its ``os.lstat``.
-
-    On overlayfs a file may have the device of the layer that holds it, and its folder always has another one. Both then
-    have the same file system. Raises OSError.
-    """
-    folder = os.path.dirname(path) or os.curdir
-    if status.st_dev == os.stat(folder).st_dev:
-        return False
-    return not hasattr(os, "statvfs") or os.statvfs(path).f_fsid != os.statvfs(folder).f_fsid
-
-
-def is_name_too_long(path: str) -> bool:
-    """Tell whether the system takes no file at ``path``, because the path or its last name is too long for it."""
-    try:
-        os.lstat(path)
-    except OSError as error:
-        return error.errno == errno.ENAMETOOLONG
-    return False

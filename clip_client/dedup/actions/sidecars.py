@@ -9,38 +9,19 @@ from __future__ import annotations
 import hashlib
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clip_client.dedup.actions.quarantine import CannotMove, is_name_too_long, is_there, rename_new, sync_folder
+from clip_client.dedup.actions.quarantine import is_there, rename_new, sync_folder
 from clip_client.dedup.files.reading import sha256_of
-from clip_client.dedup.store.journal import LONGEST_RUN, Sidecar
+from clip_client.dedup.judge.losses import draft_of
+from clip_client.dedup.judge.movable import CannotMove
+from clip_client.dedup.store.journal import Sidecar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from clip_client.dedup.judge.losses import SidecarToWrite
     from clip_client.dedup.store.journal import Journal, JournalEntry
-
-
-@dataclass(frozen=True, kw_only=True)
-class SidecarToWrite:
-    """A sidecar that must be beside the kept photo before a duplicate moves, and its content."""
-
-    path: str
-    """Absolute."""
-    data: bytes
-    is_ours: bool
-    """True for a new sidecar; False for a sidecar that another program wrote earlier."""
-
-
-def sidecar_path(photo: str) -> str:
-    """Return the path for a sidecar of ``photo``: the whole name and ``.xmp``; other files may share the stem."""
-    return f"{os.path.abspath(photo)}.xmp"
-
-
-def is_sidecar_too_long(path: str) -> bool:
-    """Tell whether a sidecar at ``path``, or its draft, whose name is longer, has too long a name for the system."""
-    return is_name_too_long(_draft(path, LONGEST_RUN))
 
 
 def check_sidecars(sidecars: Sequence[SidecarToWrite], journal: Journal) -> tuple[Sidecar, ...]:
@@ -63,7 +44,7 @@ def write_sidecars(sidecars: Sequence[SidecarToWrite], entry: JournalEntry) -> N
     for sidecar in sidecars:
         if is_there(sidecar.path):
             continue
-        draft = _draft(sidecar.path, entry.run)
+        draft = draft_of(sidecar.path, entry.run)
         with open(draft, "xb") as file:
             file.write(sidecar.data)
             file.flush()
@@ -81,7 +62,7 @@ def remove_sidecars(entry: JournalEntry, journal: Journal) -> None:
     """
     for sidecar in entry.sidecars:
         with suppress(OSError):
-            os.unlink(_draft(sidecar.path, entry.run))
+            os.unlink(draft_of(sidecar.path, entry.run))
         if _is_only_for(entry, sidecar, journal) and sha256_of(sidecar.path) == sidecar.sha256:
             with suppress(OSError):  # the photo is restored anyway
                 os.unlink(sidecar.path)
@@ -96,7 +77,3 @@ def remaining_sidecars(entry: JournalEntry, journal: Journal) -> str:
 
 def _is_only_for(entry: JournalEntry, sidecar: Sidecar, journal: Journal) -> bool:
     return sidecar.is_ours and all(other == entry.id for other, _ in journal.sidecars(sidecar.path))
-
-
-def _draft(path: str, run: str) -> str:
-    return f"{path}.{run}.part"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from clip_client.dedup.aligned import Match
-from clip_client.dedup.compare.hamming import HASH_BITS
+from clip_client.dedup.compare.neighbours import HASH_BITS
 from clip_client.dedup.compare.proofs import Proofs
 from clip_client.dedup.compare.star_groups import minimum_similarity, similarities_to, star_groups
 from clip_client.dedup.features.capture_time import classify_burst
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from clip_client.dedup.aligned import Alignment
     from clip_client.dedup.compare.aligner import Aligner
     from clip_client.dedup.compare.keep_rules import KeepRules
+    from clip_client.dedup.compare.neighbours import Evidence
     from clip_client.dedup.compare.proofs import Paired
-    from clip_client.dedup.compare.star_groups import CannotLink, Evidence
+    from clip_client.dedup.compare.star_groups import CannotLink
     from clip_client.dedup.photo import Photo
     from clip_client.dedup.types import Indices, OnProgress, Thresholds
 

@@ -10,12 +10,11 @@ No pairs are stored: 20,000 pictures of one scene take the time of 2e8 dot produ
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from clip_client.dedup.compare.hamming import bits_that_differ
+from clip_client.dedup.compare.neighbours import Evidence, bits_that_differ
 from clip_client.dedup.compare.similarity_join import block_pairs
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from clip_client.dedup.store.decisions import Decision
-    from clip_client.dedup.types import Hashes, Indices, Mask, Vectors
+    from clip_client.dedup.types import Indices, Vectors
 
 
 _DECIMALS: Final = 6
@@ -77,24 +76,6 @@ class CannotLink:
             for number in self.sets_of(row):
                 sets[number].append(position)
         return CannotLink(np.array(positions) for positions in sets.values())
-
-
-@dataclass(frozen=True, eq=False)
-class Evidence:
-    """Vectors, hashes and pixels by which rows are compared; element i of each array is about row i."""
-
-    vectors: Vectors
-    """(N, D), unit rows; NaN for a row without a usable vector."""
-    pixels: Indices
-    """(N,), equal for rows of equal pixels."""
-    hashes: Hashes
-    """(N,), perceptual hashes."""
-    has_hash: Mask
-    """(N,), False for a row without a usable hash."""
-
-    def of(self, rows: Indices) -> Evidence:
-        """Return the evidence for ``rows`` only."""
-        return Evidence(self.vectors[rows], self.pixels[rows], self.hashes[rows], self.has_hash[rows])
 
 
 def star_groups(

@@ -12,7 +12,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from anyio import to_thread
@@ -81,32 +81,45 @@ class CollectedFeatures:
     pictures: Mapping[str, bytes] = field(default_factory=dict)
     """SHA-256 -> the small picture that ``keep_picture`` kept, for the contents that were decoded."""
 
-    def comparable(self) -> tuple[list[str], list[FailedFile]]:
-        """Return the contents that can be compared, by their first path, and the files that cannot be decoded.
+    contents: list[str] = field(init=False)
+    """The contents that can be compared, by their first path. An image that cannot be decoded is one of them if it has
+    copies, because equal bytes need no decoder. A file that is not an image is none."""
 
-        An image that cannot be decoded is listed as failed. If it has copies, it is also compared, because equal bytes
-        need no decoder. Files that are not images are not compared.
-        """
-        contents: list[str] = []
-        failed: list[FailedFile] = []
-        for sha256, files in self.copies.items():
+    def __post_init__(self) -> None:
+        for files in self.copies.values():
             files.sort(key=lambda file: os.fsencode(file.path))
-            code, message = self.refused.get(sha256, ("", ""))
-            if code and code != BYTES_ONLY:
-                failed.extend(FailedFile(path=file.path, code=code, message=message) for file in files)
-                if len(files) == 1 or code == _NOT_AN_IMAGE:
-                    continue
-            contents.append(sha256)
-        return sorted(contents, key=lambda sha256: os.fsencode(self.copies[sha256][0].path)), failed
+        codes = {sha256: self.refused.get(sha256, ("", ""))[0] for sha256 in self.copies}
+        comparable = [
+            sha256
+            for sha256, code in codes.items()
+            if code in ("", BYTES_ONLY) or (len(self.copies[sha256]) > 1 and code != _NOT_AN_IMAGE)
+        ]
+        self.contents = sorted(comparable, key=lambda sha256: os.fsencode(self.copies[sha256][0].path))
 
-    def paths_with_code(self, code: str) -> list[str]:
-        """Return the paths of files whose contents have ``code``, in the order of their bytes."""
-        found = [self.copies.get(sha256, ()) for sha256, (own, _) in self.refused.items() if own == code]
+    @property
+    def undecodable(self) -> list[FailedFile]:
+        """The files that cannot be decoded, those that are compared by their bytes included."""
+        return [
+            FailedFile(path=file.path, code=refusal[0], message=refusal[1])
+            for sha256, files in self.copies.items()
+            if (refusal := self.refused.get(sha256)) and refusal[0] != BYTES_ONLY
+            for file in files
+        ]
+
+    @property
+    def bytes_only(self) -> list[str]:
+        """The paths of RAW files without a preview, in the order of their bytes."""
+        found = [self.copies.get(sha256, ()) for sha256, (code, _) in self.refused.items() if code == BYTES_ONLY]
         return sorted((file.path for files in found for file in files), key=os.fsencode)
 
-    def are_pictures(self, contents: Sequence[str]) -> NDArray[np.bool_]:
-        """Tell for each content, (N,), whether more than its bytes can be compared."""
-        return np.array([sha256 not in self.refused for sha256 in contents], dtype=bool)
+    @property
+    def are_pictures(self) -> NDArray[np.bool_]:
+        """For each of ``contents``, (N,), whether more than its bytes can be compared."""
+        return np.array([sha256 not in self.refused for sha256 in self.contents], dtype=bool)
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return a column of the features of ``contents``, (N,)."""
+        return self.features.column(name, self.contents)
 
 
 async def collect_features(

@@ -24,7 +24,7 @@ from clip_client.dedup.files.file_types import OTHER, RAW_SUFFIXES, companion_ki
 from clip_client.dedup.files.places import named_place
 from clip_client.dedup.files.reading import is_only_in_cloud, open_file
 from clip_client.dedup.text import counted, why_unreadable
-from clip_client.dedup.types import PREVIEW_NAME, PREVIEWS_MARK, QUARANTINE_NAME, LibraryPhoto, Links, PhotoFile
+from clip_client.dedup.types import PREVIEW_NAME, PREVIEWS_MARK, QUARANTINE_NAME, LibraryPhoto, PhotoFile
 
 _KINDS: Final = (
     (stat.S_ISFIFO, "a FIFO"),
@@ -55,7 +55,10 @@ class Scan:
     failed: tuple[FailedFile, ...]
     in_libraries: Mapping[str, LibraryPhoto] = field(default_factory=dict)
     """Path -> photo, for those of ``files`` that are in a library of Apple Photos."""
-    links: Links = field(default_factory=Links)
+    links: Mapping[FileIdentity, str] = field(default_factory=dict)
+    """File -> a symbolic link to it, which a move of the file would break."""
+    only_by_link: frozenset[str] = frozenset()
+    """Paths of photos that only a link leads to; their files lie outside the searched folders."""
     roots: tuple[str, ...] = ()
     """The paths that were named: nothing outside them may move."""
     skipped: Mapping[str, int] = field(default_factory=dict)
@@ -109,10 +112,8 @@ def scan(
         files=tuple(sorted((file for _, file in walk.names.values()), key=_path_bytes)),
         failed=tuple(sorted((*walk.failed.values(), *walk.failed_in_libraries), key=_path_bytes)),
         in_libraries=walk.in_libraries,
-        links=Links(
-            by_target=walk.links,
-            only_by_link=frozenset(file.path for is_by_link, file in walk.names.values() if is_by_link),
-        ),
+        links=walk.links,
+        only_by_link=frozenset(file.path for is_by_link, file in walk.names.values() if is_by_link),
         roots=tuple(sorted(roots, key=os.fsencode)),
         skipped=dict(sorted(walk.skipped.items(), key=lambda item: (-item[1], item[0]))),
     )

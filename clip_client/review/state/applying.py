@@ -14,7 +14,6 @@ from clip_client.dedup.actions.apple_photos_album import fill_album
 from clip_client.dedup.actions.apply import Outcome, apply
 from clip_client.dedup.actions.chosen_runs import record, settle, take_back
 from clip_client.dedup.actions.plan import plan_moves
-from clip_client.dedup.actions.verdicts import MoveOptions
 from clip_client.dedup.compare.chosen_groups import choose
 from clip_client.dedup.store.choices import DONE, KEEP, WAITING, moving_tiers
 from clip_client.dedup.store.store import Store
@@ -177,9 +176,8 @@ class Worker:
                 group, moving = chosen
                 groups.append(group)
                 tiers |= dict.fromkeys(moving, moving_tiers(found.choice.rules))
-        options = MoveOptions(merge_metadata=job.merge_metadata)
-        now = self._session.with_verdicts(*groups, options=options, files=store.files)
-        plan = plan_moves(now, self._session.roots, options=options, chosen=tiers)
+        now = self._session.with_verdicts(*groups, merge_metadata=job.merge_metadata, files=store.files)
+        plan = plan_moves(now, self._session.roots, chosen=tiers)
         job.planned.update((move.duplicate.path, move) for move in (*plan.moves, *plan.for_album))
         job.planned.update((skip.photo.path, skip) for skip in plan.skipped)
         return plan

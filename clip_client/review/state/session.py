@@ -16,11 +16,11 @@ from clip_client._files import stored_ns
 from clip_client._storage.sqlite import StoreError
 from clip_client.dedup.actions.apply import recover
 from clip_client.dedup.actions.chosen_runs import settle
-from clip_client.dedup.actions.verdicts import MoveOptions, with_verdicts
 from clip_client.dedup.compare.chosen_groups import chosen_photos, keep_instead
 from clip_client.dedup.compare.keep_rules import KeepRules
 from clip_client.dedup.files.directories import DirectorySet
-from clip_client.dedup.reporting.words import found_in_words
+from clip_client.dedup.judge.verdicts import with_verdicts
+from clip_client.dedup.pages.words import found_in_words
 from clip_client.dedup.store.choices import BEGUN, CHOICES, KEEP
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.journal import State
@@ -200,10 +200,10 @@ class Session:
         is_same = (status.st_size, stored_ns(status.st_mtime_ns)) == (member.photo.size_bytes, member.photo.mtime_ns)
         return "" if is_same else "changed"
 
-    def with_verdicts(self, *groups: DuplicateGroup, options: MoveOptions | None = None, **how: Any) -> DuplicateReport:
+    def with_verdicts(self, *groups: DuplicateGroup, **how: Any) -> DuplicateReport:
         """Return a report of ``groups`` with new verdicts; see :func:`~.verdicts.with_verdicts` for ``how``."""
         assert self.report is not None, "there is nothing to judge before the search has ended"
-        return with_verdicts(replace(self.report, groups=groups), self.roots, options, compared=self.groups, **how)
+        return with_verdicts(replace(self.report, groups=groups), self.roots, compared=self.groups, **how)
 
     def refusals(self, found: FoundGroup, keep: int, move: Iterable[int]) -> dict[int, str]:
         """Return position -> sentence that says why the photo stays, for chosen photos that never move.

@@ -121,7 +121,7 @@ def test_a_killed_search_goes_on_where_it_was(server: Server, photos: Path, tmp_
     killed = subprocess.run([sys.executable, "-c", KILLED_SEARCH, *arguments], check=False, capture_output=True)
     assert killed.returncode == -signal.SIGKILL
     with Store(tmp_path / "store") as store:
-        report = asyncio.run(find(server, album, store=store, verify="off"))
+        report = asyncio.run(find(server, album, store=store, verify=False))
     assert 0 < report.work.decoded < 100
     assert (report.compared, report.failed) == (100, ())
 

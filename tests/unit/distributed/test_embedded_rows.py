@@ -19,7 +19,7 @@ from clip_client._storage.parquet_store import table_of
 from clip_client._storage.vector_file import FileModel, FileVersion, VectorFolder, vector_row
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES
 from clip_client.dedup.compare.thresholds import thresholds_for
-from clip_client.dedup.search import OFF, GroupRules
+from clip_client.dedup.search import GroupRules
 from clip_client.distributed import DistributedError, image_files
 from clip_client.distributed.component_groups import group_photos
 from clip_client.distributed.embedded_rows import (
@@ -245,7 +245,7 @@ def test_of_a_content_that_failed_once_the_row_with_the_vector_counts() -> None:
     others = [embedded_row(f"/{name}.jpg", VECTORS[0], name.encode()) for name in ("same", "alike")]
     rows = [failed("/failed.jpg", b"same", "INTERNAL"), *others]
     thresholds = thresholds_for("m/trained@1", 0.9)
-    rules = GroupRules(thresholds=thresholds, keep=DEFAULT_RULES, references=(), decisions=(), verify=OFF)
+    rules = GroupRules(thresholds=thresholds, keep=DEFAULT_RULES, references=(), decisions=(), verify=False)
     table = table_of(rows, embedded_schema(MODEL, features=True))
     assert group_photos(table.slice(0, 0), rules).groups == ()
     (group,) = group_photos(table, rules).groups

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from clip_client.dedup.compare.hamming import hash_parts
-from clip_client.dedup.compare.star_groups import CannotLink, Evidence, star_groups
+from clip_client.dedup.compare.neighbours import Evidence, hash_parts
+from clip_client.dedup.compare.star_groups import CannotLink, star_groups
 from clip_client.distributed import DistributedError, duplicates
 from clip_client.distributed.cell_join import cell_blocks, read_buckets
 from clip_client.distributed.component_groups import join_while_small

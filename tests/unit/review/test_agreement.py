@@ -18,10 +18,10 @@ from rich.console import Console
 from clip_client.cli.commands.dedup_apply import apply_report
 from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import Store
-from clip_client.dedup.reporting.html import PageCommands, write_page
-from clip_client.dedup.reporting.rows import copy_lines, csv_lines
-from clip_client.dedup.reporting.terminal import print_groups
-from clip_client.dedup.reporting.words import found_in_words
+from clip_client.dedup.pages.html import write_page
+from clip_client.dedup.pages.rows import copy_lines, csv_lines
+from clip_client.dedup.pages.terminal import print_groups
+from clip_client.dedup.pages.words import found_in_words
 from clip_client.dedup.types import BY_DEFAULT, IF_CHOSEN, NEVER, ON_REQUEST, SAFE_TIERS
 from clip_client.review.state.found_groups import Filter
 from tests.fixtures.images.camera_files import exif
@@ -107,7 +107,7 @@ def of_terminal(report: DuplicateReport) -> dict[str, str]:
 def of_page(report: DuplicateReport, tiers: tuple[str, ...]) -> dict[str, bool]:
     """Return path -> whether it moves by the command of the page."""
     page = io.BytesIO()
-    write_page(report, page, thumbnail=lambda path, side: None, commands=PageCommands(tiers=tiers))
+    write_page(report, page, thumbnail=lambda path, side: None, tiers=tiers)
     figures = page.getvalue().decode().split("<figure")[1:]
     moves = {}
     for figure in figures:

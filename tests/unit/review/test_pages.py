@@ -16,7 +16,7 @@ from PIL import Image
 
 from clip_client._storage.sqlite import StoreError
 from clip_client.dedup import Store, scan
-from clip_client.dedup.actions.verdicts import WAITS
+from clip_client.dedup.judge.verdicts import WAITS
 from clip_client.dedup.types import SAME_PIXELS, SIMILAR
 from clip_client.review.state.applying import Worker
 from clip_client.review.state.previews import PreviewCache

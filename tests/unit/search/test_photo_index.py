@@ -30,7 +30,6 @@ def names(count: int) -> list[str]:
 )
 @settings(deadline=None, max_examples=60, derandomize=True)
 def test_the_nearest_are_those_of_a_full_sort_in_32_bits(count: int, k: int, seed: int, spread: float) -> None:
-    # With a small spread, 16 bits cannot tell the vectors apart.
     vectors = unit(1, 16, 9) + spread * unit(count, 16, seed)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     query = unit(1, 16, 7)[0]
@@ -39,6 +38,14 @@ def test_the_nearest_are_those_of_a_full_sort_in_32_bits(count: int, k: int, see
     assert len({hit.row for hit in hits}) == len(hits) == min(k, count)
     np.testing.assert_allclose([hit.score for hit in hits], expected, atol=3e-7)
     assert [hit.key for hit in hits] == [f"/photos/{hit.row}.jpg" for hit in hits]
+
+
+@pytest.mark.parametrize("count", [37, 1001, 5003])
+def test_equal_photos_are_in_the_order_of_their_rows(count: int) -> None:
+    """A product of many rows rounds some of them differently."""
+    index = PhotoIndex.from_arrays(names(count), np.tile(unit(1, 512, 4), (count, 1)))
+    for query in unit(20, 512, 5):
+        assert [hit.row for hit in index.nearest(query, 9)] == list(range(9))
 
 
 def test_only_photos_that_count_are_found() -> None:
@@ -129,11 +136,11 @@ def test_damage_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         PhotoIndex.open(tmp_path)
     PhotoIndex.from_arrays(names(9), unit(9, 4)).save(tmp_path)
-    (scan,) = tmp_path.glob("*/scan.faiss")
-    scan.write_bytes(scan.read_bytes()[:40])
+    (vectors,) = tmp_path.glob("*/exact.npy")
+    vectors.write_bytes(vectors.read_bytes()[:40])
     with pytest.raises(VectorsError, match="is damaged"):
         PhotoIndex.open(tmp_path)
-    scan.unlink()
+    vectors.unlink()
     with pytest.raises(VectorsError, match="a part is missing"):
         PhotoIndex.open(tmp_path)
     (tmp_path / "index.json").write_text("{}")

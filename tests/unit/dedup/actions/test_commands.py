@@ -19,9 +19,9 @@ from clip_client.cli.main import main
 from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import DuplicateReport, Store
 from clip_client.dedup.actions.apply import apply
-from clip_client.dedup.actions.verdicts import with_verdicts
 from clip_client.dedup.files.reading import sha256_of
-from clip_client.dedup.reporting.terminal import print_groups
+from clip_client.dedup.judge.verdicts import with_verdicts
+from clip_client.dedup.pages.terminal import print_groups
 from clip_client.dedup.store.journal import State
 from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS, SIMILAR
 from tests.fixtures.albums import (
@@ -236,7 +236,7 @@ def test_a_dry_run_counts_what_stays_for_its_tier_and_names_the_rest(root: Path)
 def test_reasons_that_the_terminal_has_shown_are_not_promised_again(root: Path) -> None:
     kept, *wanted = (write(root / f"{number}.jpg", b"x") for number in range(10))
     found = report((member(kept), *(member(one, is_reference=True) for one in wanted)))
-    judged = with_verdicts(found, [str(root)], ActionOptions())
+    judged = with_verdicts(found, [str(root)])
     for verbose, said in ((True, []), (False, ["4 other photos of the groups stay; --dry-run says why"])):
         explained = print_groups(judged, Console(file=io.StringIO()), verbose=verbose)
         assert lines_of(found, root, explained=explained) == [*said, "--apply would move nothing"]
@@ -317,7 +317,7 @@ def last_part(root: Path, store: Store, **chosen: Any) -> list[str]:
     """Run the last part of the command and return its lines."""
     options = ActionOptions(**chosen)
     lines: list[str] = []
-    found = searched(root, store=store, options=options)
+    found = searched(root, store=store, merge_metadata=options.merge_metadata)
     assert apply_report(found, [str(root)], store, options, say=lines.append, verbose=True) == 0  # no move failed
     return lines
 

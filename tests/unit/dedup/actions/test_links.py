@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from clip_client.dedup import scan
-from clip_client.dedup.types import Links
 from tests.fixtures.albums import carry_out, member, planned, report, searched, write
 
 if TYPE_CHECKING:
@@ -104,7 +103,7 @@ def test_a_link_out_of_the_folders_is_not_kept_instead_of_a_file_inside(
     (group,) = found.groups
     assert (group.keep, len(group.members)) == (str(root / "inside.nef"), 3)
     assert moved(planned(found, [root])) == ["second.nef"]
-    assert found.links.only_by_link == {group.members[2].path}
+    assert [one.photo.is_by_link for one in group.members] == [False, False, True]
 
 
 def test_a_link_alone_beside_the_file_inside_moves_nothing(root: Path, tmp_path: Path) -> None:
@@ -118,7 +117,7 @@ def test_a_link_alone_beside_the_file_inside_moves_nothing(root: Path, tmp_path:
 
 def test_a_plan_moves_nothing_for_the_sake_of_a_file_that_only_a_link_reaches(root: Path) -> None:
     kept, copy = copies(root, "1.jpg", "2.jpg")
-    found = report((member(kept), member(copy)), links=Links(only_by_link=frozenset({str(kept)})))
+    found = report((member(kept, is_by_link=True), member(copy)))
     plan = planned(found, [root])
     assert plan.moves == ()
     assert plan.skipped[0].reason == f"The kept photo is a link to a file that was not searched: {kept}."
@@ -131,7 +130,7 @@ def test_what_is_named_by_a_link_is_searched_like_any_folder(tmp_path: Path) -> 
     (tmp_path / "album").mkdir()
     (tmp_path / "album" / "also").symlink_to("../real")
     found = searched(tmp_path / "album", tmp_path / "named", follow_links=True)
-    assert found.links.only_by_link == frozenset()
+    assert not any(one.photo.is_by_link for group in found.groups for one in group.members)
     assert moved(planned(found, [tmp_path / "album", tmp_path / "named"])) == ["2.nef"]
 
 
@@ -144,7 +143,7 @@ def test_of_two_hard_links_the_one_that_no_link_leads_to_names_the_file(root: Pa
     (tmp_path / "outside" / "1.nef").hardlink_to(inside)
     (root / "a").symlink_to(tmp_path / "outside")
     found = scan([root], raw=True, follow_links=True)
-    assert (found.photos, found.links.only_by_link) == ((str(inside),), frozenset())
+    assert (found.photos, found.only_by_link) == ((str(inside),), frozenset())
 
 
 @pytest.mark.parametrize("where", ["root", "elsewhere"])

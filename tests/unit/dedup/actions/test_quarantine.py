@@ -14,17 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from clip_client.dedup.actions.apply import QUARANTINE, apply, undo
-from clip_client.dedup.actions.quarantine import (
-    CannotMove,
-    check_can_move,
-    quarantine,
-    quarantine_folder,
-    rename_new,
-    restore,
-    sync_folder,
-    why_out_of_reach,
-)
-from clip_client.dedup.actions.verdicts import roots_of
+from clip_client.dedup.actions.quarantine import quarantine, rename_new, restore, sync_folder, why_out_of_reach
+from clip_client.dedup.judge.movable import CannotMove, check_can_move, quarantine_folder, roots_of
 from clip_client.dedup.store.journal import IN_QUARANTINE, LONGEST_RUN, Journal, JournalEntry, MovedFile, State
 from clip_client.dedup.types import QUARANTINE_NAME
 from tests.fixtures.albums import carry_out, member, planned, planned_copies, refusing, report, without_inodes, write

@@ -9,8 +9,9 @@ import numpy as np
 
 from clip_client.dedup import Thresholds
 from clip_client.dedup.compare.groups import Compared, make_groups, stars
+from clip_client.dedup.compare.neighbours import Evidence
 from clip_client.dedup.compare.proofs import Proofs
-from clip_client.dedup.compare.star_groups import CannotLink, Evidence
+from clip_client.dedup.compare.star_groups import CannotLink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

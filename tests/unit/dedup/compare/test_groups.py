@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clip_client.dedup.aligned import Match
-from clip_client.dedup.compare.hamming import HASH_BITS
 from clip_client.dedup.compare.keep_rules import KeepRules
-from clip_client.dedup.compare.star_groups import CannotLink, Evidence, minimum_similarity, star_groups
+from clip_client.dedup.compare.neighbours import HASH_BITS, Evidence
+from clip_client.dedup.compare.star_groups import CannotLink, minimum_similarity, star_groups
 from clip_client.dedup.group import DuplicateGroup, Member
 from clip_client.dedup.photo import ImageFeatures, Photo
 from clip_client.dedup.types import BURST, EXACT, SAME_PIXELS, SAME_SCENE, SIMILAR, CaptureTime

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clip_client.dedup.compare.cells import LEAST_RECALL, RecallSample, fit_cells, join_vectors
-from clip_client.dedup.compare.hamming import join_hashes
+from clip_client.dedup.compare.neighbours import join_hashes
 from clip_client.dedup.compare.similarity_join import Projection, UnionFind, alike_links, fit_projection, usable_rows
 from tests.fixtures.vectors import at_degrees, clusters, unit
 from tests.unit.dedup.compare.comparisons import with_peak_bytes

@@ -18,8 +18,8 @@ from clip_client.dedup import FailedFile, scan
 from clip_client.dedup.files import scanner
 from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.files.reading import has_sha256, hash_file, read_file
-from clip_client.dedup.reporting.html import write_page
-from clip_client.dedup.reporting.terminal import print_notes
+from clip_client.dedup.pages.html import write_page
+from clip_client.dedup.pages.terminal import print_notes
 from clip_client.dedup.types import PREVIEWS_MARK, QUARANTINE_NAME, PhotoFile
 from preprocess_ensemble.imaging.decode import decode
 from tests.fixtures import members

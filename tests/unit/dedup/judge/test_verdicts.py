@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from clip_client.dedup.actions.plan import Skip, plan_moves
-from clip_client.dedup.actions.quarantine import quarantined_path
-from clip_client.dedup.actions.verdicts import WAITS, with_verdicts
 from clip_client.dedup.aligned import MADE_LATER, UNPROVED, UNTOLD
+from clip_client.dedup.judge.movable import quarantined_path
+from clip_client.dedup.judge.verdicts import WAITS, with_verdicts
 from clip_client.dedup.store.journal import LONGEST_RUN
 from clip_client.dedup.types import (
     ALTERED,

@@ -9,19 +9,18 @@ import re
 import shlex
 import shutil
 import sys
-from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 from clip_client._files import printable
-from clip_client.dedup.reporting.previews import draw_previews, previews_folder
-from clip_client.dedup.reporting.words import TIER_NAMES, found_in_words, in_words, region_on
+from clip_client.dedup.pages.previews import draw_previews, previews_folder
+from clip_client.dedup.pages.words import TIER_NAMES, found_in_words, in_words, region_on
 from clip_client.dedup.text import at_least, counted, date_and_time, folder_above, human_bytes, skipped_files
 from clip_client.dedup.types import NO_MODEL, SAFE_TIERS, TIERS, is_random
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     import jinja2
 
@@ -38,47 +37,6 @@ _SHOWN_BY_BROWSERS: Final = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif",
 
 _BETWEEN_TAGS: Final = re.compile(r"(?<=[>}])\n(?=<|{[%{])")
 """Line breaks that only make templates readable. In a page of 20,000 photos they would be a million nodes."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PageCommands:
-    """Commands that the page offers to copy, quoted for a shell."""
-
-    apply: str = ""
-    """Command that moves the certain copies; empty if they have been moved already."""
-    folder: str = field(default_factory=lambda: _from_home(os.getcwd()))
-    """Folder in which ``apply`` must run, because its paths may be relative."""
-    tiers: tuple[str, ...] = SAFE_TIERS
-    """Tiers that ``apply`` moves."""
-    store: Path | None = None
-    """Store that the other commands must name; None for the default store."""
-
-    @classmethod
-    def after(
-        cls, words: Sequence[str], store: Path | None = None, tiers: tuple[str, ...] = SAFE_TIERS
-    ) -> PageCommands:
-        """Return the commands for a page that ``clip-client`` with these arguments writes; they select ``tiers``.
-
-        If ``--apply`` is among the arguments, the copies have been moved when the page is read.
-        """
-        end = words.index("--") if "--" in words else len(words)  # after it come paths only
-        kept = [word for word in words[:end] if word not in _ONLY_FOR_THE_SEARCH]
-        apply = "" if "--apply" in words[:end] else _command(*kept, "--apply", *words[end:])
-        return cls(apply=apply, tiers=tiers, store=store)
-
-    @property
-    def undo(self) -> str:
-        """Command that restores all copies."""
-        return _command("undo", *self._store)
-
-    @property
-    def decide(self) -> str:
-        """Command that records that the photos whose paths follow are different."""
-        return _command("decide", *self._store, "different")
-
-    @property
-    def _store(self) -> Sequence[str]:
-        return () if self.store is None else ("--store", os.path.abspath(self.store))
 
 
 def page_environment(loader: jinja2.BaseLoader, above: str = "") -> jinja2.Environment:
@@ -113,7 +71,9 @@ def write_page(
     *,
     thumbnail: Callable[[str, int], bytes | None],
     page: Path | None = None,
-    commands: PageCommands | None = None,
+    apply: str = "",
+    tiers: Collection[str] = SAFE_TIERS,
+    store: Path | None = None,
     on_progress: OnProgress | None = None,
 ) -> None:
     """Write the page for ``report`` to ``file``, in UTF-8.
@@ -123,23 +83,41 @@ def write_page(
     pictures, the previews are written into a folder beside ``page``, the path of ``file``. Without ``page``, all
     previews are in the page. ``on_progress(what, done, total)`` counts pictures. Raises OSError if the folder cannot be
     written.
+
+    The page offers commands to copy. ``apply`` moves the copies of ``tiers`` and must run in this folder, because its
+    paths may be relative; it is empty if nothing is left to move. The other commands restore copies and declare photos
+    to be different; they name ``store`` unless it is None, the default store.
     """
-    commands = commands or PageCommands()
+    of_store = () if store is None else ("--store", os.path.abspath(store))
     found = [group.tier for group in report.groups]
     environment = report_environment(member.photo.label for group in report.groups for member in group.members)
     pieces = environment.get_template("report.html.j2").generate(
         report=report,
         groups=report.groups_by_space,
-        headline=found_in_words(report.totals(), commands.tiers) if found else "no duplicates were found",
+        headline=found_in_words(report.totals(), tiers) if found else "no duplicates were found",
         tiers={tier: found.count(tier) for tier in TIERS if tier in found},
         no_model=NO_MODEL,
         previews=draw_previews(report, thumbnail, page and previews_folder(page), on_progress),
-        commands=commands,
+        apply=apply,
+        apply_in=_from_home(os.getcwd()),
+        undo=_command("undo", *of_store),
+        decide=_command("decide", *of_store, "different"),
+        moving_tiers=tiers,
         safe_tiers=SAFE_TIERS,
         skipped_files=skipped_files,
         unfolded=_UNFOLDED,
     )
     file.writelines(piece.encode() for piece in pieces)
+
+
+def apply_command(words: Sequence[str]) -> str:
+    """Return the command that ``clip-client`` with these arguments becomes with ``--apply``, quoted for a shell.
+
+    Empty if ``--apply`` is among the arguments: the copies have been moved when the page is read.
+    """
+    end = words.index("--") if "--" in words else len(words)  # after it come paths only
+    kept = [word for word in words[:end] if word not in _ONLY_FOR_THE_SEARCH]
+    return "" if "--apply" in words[:end] else _command(*kept, "--apply", *words[end:])
 
 
 def _command(*words: str) -> str:
@@ -187,7 +165,7 @@ def _url(path: str) -> str:
 def _asset(name: str) -> str:
     """Return a template, style or script of the pages."""
     folder = "templates" if name.endswith(".j2") else "assets"
-    return (files("clip_client.dedup.reporting") / folder / name).read_text("utf-8")
+    return (files("clip_client.dedup.pages") / folder / name).read_text("utf-8")
 
 
 def _policy(*texts: str) -> str:

@@ -14,12 +14,12 @@ from rich.console import Console
 
 from clip_client._files import printable
 from clip_client.dedup import FailedFile, Match, Member
-from clip_client.dedup.actions.verdicts import WAITS
 from clip_client.dedup.aligned import MADE_LATER, PUT_INTO, Alignment
 from clip_client.dedup.group import Verdict
-from clip_client.dedup.reporting.rows import CSV_COLUMNS, copy_lines, csv_lines
-from clip_client.dedup.reporting.terminal import print_groups, print_notes
-from clip_client.dedup.reporting.words import found_in_words, in_words, region_on
+from clip_client.dedup.judge.verdicts import WAITS
+from clip_client.dedup.pages.rows import CSV_COLUMNS, copy_lines, csv_lines
+from clip_client.dedup.pages.terminal import print_groups, print_notes
+from clip_client.dedup.pages.words import found_in_words, in_words, region_on
 from clip_client.dedup.text import at_least, escaped, human_bytes
 from clip_client.dedup.types import (
     ALTERED,

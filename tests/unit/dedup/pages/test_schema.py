@@ -13,7 +13,7 @@ import pytest
 
 from clip_client.dedup import DuplicateReport, FailedFile, Match
 from clip_client.dedup.aligned import MADE_LATER
-from clip_client.dedup.reporting.rows import CSV_COLUMNS
+from clip_client.dedup.pages.rows import CSV_COLUMNS
 from clip_client.dedup.types import (
     ALTERED,
     BURST,

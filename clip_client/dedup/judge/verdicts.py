@@ -9,18 +9,17 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from clip_client.dedup.actions.losses import KeptMetadata, picture_loss
-from clip_client.dedup.actions.quarantine import CannotMove, check_can_move, check_room, quarantine_folder
 from clip_client.dedup.aligned import UNPROVED, UNTOLD
 from clip_client.dedup.files.companions import companions, differing_companion
-from clip_client.dedup.files.directories import identity_of, why_read_only
+from clip_client.dedup.files.directories import identity_of
 from clip_client.dedup.files.file_types import EDITED as EDITED_VERSION
 from clip_client.dedup.files.file_types import OTHER, PICTURES
 from clip_client.dedup.files.reading import sha256_of
 from clip_client.dedup.group import Verdict
+from clip_client.dedup.judge.losses import KeptMetadata, picture_loss
+from clip_client.dedup.judge.movable import CannotMove, check_can_move, check_room, quarantine_folder, roots_of
 from clip_client.dedup.metadata.facts import read_attributes
 from clip_client.dedup.types import (
     ALTERED,
@@ -53,19 +52,11 @@ _COMPARED_ITSELF: Final = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class MoveOptions:
-    """Options that decide which photos can move."""
-
-    merge_metadata: bool = False
-    """Metadata that only a copy has goes into a new sidecar of the kept photo, if the kept photo has none yet."""
-
-
 def with_verdicts(
     report: DuplicateReport,
     paths: Iterable[str | os.PathLike[str]],
-    options: MoveOptions | None = None,
     *,
+    merge_metadata: bool = False,
     compared: Container[str] | None = None,
     files: FileIndex | None = None,
     looks_again: bool = True,
@@ -77,16 +68,15 @@ def with_verdicts(
     does not let move. These photos move only if a person chooses it: another shot; an altered picture; a picture that
     shows more than the kept photo; and a picture that the kept photo may be made from.
 
-    ``paths`` is what was searched: no file outside it may move. ``compared`` holds the absolute paths of the photos
-    that are in groups, by default those of the report. ``files`` may know the hashes of companions, which saves reading
-    them again. With ``looks_again`` the companions are looked up again, because a program may have written a sidecar
-    since the search.
+    ``paths`` is what was searched: no file outside it may move. With ``merge_metadata``, metadata that only a copy
+    has goes into a new sidecar of the kept photo, if the kept photo has none yet. ``compared`` holds the absolute
+    paths of the photos that are in groups, by default those of the report. ``files`` may know the hashes of
+    companions, which saves reading them again. With ``looks_again`` the companions are looked up again, because a
+    program may have written a sidecar since the search.
     """
     if compared is None:
         compared = {os.path.abspath(member.path) for group in report.groups for member in group.members}
-    judge = _Judge(
-        report=report, roots=roots_of(paths), options=options or MoveOptions(), compared=compared, files=files
-    )
+    judge = _Judge(report=report, roots=roots_of(paths), merge_metadata=merge_metadata, compared=compared, files=files)
     groups = _with_companions_now(report.groups) if looks_again else report.groups
     return replace(report, groups=tuple(map(judge.judge, groups)))
 
@@ -95,7 +85,7 @@ def with_verdicts(
 class _Judge:
     report: DuplicateReport
     roots: Mapping[str, str]
-    options: MoveOptions
+    merge_metadata: bool
     compared: Container[str]
     files: FileIndex | None
 
@@ -119,7 +109,7 @@ class _Judge:
             if verdict.moves == BY_DEFAULT:
                 break
         assert best is not None
-        if self.options.merge_metadata and best.is_copy and best.kept == group.keep:
+        if self.merge_metadata and best.is_copy and best.kept == group.keep:
             metadata.add(member.photo)
         return best
 
@@ -135,7 +125,7 @@ class _Judge:
             (metadata if is_group_kept else KeptMetadata(kept)).check(
                 photo,
                 is_same_shot=relation.tier != SIMILAR and not relation.other_shot,
-                can_merge=self.options.merge_metadata and is_group_kept,
+                can_merge=self.merge_metadata and is_group_kept,
             )
             if photo.in_library is None:  # else it goes into an album
                 self._check_can_be_moved(photo, kept)
@@ -183,16 +173,15 @@ class _Judge:
 
     def _check_can_be_moved(self, photo: Photo, kept: Photo) -> None:
         """Raise CannotMove for what the file system refuses, and for links that would break."""
-        links = self.report.links
-        folder = quarantine_folder(photo.path, self.roots)
+        folder, links = quarantine_folder(photo.path, self.roots), self.report.links
         for what, path in (("It", photo.path), *((f"The {one.kind} beside it", one.path) for one in photo.companions)):
             check_can_move(path, what)
             check_room(path, folder, what)
-            if links.by_target and (link := links.by_target.get(identity_of(path, os.stat(path)))):
+            if links and (link := links.get(identity_of(path, os.stat(path)))):
                 raise CannotMove(f"{what} is the target of a link, which would break: {link}.")
         if not os.path.isfile(kept.path):
             raise CannotMove("The kept photo is missing.")
-        if kept.path in links.only_by_link:
+        if kept.is_by_link:
             raise CannotMove(f"The kept photo is a link to a file that was not searched: {kept.path}.")
 
 
@@ -282,38 +271,6 @@ def check_tiers(tiers: Iterable[str]) -> None:
                 f"{tier} photos move from the review page (clip-client review), where you have seen them; "
                 "--json and --csv give them to scripts"
             )
-
-
-def roots_of(paths: Iterable[str | os.PathLike[str]]) -> dict[str, str]:
-    """Return folder in which files may move -> folder of its quarantine, for named folders and the folders of files.
-
-    A named folder has its own quarantine. Named files outside the named folders share one quarantine, however many
-    they are. It is in the lowest folder above all of them; if that cannot be written, several quarantines are in the
-    highest folders below it that can.
-    """
-    absolute = {os.path.abspath(os.fsdecode(path)) for path in paths}
-    folders = {path for path in absolute if os.path.isdir(path)}
-    alone = {
-        os.path.dirname(path) for path in absolute - folders if folders.isdisjoint(map(str, PurePath(path).parents))
-    }
-    try:
-        shared = os.path.commonpath(alone) if alone else ""
-    except ValueError:  # on several drives of Windows
-        shared = ""
-    return {folder: folder for folder in folders} | {folder: _highest_below(shared, folder) for folder in alone}
-
-
-def _highest_below(shared: str, folder: str) -> str:
-    """Climb from ``folder`` towards ``shared`` while the folders above can be written; return the last such folder.
-
-    The climb stops below the root of all files, and at a link.
-    """
-    while folder != shared and not os.path.islink(folder):
-        above = os.path.dirname(folder)
-        if os.path.dirname(above) == above or why_read_only(above):
-            break
-        folder = above
-    return folder
 
 
 def another_companion(kind: str) -> str:

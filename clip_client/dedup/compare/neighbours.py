@@ -1,31 +1,26 @@
-"""Pairs of photos that are worth verifying, found by cheap and wide filters: by their pixels, or by their alignment.
+"""Finds photos that are near each other: by their vectors, by their perceptual hashes, by the time of capture.
 
-A filter only has to find the pairs: what they show is decided by pixels at full size or by alignment. Each photo is
-paired with at most :data:`NEIGHBOURS` others per filter, so the work grows with the number of photos and not with that
-of all pairs.
+:class:`HashIndex` finds all hashes that differ in few bits. :func:`candidate_pairs` finds pairs that are worth aligning
+by cheap and wide filters, each of which pairs a photo with at most :data:`NEIGHBOURS` others: so the work grows with
+the number of photos and not with that of all pairs.
 """
 
 from __future__ import annotations
 
-from itertools import chain
+import itertools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from clip_client.dedup.compare.hamming import HashIndex
-from clip_client.dedup.compare.similarity_join import equal_runs, usable_rows
-from clip_client.dedup.features.pixel_hash import pixel_hashes
+from clip_client.dedup.compare.similarity_join import UnionFind, equal_runs, usable_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from clip_client.dedup.compare.star_groups import Evidence
-    from clip_client.dedup.features.collect import CollectedFeatures
-    from clip_client.dedup.files.reading import PhotoReader
-    from clip_client.dedup.store.store import Store
-    from clip_client.dedup.types import Hashes, Indices, Vectors
+    from clip_client.dedup.types import Hashes, Indices, Mask, Vectors
 
 NEIGHBOURS: Final = 8
 """Other photos that one filter pairs a photo with, at most; later photos may add themselves to it."""
@@ -44,12 +39,33 @@ _CELLS_SEARCHED: Final = 8
 _POINTS_PER_CELL: Final = 32
 _ROWS_AT_ONCE: Final = 4096
 
-_SAME_PIXELS_BITS: Final = 8
-"""Bits of 64 by which the hash of a JPEG decoded at a fraction of its size may differ from that of its pixels in
-another format. Measured: 160 pairs of a JPEG and its PNG, made from 20 photos at up to 1,600 pixels, differed in 0 bits
-(140 pairs), 2 bits (15) or 4 bits (5, mostly of a brick wall, whose frequencies are all alike)."""
+HASH_BITS: Final = 3
+"""Bits of 64 in which the perceptual hashes of alike photos may differ. In a collection of 23.5 million pictures hashes
+that differ in 3 bits at most belonged to the same picture "with high probability" (czkawka, issue 61)."""
+_BANDS: Final = 4
+_BAND_BITS: Final = 64 // _BANDS
+_PAIRS_AT_ONCE: Final = 1 << 19
+"""Pairs that are compared at once; each takes about 50 bytes."""
 _OWN: Final = np.arange(8) % 2 == 1
 """The odd ones of the eight frequencies of a direction: they change their sign if the picture is mirrored."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """Vectors, hashes and pixels by which rows are compared; element i of each array is about row i."""
+
+    vectors: Vectors
+    """(N, D), unit rows; NaN for a row without a usable vector."""
+    pixels: Indices
+    """(N,), equal for rows of equal pixels."""
+    hashes: Hashes
+    """(N,), perceptual hashes."""
+    has_hash: Mask
+    """(N,), False for a row without a usable hash."""
+
+    def of(self, rows: Indices) -> Evidence:
+        """Return the evidence for ``rows`` only."""
+        return Evidence(self.vectors[rows], self.pixels[rows], self.hashes[rows], self.has_hash[rows])
 
 
 def candidate_pairs(
@@ -76,7 +92,7 @@ def candidate_pairs(
         _by_capture_time(cameras, taken_ms),
     )
     pairs = [np.empty((0, 2), dtype=np.intp)]
-    for left, right in chain.from_iterable(found):
+    for left, right in itertools.chain.from_iterable(found):
         both = np.sort(np.stack([representatives[left], representatives[right]], axis=1), axis=1)
         pairs.append(np.unique(both[both[:, 0] < both[:, 1]], axis=0))
     distinct: Indices = np.unique(np.concatenate(pairs), axis=0)
@@ -166,46 +182,89 @@ def _by_capture_time(cameras: NDArray[np.object_], taken_ms: NDArray[np.float64]
             yield rows[:-step], rows[step:]
 
 
-def number_by_pixels(
-    collected: CollectedFeatures, contents: Sequence[str], store: Store, reader: PhotoReader
-) -> tuple[Indices, int]:
-    """Return (N,) numbers, equal for contents of equal pixels, and how many contents were decoded in full for it.
+class HashIndex:
+    """Finds all hashes that differ in few bits from others (multi-index hashing: Norouzi, Punjani, Fleet 2012).
 
-    Only contents that may have equal pixels are decoded, once per store.
+    To find what differs in at most n bits, n + 1 is divided among 4 bands of 16 bits. In one of the bands, two such
+    hashes differ in fewer bits than its share. So each band is looked up with every choice of fewer bits flipped.
     """
-    numbers = np.arange(len(contents))
-    rows = np.flatnonzero(collected.are_pictures(contents))
-    names = ("width", "height", "perceptual_hash", "is_scaled", "is_flat")
-    width, height, *facts = (collected.features.column(name, [contents[row] for row in rows]) for name in names)
-    candidates = rows[pixel_candidates(np.stack([width, height], axis=1), *facts)].tolist()
-    paths = {contents[row]: collected.copies[contents[row]][0].path for row in candidates}
-    hashes, decoded = pixel_hashes(paths, store, reader) if paths else ({}, 0)
-    first_with: dict[str, int] = {}
-    for row in candidates:
-        if pixels := hashes[contents[row]]:
-            numbers[row] = first_with.setdefault(pixels, row)
-    return numbers, decoded
+
+    def __init__(self, hashes: Hashes) -> None:
+        """Sort ``hashes``, (N,), by each band."""
+        self._hashes = hashes
+        self._bands: list[tuple[Indices, Indices]] = []
+        """The order by a band, and where each value of the band begins in it."""
+        for band in range(_BANDS):
+            values = _values(hashes, band)
+            order = np.argsort(values, kind="stable")
+            self._bands.append((order, np.searchsorted(values[order], np.arange(2**_BAND_BITS + 1))))
+
+    def near(self, hashes: Hashes, most_bits: int) -> Iterator[tuple[Indices, Indices, NDArray[np.uint8]]]:
+        """Yield the positions in ``hashes`` and in the index of all pairs that differ in at most ``most_bits``.
+
+        The third array has the bits that differ. A pair may come once for each band.
+        """
+        for band, (order, starts) in enumerate(self._bands):
+            # (M,); none if the share of the band is 0
+            flips = _flips((most_bits + _BANDS - band) // _BANDS)
+            values = _values(hashes, band)
+            at_once = max(1, _PAIRS_AT_ONCE // max(1, len(flips)))
+            for begin in range(0, len(hashes) if len(flips) else 0, at_once):
+                wanted = (values[begin : begin + at_once, np.newaxis] ^ flips).ravel()
+                sizes = starts[wanted + 1] - starts[wanted]
+                hits = np.flatnonzero(sizes)
+                pairs = np.cumsum(sizes[hits])
+                for some in np.split(hits, np.flatnonzero(np.diff(pairs // _PAIRS_AT_ONCE)) + 1):
+                    left = begin + np.repeat(some // len(flips), sizes[some])
+                    firsts = np.repeat(starts[wanted[some]] - np.cumsum(sizes[some]) + sizes[some], sizes[some])
+                    right = order[firsts + np.arange(len(left))]
+                    bits = bits_that_differ(hashes[left], self._hashes[right])
+                    near = bits <= most_bits
+                    yield left[near], right[near], bits[near]
 
 
-def pixel_candidates(sizes: NDArray[Any], hashes: Hashes, is_scaled: NDArray[Any], is_flat: NDArray[Any]) -> Indices:
-    """Return the rows, ascending, whose pixels may be equal to those of another row.
+def join_hashes(union_find: UnionFind, rows: Indices, hashes: Hashes, most_bits: int) -> None:
+    """Join those of ``rows`` whose ``hashes`` differ in at most ``most_bits`` of 64 bits."""
+    distinct, first_rows, which = np.unique(hashes[rows], return_index=True, return_inverse=True)
+    union_find.join(rows, rows[first_rows[which]])
+    inside = UnionFind(len(distinct))
+    for left, right, _ in HashIndex(distinct).near(distinct, most_bits):
+        inside.join(left, right)
+    union_find.join(rows[first_rows], rows[first_rows[inside.labels]])
 
-    ``sizes`` is (N, 2); ``hashes`` holds (N,) perceptual hashes, and ``is_scaled`` which of them were made from a JPEG
-    decoded at a fraction of its size. Photos of one size are candidates if their hashes are equal, or if one hash was
-    made from scaled pixels and the other was not, and they differ in a few bits. So the frames of a burst, which are
-    all scaled, are not decoded, however alike they are. The hash of a picture of nearly one colour (``is_flat``) is
-    noise, so any two such pictures of one size, one scaled and one not, are candidates.
+
+def hash_parts(hashes: Hashes, most_bits: int, most_rows: int) -> Iterator[Indices]:
+    """Yield positions of 64-bit hashes; two that differ in at most ``most_bits`` bits are together at least once.
+
+    They agree in at least one of ``most_bits + 1`` bands. A part has about ``most_rows`` hashes, or as many as agree in
+    a band.
     """
-    size = np.unique(sizes, axis=0, return_inverse=True)[1].reshape(-1)
-    is_candidate = np.zeros(len(hashes), dtype=bool)
-    which = np.unique(hashes, return_inverse=True)[1].reshape(-1)
-    for rows in equal_runs(size * len(hashes) + which):
-        is_candidate[rows] = True
-    scaled, whole = np.flatnonzero(is_scaled), np.flatnonzero(~is_scaled)
-    for left, right, _ in HashIndex(hashes[whole]).near(hashes[scaled], _SAME_PIXELS_BITS):
-        pair = np.stack([scaled[left], whole[right]])
-        is_candidate[pair[:, size[pair[0]] == size[pair[1]]]] = True
-    flat_scaled, flat_whole = np.flatnonzero(is_flat & is_scaled), np.flatnonzero(is_flat & ~is_scaled)
-    is_candidate[flat_scaled[np.isin(size[flat_scaled], size[flat_whole])]] = True
-    is_candidate[flat_whole[np.isin(size[flat_whole], size[flat_scaled])]] = True
-    return np.flatnonzero(is_candidate)
+    if len(hashes) <= most_rows:
+        yield np.arange(len(hashes))
+        return
+    edges = np.linspace(0, 64, most_bits + 2).astype(int)
+    for low, high in itertools.pairwise(edges.tolist()):
+        runs = equal_runs((hashes >> np.uint64(low)) & np.uint64((1 << (high - low)) - 1))
+        ends = np.cumsum([len(run) for run in runs]).tolist()
+        for _, part in itertools.groupby(zip(ends, runs, strict=True), lambda one: one[0] // most_rows):
+            yield np.concatenate([run for _, run in part])
+
+
+def bits_that_differ(first: Hashes, second: Hashes) -> NDArray[np.uint8]:
+    """Return the Hamming distance of two arrays of 64-bit hashes, element by element."""
+    # Sideways addition; numpy 1 has no function that counts bits.
+    x = first ^ second
+    x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
+    x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    x = (x + (x >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return ((x * np.uint64(0x0101010101010101)) >> np.uint64(56)).astype(np.uint8)
+
+
+def _values(hashes: Hashes, band: int) -> Indices:
+    return ((hashes >> np.uint64(band * _BAND_BITS)) & np.uint64(2**_BAND_BITS - 1)).astype(np.intp)
+
+
+def _flips(count: int) -> Indices:
+    """Return all numbers with fewer than ``count`` bits set."""
+    chosen = (bits for size in range(count) for bits in itertools.combinations(range(_BAND_BITS), size))
+    return np.array([sum(1 << bit for bit in bits) for bits in chosen], dtype=np.intp)

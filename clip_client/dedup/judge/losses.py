@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from clip_client._files import FailedFile
-from clip_client.dedup.actions.quarantine import CannotMove
-from clip_client.dedup.actions.sidecars import SidecarToWrite, is_sidecar_too_long, sidecar_path
 from clip_client.dedup.files.directories import why_read_only
 from clip_client.dedup.files.file_types import SIDECAR, suffix_of
 from clip_client.dedup.files.places import place_of
 from clip_client.dedup.files.reading import open_file, read_file, sha256_of
 from clip_client.dedup.formats.encoding import Encoding, read_encoding
+from clip_client.dedup.judge.movable import CannotMove, is_name_too_long
 from clip_client.dedup.metadata.facts import Facts, Position, read_attributes, read_facts, read_sidecar_facts
 from clip_client.dedup.metadata.merging import merged, sidecar_text
 from clip_client.dedup.metadata.names import BY_PEOPLE, SAVED, rank
 from clip_client.dedup.photo import Photo
+from clip_client.dedup.store.journal import LONGEST_RUN
 from clip_client.dedup.types import EDITED, EXACT, RAW, SAME_PIXELS, SIMILAR, Companion
 
 if TYPE_CHECKING:
@@ -37,6 +37,17 @@ _LARGEST_SIDECAR: Final = 2**20
 """Bytes."""
 _UNREADABLE: Final = "Its metadata cannot be read, so it cannot be compared with that of the kept photo."
 _LACKS: Final = "It has metadata that the kept photo lacks"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SidecarToWrite:
+    """A sidecar that must be beside the kept photo before a duplicate moves, and its content."""
+
+    path: str
+    """Absolute."""
+    data: bytes
+    is_ours: bool
+    """True for a new sidecar; False for a sidecar that another program wrote earlier."""
 
 
 class KeptMetadata:
@@ -123,6 +134,21 @@ class KeptMetadata:
         if lost == facts.lost_in([photo]):
             return ()
         return tuple(SidecarToWrite(path=path, data=data, is_ours=False) for path, data in self._sidecars.items())
+
+
+def sidecar_path(photo: str) -> str:
+    """Return the path for a sidecar of ``photo``: the whole name and ``.xmp``; other files may share the stem."""
+    return f"{os.path.abspath(photo)}.xmp"
+
+
+def is_sidecar_too_long(path: str) -> bool:
+    """Tell whether a sidecar at ``path``, or its draft, whose name is longer, has too long a name for the system."""
+    return is_name_too_long(draft_of(path, LONGEST_RUN))
+
+
+def draft_of(path: str, run: str) -> str:
+    """Return the path at which a run writes a sidecar before it renames it to ``path``."""
+    return f"{path}.{run}.part"
 
 
 def lost_since(moved: str, kept: str, sidecars: Iterable[str], *, is_same_shot: bool) -> str:

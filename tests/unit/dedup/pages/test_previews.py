@@ -14,8 +14,8 @@ from PIL import Image
 
 from clip_client.dedup.features.image_features import extract_features
 from clip_client.dedup.features.preview import thumbnail
-from clip_client.dedup.reporting.html import write_page
-from clip_client.dedup.reporting.previews import draw_previews, fit
+from clip_client.dedup.pages.html import write_page
+from clip_client.dedup.pages.previews import draw_previews, fit
 from clip_client.dedup.types import PREVIEWS_MARK
 from tests.fixtures import members
 

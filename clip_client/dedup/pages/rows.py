@@ -6,7 +6,7 @@ import csv
 import io
 from typing import TYPE_CHECKING, Final
 
-from clip_client.dedup.reporting.words import in_words
+from clip_client.dedup.pages.words import in_words
 from clip_client.dedup.text import escaped
 
 if TYPE_CHECKING:

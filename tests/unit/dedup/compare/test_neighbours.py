@@ -11,17 +11,23 @@ from hypothesis import strategies as st
 from PIL import ImageOps
 from PIL.Image import Transpose
 
-from clip_client.dedup.compare.candidate_pairs import (
+from clip_client.dedup.compare.cells import join_vectors
+from clip_client.dedup.compare.neighbours import (
+    HASH_BITS,
     NEIGHBOURS,
     WIDE_BITS,
+    Evidence,
     candidate_pairs,
+    join_hashes,
     near_by_hashes,
     orientations,
-    pixel_candidates,
 )
+from clip_client.dedup.compare.same_pixels import pixel_candidates
+from clip_client.dedup.compare.similarity_join import UnionFind
+from clip_client.dedup.compare.star_groups import CannotLink, star_groups
 from clip_client.dedup.features.perceptual_hash import inner_hash, perceptual_hash
 from tests.fixtures.images.scenes import scene
-from tests.unit.dedup.compare.comparisons import evidence_of
+from tests.unit.dedup.compare.comparisons import evidence_of, with_peak_bytes
 
 
 def pairs(count: int, *, vectors: Any = None, hashes: Any = None, **given: Any) -> list[tuple[int, int]]:
@@ -90,6 +96,35 @@ def test_parts_of_a_search_by_hash_find_what_the_whole_does() -> None:
 def test_equal_hashes_are_paired_with_the_first_of_them() -> None:
     found = pairs(50, hashes=[perceptual_hash(scene(0))] * 50)
     assert found == [(0, row) for row in range(1, 50)]
+
+
+def test_20_000_frames_of_one_scene_take_no_memory_for_their_pairs() -> None:
+    """Their 2e8 pairs would be 3 GB. They are one component, one group, and few pairs are worth aligning."""
+    count, random = 20_000, np.random.default_rng(0)
+    frames = np.ones((count, 64)) + 0.1 * random.standard_normal((count, 64))
+    frames = (frames / np.linalg.norm(frames, axis=1, keepdims=True)).astype(np.float32)
+    hashes = np.uint64(1) << random.integers(0, 64, count).astype(np.uint64)
+    evidence = Evidence(frames, np.arange(count), hashes, np.ones(count, dtype=bool))
+    alike = UnionFind(count)
+
+    def compare() -> tuple[int, dict[int, list[int]]]:
+        join_vectors(alike, frames, 0.98)
+        join_hashes(alike, np.arange(count), hashes, HASH_BITS)
+        found = candidate_pairs(
+            evidence,
+            least_cosine=0.85,
+            inner_hashes=np.zeros(count, dtype=np.uint64),
+            cameras=np.full(count, "a", dtype=object),
+            taken_ms=np.full(count, 5.0),
+            representatives=np.arange(count),
+        )
+        return len(found), star_groups(evidence, 0.98, most_bits=HASH_BITS, cannot_link=CannotLink())
+
+    (pairs_to_align, stars), peak_bytes = with_peak_bytes(compare)
+    assert [len(rows) for rows in alike.components()] == [count]
+    assert {kept: len(members) for kept, members in stars.items()} == {0: count - 1}
+    assert pairs_to_align <= 3 * NEIGHBOURS * count
+    assert peak_bytes < 100e6
 
 
 def test_equal_times_of_one_camera_are_paired_up_to_a_cap() -> None:

@@ -19,12 +19,13 @@ from PIL import Image
 
 from clip_client.dedup import FailedFile
 from clip_client.dedup.features.preview import thumbnail
-from clip_client.dedup.reporting.html import PageCommands, shell_word, write_page
+from clip_client.dedup.pages.html import apply_command, shell_word, write_page
 from clip_client.dedup.types import EXACT, SAFE_TIERS, SAME_PIXELS, SIMILAR
 from tests.fixtures import members
 from tests.fixtures.members import group
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from clip_client.dedup import DuplicateGroup, Member
@@ -45,9 +46,9 @@ def member(path: Path | str, size_bytes: int = 1000, **more: Any) -> Member:
     return members.member(path, similarity=0.99, **given)
 
 
-def page(*groups: DuplicateGroup, commands: PageCommands | None = None, **of_report: Any) -> str:
+def page(*groups: DuplicateGroup, offered: Mapping[str, Any] | None = None, **of_report: Any) -> str:
     file = io.BytesIO()
-    write_page(members.report(*groups, **of_report), file, thumbnail=thumbnail, commands=commands)
+    write_page(members.report(*groups, **of_report), file, thumbnail=thumbnail, **(offered or {}))
     return file.getvalue().decode()
 
 
@@ -88,20 +89,20 @@ def test_a_shell_reads_a_quoted_path_as_it_was(name: bytes) -> None:
     assert "\n" not in word
 
 
+PAIR = group(member("/p/a"), member("/p/b"))
+
+
 def test_the_page_offers_the_command_that_wrote_it_with_apply() -> None:
-    commands = PageCommands.after(["dedup", "my photos", "--dry-run", "-q", "--report", "r.html", "--verbose"])
-    assert shlex.split(commands.apply) == ["clip-client", "dedup", "my photos", "--report", "r.html", "--apply"]
-    assert commands.undo == "clip-client undo"
-    after_dashes = PageCommands.after(["dedup", "--quiet", "--", "-v", "--apply"])
-    assert shlex.split(after_dashes.apply) == ["clip-client", "dedup", "--apply", "--", "-v", "--apply"]
-    text = page(group(member("/p/a"), member("/p/b")), commands=commands)
-    assert "clip-client dedup &#39;my photos&#39; --report r.html --apply" in text
+    apply = apply_command(["dedup", "my photos", "--dry-run", "-q", "--report", "r.html", "--verbose"])
+    assert shlex.split(apply) == ["clip-client", "dedup", "my photos", "--report", "r.html", "--apply"]
+    after_dashes = apply_command(["dedup", "--quiet", "--", "-v", "--apply"])
+    assert shlex.split(after_dashes) == ["clip-client", "dedup", "--apply", "--", "-v", "--apply"]
+    assert "clip-client dedup &#39;my photos&#39; --report r.html --apply" in page(PAIR, offered={"apply": apply})
 
 
 def test_the_page_does_not_promise_more_than_the_command_holds() -> None:
-    for words, is_certain in (["dedup", "photos"], True), (["dedup", "photos", "--act-on", "exact"], False):
-        tiers = SAFE_TIERS if is_certain else (EXACT,)
-        text = page(group(member("/p/a"), member("/p/b")), commands=PageCommands.after(words, tiers=tiers))
+    for tiers, is_certain in (SAFE_TIERS, True), ((EXACT,), False):
+        text = page(PAIR, offered={"apply": "clip-client dedup photos --apply", "tiers": tiers})
         assert ("Only copies with the same bytes, the same pixels, or" in text) == is_certain
         assert ("Move the certain copies" in text) == is_certain
         assert ("It moves only with --act-on same-pixels." in text) != is_certain
@@ -114,21 +115,22 @@ def test_the_page_says_where_the_command_must_run(
     (tmp_path / folder).mkdir(parents=True)
     monkeypatch.setenv("HOME", str(tmp_path / "home/anna"))
     monkeypatch.chdir(tmp_path / folder)
-    assert PageCommands().folder == (shown or str(tmp_path / folder))
+    text = page(PAIR, offered={"apply": "clip-client dedup photos --apply"})
+    assert f"Run it in <bdi>{shown or tmp_path / folder}</bdi>" in text
 
 
 def test_copies_that_have_been_moved_are_not_offered_again() -> None:
-    assert PageCommands.after(["dedup", "photos", "--apply"]).apply == ""
-    text = page(group(member("/p/a"), member("/p/b")), commands=PageCommands.after(["dedup", "photos", "--apply"]))
-    assert "Move the certain copies" not in text
-    assert "clip-client undo" in text
+    apply = apply_command(["dedup", "photos", "--apply"])
+    text = page(PAIR, offered={"apply": apply})
+    assert (apply, "Move the certain copies" in text) == ("", False)
+    assert "<code>clip-client undo</code>" in text
 
 
 def test_every_command_names_the_store_that_the_search_used(tmp_path: Path) -> None:
-    commands = PageCommands(store=tmp_path / "my store")
-    named = ["--store", str(tmp_path / "my store")]
-    assert shlex.split(commands.undo) == ["clip-client", "undo", *named]
-    assert shlex.split(commands.decide) == ["clip-client", "decide", *named, "different"]
+    text = unescape(page(PAIR, offered={"store": tmp_path / "my store"}))
+    named = shlex.join(["--store", str(tmp_path / "my store")])
+    assert f"clip-client undo {named}" in text
+    assert f"clip-client decide {named} different" in text
 
 
 def test_the_command_for_different_photos_names_each_by_its_whole_path() -> None:

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from clip_client._files import printable
-from clip_client.dedup.reporting.words import in_words
+from clip_client.dedup.pages.words import in_words
 from clip_client.dedup.text import at_least, counted, human_bytes, skipped_files
 from clip_client.dedup.types import BY_DEFAULT, EXACT, IF_CHOSEN, NEVER, NO_MODEL, ON_REQUEST, is_random
 

@@ -1,1 +1,0 @@
-"""Reports as an HTML page and in the terminal. Modules here read results and change nothing."""
