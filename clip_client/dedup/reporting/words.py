@@ -41,6 +41,9 @@ TIER_NAMES: Final = {
 _SAME_SHAPE: Final = 0.02
 """Relative difference up to which side ratios are equal: the sides of small pictures are rounded."""
 
+_MOST_OF_IT: Final = 0.5
+"""Share of the kept photo: a region that is larger has no place."""
+
 
 def found_in_words(totals: Mapping[tuple[str, str], Total], tiers: Collection[str] = SAFE_TIERS) -> str:
     """Say how much moves and how much waits: ``"35 photos, 2.2 MB, can move safely; 25 edited copies wait for you"``.
@@ -105,7 +108,12 @@ def _aligned(alignment: Alignment) -> str:
         return ", ".join(filter(None, ("same picture, re-encoded", changes)))
     if alignment.tier == EDITED:
         return f"same picture, {changes or 'edited'}"
-    where = f" {_place(*alignment.region)}" if alignment.region else ""
+    left, top, width, height = alignment.region or (0, 0, 0, 0)
+    if changes and alignment.region is None:
+        return changes
+    if changes and width * height > _MOST_OF_IT:
+        return f"{changes}, and {percent(alignment.region_share)} of it differs more"
+    where = f" {_place(left, top, width, height)}" if alignment.region else ""
     return ", ".join(filter(None, (f"a region differs ({percent(alignment.region_share)}{where})", changes)))
 
 
