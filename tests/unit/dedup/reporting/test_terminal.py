@@ -65,7 +65,7 @@ def test_the_groups_with_most_to_free_come_first_and_ten_are_shown() -> None:
     burst = (member("x.jpg"), member("x-2.jpg", size_bytes=10**9, other_shot=BURST))
     text = printed(report(*groups, burst))
     headings = [line for line in text.splitlines() if line[:1].isdigit() and "copy:" in line]
-    assert headings[0] == "1. 12.0 kB in 1 copy: identical, byte for byte"
+    assert headings[0] == "1. 12.0 kB to free in 1 copy: identical, byte for byte"
     assert len(headings) == 10
     assert "3 more groups of 3.0 kB: -v lists them here" in text
     assert "1,234 photos compared, 13 groups" in text
