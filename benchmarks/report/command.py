@@ -66,6 +66,11 @@ ENVIRONMENT: Final = Environment(
 )
 _RESULT_LINK: Final = re.compile(r"benchmarks/results/([^)/]+\.json)\)")
 _ROW: Final = re.compile(r"^\|.*?(?=^[|{]|\Z)", re.DOTALL | re.MULTILINE)
+SHOWN_ENCODINGS: Final = (
+    "JPEG q75 4:2:0", "JPEG q90 4:2:0", "JPEG q90 4:4:4", "JPEG q95 4:4:4",
+    "WebP q80, method 2", "WebP q90, method 2", "WebP lossless", "PNG",
+)  # fmt: skip
+"""Encodings of thumbnails in the table: the chosen ones, and those around them. The result has all."""
 INK, OURS, OTHERS = "#1f2933", "#2563eb", "#9aa5b1"
 STYLE: Final[dict[Any, Any]] = {
     "font.size": 10,
@@ -167,6 +172,7 @@ ENVIRONMENT.globals.update(
     SEARCH_SYSTEMS=search.SYSTEMS,
     IMAGE_ENCODINGS=IMAGE_ENCODINGS,
     CHOSEN=CHOSEN,
+    SHOWN_ENCODINGS=SHOWN_ENCODINGS,
     SERIALISATION_SYSTEMS=serialisation.SYSTEMS,
     median_of=median_of,
     memory_growth=_memory_growth,
