@@ -119,5 +119,5 @@ def _parse_server(url: str) -> Endpoint:
         raise ValueError(f"{url!r} is not a server address: write host:port, grpc://host:port or grpcs://host:port")
     if scheme in _HTTP:
         instead = Endpoint(host=host, tls=_SCHEMES[_HTTP[scheme]])
-        raise ValueError(f"{url!r} is an HTTP address, and the server is asked by gRPC: write {instead}")
+        raise ValueError(f"{url!r} is an HTTP address, but the client speaks gRPC with the server: write {instead}")
     return Endpoint(host=host, port=DEFAULT_PORT if port is None else port, tls=_SCHEMES[scheme])

@@ -56,7 +56,7 @@ class Parser(argparse.ArgumentParser):
         if message == "argument --json: expected one argument":
             message = "--json needs a FILE; - is standard output"
         if found := _INVALID_CHOICE.search(message):
-            message += _suggestion(found[1], re.findall(r"[\w-]+", found[2]))
+            message += _suggestion(found[1], [name.strip("'") for name in found[2].split(", ")])
         super().error(message)
 
     def add_version_option(self) -> None:
@@ -82,8 +82,10 @@ class _VersionAction(argparse.Action):
 
 
 def _suggestion(word: str, names: Sequence[str]) -> str:
-    close = difflib.get_close_matches(word, names, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    # Compare without the hyphens, which all options share.
+    by_letters = {name.lstrip("-"): name for name in names}
+    close = difflib.get_close_matches(word.lstrip("-"), by_letters, n=1)
+    return f"; did you mean {by_letters[close[0]]}?" if close else ""
 
 
 def number_type(

@@ -3,7 +3,7 @@
 The newest JSON of each experiment counts. No number is typed by hand: the text in the documents between
 ``<!-- NAME -->`` and ``<!-- /NAME -->`` is written here. A test compares the files with the results that they name, so
 a new result breaks no test before you run the report. The text of the tables is in ``templates/tables.md``; the rows of
-single figures are in ``templates/readme_figures.md`` and ``templates/figures.md``.
+single figures are in ``templates/readme_figures.md``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,6 @@ COMMANDS: Final = {
 """Marker -> the command that makes its result, if it has another name than the marker."""
 FIGURES: Final = {
     "benchmarks": ("readme_figures.md", "benchmarks/results"),
-    "figures": ("figures.md", "../benchmarks/results"),
 }
 """Marker of a table of single figures -> the file with its rows, and the folder of results from where the table is."""
 TEMPLATES: Final = Path(__file__).parent / "templates"
@@ -66,6 +65,11 @@ ENVIRONMENT: Final = Environment(
 )
 _RESULT_LINK: Final = re.compile(r"benchmarks/results/([^)/]+\.json)\)")
 _ROW: Final = re.compile(r"^\|.*?(?=^[|{]|\Z)", re.DOTALL | re.MULTILINE)
+SHOWN_ENCODINGS: Final = (
+    "JPEG q75 4:2:0", "JPEG q90 4:2:0", "JPEG q90 4:4:4", "JPEG q95 4:4:4",
+    "WebP q80, method 2", "WebP q90, method 2", "WebP lossless", "PNG",
+)  # fmt: skip
+"""Encodings of thumbnails in the table: the chosen ones, and those around them. The result has all."""
 INK, OURS, OTHERS = "#1f2933", "#2563eb", "#9aa5b1"
 STYLE: Final[dict[Any, Any]] = {
     "font.size": 10,
@@ -145,11 +149,6 @@ def _macro(name: str) -> Callable[..., str]:
     return lambda *arguments, **named: macro(*arguments, **named).strip()
 
 
-def _memory_growth(series: Mapping[str, Mapping[str, float]]) -> float:
-    """The largest growth of a soak's memory from its second tenth to its last, as a share."""
-    return max(one["last_tenth"] / one["second_tenth"] - 1 for name, one in series.items() if ", memory" in name)
-
-
 def _best_service(result: Result, size: str) -> dict[str, Any]:
     """The fastest service of others, by its words, and its rate at this number of callers."""
     systems = {name: row for name, row in result["summary"]["systems"].items() if name in OTHER_SERVICES}
@@ -167,9 +166,9 @@ ENVIRONMENT.globals.update(
     SEARCH_SYSTEMS=search.SYSTEMS,
     IMAGE_ENCODINGS=IMAGE_ENCODINGS,
     CHOSEN=CHOSEN,
+    SHOWN_ENCODINGS=SHOWN_ENCODINGS,
     SERIALISATION_SYSTEMS=serialisation.SYSTEMS,
     median_of=median_of,
-    memory_growth=_memory_growth,
     best_service=_best_service,
 )
 

@@ -3,15 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Self
 
-from clip_client.dedup.types import BY_DEFAULT, EXACT, NEVER, ON_REQUEST, SAME_PIXELS, SIMILAR
+from clip_client.dedup.types import (
+    BY_DEFAULT,
+    EXACT,
+    NEVER,
+    ON_REQUEST,
+    SAFE_TIERS,
+    SAME_PIXELS,
+    SIMILAR,
+    TIERS,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from clip_client.dedup.aligned import Alignment, Match
     from clip_client.dedup.photo import Photo
+
+
+class Total(NamedTuple):
+    """Number and size of some photos."""
+
+    photos: int
+    size_bytes: int
+    """Without photos in a library of Apple Photos, which stay on the disk."""
+
+    @classmethod
+    def of(cls, photos: Iterable[Photo]) -> Self:
+        """Return the total of ``photos``."""
+        sizes = [0 if photo.in_library is not None else photo.size_bytes for photo in photos]
+        return cls(len(sizes), sum(sizes))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,16 +138,29 @@ class DuplicateGroup:
         """Path of the photo to keep."""
         return self.members[0].path
 
-    @property
-    def copies(self) -> int:
-        """Number of members that count as copies (:attr:`Verdict.is_copy`)."""
-        return sum(member.verdict.is_copy for member in self.members)
+    def moving(self, tiers: Collection[str] = SAFE_TIERS) -> Total:
+        """Return the total of the members that ``--apply`` moves if these tiers are selected."""
+        return Total.of(
+            member.photo
+            for member in self.members
+            if member.verdict.moves == BY_DEFAULT and member.verdict.tier in tiers
+        )
 
     @property
-    def spare_bytes(self) -> int:
-        """Size of these copies, without photos in a library of Apple Photos, which stay on the disk."""
-        return sum(
-            member.photo.size_bytes
-            for member in self.members
-            if member.verdict.is_copy and member.photo.in_library is None
-        )
+    def waiting(self) -> Total:
+        """Total of the members that move on request."""
+        return Total.of(member.photo for member in self.members if member.verdict.moves == ON_REQUEST)
+
+    @property
+    def moving_tier(self) -> str:
+        """Tier of the least certain member that ``--apply`` moves; if it moves none, the tier of the group.
+
+        All outputs for people name and filter groups by this tier.
+        """
+        verdicts = (member.verdict for member in self.members)
+        return max((one.tier for one in verdicts if one.moves == BY_DEFAULT), key=TIERS.index, default=self.tier)
+
+    @property
+    def spare_bytes(self) -> tuple[int, int]:
+        """Sizes of the moving and of the waiting members: all outputs for people order groups by these."""
+        return self.moving().size_bytes, self.waiting.size_bytes

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from clip_client.dedup.group import Total
 from clip_client.dedup.types import NO_MODEL, SearchStats
 
 if TYPE_CHECKING:
@@ -14,27 +15,16 @@ if TYPE_CHECKING:
 
     from clip_client._files import FailedFile
     from clip_client.dedup.group import DuplicateGroup, Member
+    from clip_client.dedup.photo import Photo
     from clip_client.dedup.types import RecallEstimate, Thresholds
-
-
-class Total(NamedTuple):
-    """Number and size of some photos."""
-
-    photos: int
-    size_bytes: int
 
 
 def totals(groups: Iterable[DuplicateGroup]) -> dict[tuple[str, str], Total]:
     """Return (``moves`` of a verdict, tier) -> total of the photos with such a verdict, without the kept photos."""
-    found: dict[tuple[str, str], Total] = {}
-    for verdict, size_bytes in (
-        (member.verdict, member.photo.size_bytes if member.photo.in_library is None else 0)
-        for group in groups
-        for member in group.members[1:]
-    ):
-        before = found.get((verdict.moves, verdict.tier), Total(0, 0))
-        found[verdict.moves, verdict.tier] = Total(before.photos + 1, before.size_bytes + size_bytes)
-    return found
+    found: dict[tuple[str, str], list[Photo]] = {}
+    for member in (member for group in groups for member in group.members[1:]):
+        found.setdefault((member.verdict.moves, member.verdict.tier), []).append(member.photo)
+    return {of: Total.of(photos) for of, photos in found.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +73,7 @@ class DuplicateReport:
 
     @property
     def groups_by_space(self) -> tuple[DuplicateGroup, ...]:
-        """The groups, ordered by the space that they free, largest first."""
+        """The groups, ordered by the space that they free, then by that of waiting copies, largest first."""
         return tuple(sorted(self.groups, key=lambda group: group.spare_bytes, reverse=True))
 
     def totals(self) -> dict[tuple[str, str], Total]:

@@ -24,13 +24,12 @@ from clip_client._credentials import (
     with_options,
 )
 from clip_client._endpoint import DEFAULT_URL, Endpoint
-from preprocess_ensemble.command_line import Parser, count, port, user_path
+from preprocess_ensemble.command_line import Parser, count, port, seconds, user_path
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.pem_files import load_pair, load_roots
 
 try:
     import uvicorn
-    from pydantic import ValidationError
     from uvicorn.config import LOGGING_CONFIG
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -89,9 +88,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings.client_config()
         if parsed.token_file and settings.callers_token is None:
             _warn_of_open_doors(parsed.host)
-    except ValidationError as error:
-        first = error.errors()[0]
-        parser.error(f"--{str(first['loc'][0]).replace('_', '-')}: {first['msg']}")
     except (ValueError, ReportedError) as error:
         parser.error(with_options(str(error)))
     if problem := _port_problem(parsed.host, parsed.port):
@@ -175,14 +171,21 @@ def _shared(settings: Settings) -> Iterator[None]:
 def _parser() -> Parser:
     parser = Parser(
         prog="clip-gateway",
+        usage="%(prog)s [options]",
         description="Serve the vectors of a Triton server over HTTP, with the addresses of OpenAI and infinity.",
     )
     add = parser.add_argument
-    defaults = {"url": f"{URL_VARIABLE}, else {DEFAULT_URL}", "model": "clip"}
-    for name, field in Limits.model_fields.items():
-        action = "append" if name in defaults else "store"
-        text = f"{field.description} (default: {defaults.get(name, field.default)})"
-        add(f"--{name.replace('_', '-')}", action=action, help=text)
+    limits = Limits.model_fields
+    text = f"{limits['url'].description} (default: {URL_VARIABLE}, else {DEFAULT_URL})"
+    add("--url", action="append", metavar="U", help=text)
+    add("--model", action="append", metavar="NAME", help=f"{limits['model'].description} (default: clip)")
+    for name, kind, metavar in (
+        ("timeout_s", seconds, "S"),
+        ("max_body_bytes", count, "N"),
+        ("max_held_bytes", count, "N"),
+    ):
+        text = f"{limits[name].description} (default: {limits[name].default})"
+        add(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=text)
     add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s, which is this machine only)")
     add("--port", type=port, default=8080, metavar="N", help="default: %(default)s")
     add("--workers", type=count, default=1, metavar="N", help="processes (default: %(default)s)")

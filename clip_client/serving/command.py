@@ -82,6 +82,7 @@ def _run(parser: Parser, arguments: Sequence[str] | None) -> None:
 def _parser() -> Parser:
     parser = Parser(
         prog="clip-serve",
+        usage="%(prog)s [options] [-- ARGUMENT_OF_TRITONSERVER ...]",
         description="Run Triton on a model repository and keep it serving: clip-serve embeds a known image every few "
         "seconds and restarts Triton if that fails.",
         epilog="Arguments after -- go to tritonserver unchanged. SIGUSR1 loads the present contents of the repository "

@@ -110,6 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> Parser:
     parser = Parser(
         prog="clip-export",
+        usage="%(prog)s [options]",
         description="Export an open_clip model to ONNX, check it, and install it in a Triton model repository.",
         epilog=_EPILOG.format(models=", ".join(shipped_models())),
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -79,6 +79,6 @@ def shipped_models() -> list[str]:
 
 
 def similar(name: str, known: list[str]) -> str:
-    """Return a question that offers the ``known`` names that are most like ``name``."""
-    near = difflib.get_close_matches(name, known, n=5, cutoff=0.4) or known[:10]
-    return f"did you mean {', '.join(near)}?"
+    """Return a question that offers the ``known`` names that are most like ``name``, else how to list all."""
+    near = difflib.get_close_matches(name, known, n=5, cutoff=0.5)
+    return f"did you mean {', '.join(near)}?" if near else "clip-export --list shows models"

@@ -44,7 +44,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         usage="%(prog)s [options] WORD ... [PATH ...]",
         help="find photos by words, or by another photo",
         description="Find the photos that words describe, that look like another photo, or both. New photos in the "
-        "folders that you name are embedded first. Proven copies of a photo are listed as one result.",
+        "folders that\nyou name are embedded first. Proven copies of a photo are listed as one result.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -94,6 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
             if not store.journal.entries(IN_QUARANTINE, run=of_run, original=path)
         )
         taken_back = take_back(store, run=of_run, paths=paths or None, only=only)
+        still_hold = 0 if of_run or paths or only else len(declared_by(store, None))
     outcomes = taken_back.outcomes + unknown
     if not write_json(arguments.json, outcomes_json(outcomes)):
         if outcomes:
@@ -102,6 +103,9 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"{counted(taken_back.decisions, 'decision')} taken back")
         elif not outcomes:
             print(_EMPTY)
+        if still_hold:
+            hold = "holds" if still_hold == 1 else "hold"
+            print(f"{counted(still_hold, 'decision')} of runs still {hold}; to take back: clip-client undo --list")
     _print_what_stays(outcomes)
     return 0 if print_failures(outcomes) == 0 else 1
 
@@ -126,13 +130,14 @@ def _as_json(entries: Sequence[JournalEntry], declared: Sequence[Choice]) -> dic
 def _print_list(entries: Sequence[JournalEntry], declared: Sequence[Choice], where: str) -> None:
     from clip_client.dedup.actions.quarantine import why_out_of_reach
 
-    by_run: dict[str, list[JournalEntry]] = {}
-    for entry in entries:
-        by_run.setdefault(entry.run, []).append(entry)
-    for name, of_run in by_run.items():
-        moved = f"{counted(len(of_run), 'photo')}, {human_bytes(size_of(of_run))}"
-        print(f"{name}  {moved}; restore with: clip-client undo --run {name}{where}")
-    if entries:
+    for name in sorted({entry.run for entry in entries} | {choice.run for choice in declared}):
+        moved = [entry for entry in entries if entry.run == name]
+        decided = [choice for choice in declared if choice.run == name]
+        photos = f"{counted(len(moved), 'photo')}, {human_bytes(size_of(moved))}" if moved else ""
+        decisions = counted(len(decided), "decision") if decided else ""
+        what, verb = "; ".join(filter(None, (photos, decisions))), "restore" if moved else "take back"
+        print(f"{name}  {what}; {verb} with: clip-client undo --run {name}{where}")
+    if entries or declared:
         print()
     for entry in entries:
         reach = f"  out of reach: {printable(why)}" if (why := why_out_of_reach(entry)) else ""

@@ -240,7 +240,7 @@ def _proved(relation: _Relation, member: Member, *, is_trained: bool) -> Verdict
     if other_shot:
         reason = f"It shows {other_shot}, so only a person can tell whether it is wanted."
     elif tier == ALTERED:
-        reason = "A region of it differs from the kept photo, so only a person can tell whether it is wanted."
+        reason = "It differs from the kept photo, so only a person can tell whether it is wanted."
     elif tier in (RE_ENCODED, EDITED) and alignment is None:
         # A person or the keep rules keep another photo than the photo that it was aligned with.
         reason = "It was not aligned with the kept photo."

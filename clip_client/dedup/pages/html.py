@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 from clip_client._files import printable
 from clip_client.dedup.pages.previews import draw_previews, previews_folder
-from clip_client.dedup.pages.words import TIER_NAMES, found_in_words, in_words, region_on
+from clip_client.dedup.pages.words import TIER_NAMES, found_in_words, in_words, region_on, to_free_in_words
 from clip_client.dedup.text import at_least, counted, date_and_time, folder_above, human_bytes, skipped_files
 from clip_client.dedup.types import NO_MODEL, SAFE_TIERS, TIERS, is_random
 
@@ -61,7 +61,9 @@ def page_environment(loader: jinja2.BaseLoader, above: str = "") -> jinja2.Envir
         sentence=lambda text: text[:1].upper() + text[1:],
         tier_name=TIER_NAMES.__getitem__,
     )
-    environment.globals.update(counted=counted, in_words=in_words, region_on=region_on)
+    environment.globals.update(
+        counted=counted, in_words=in_words, region_on=region_on, to_free_in_words=to_free_in_words
+    )
     return environment
 
 
@@ -89,7 +91,7 @@ def write_page(
     to be different; they name ``store`` unless it is None, the default store.
     """
     of_store = () if store is None else ("--store", os.path.abspath(store))
-    found = [group.tier for group in report.groups]
+    found = [group.moving_tier for group in report.groups]
     environment = report_environment(member.photo.label for group in report.groups for member in group.members)
     pieces = environment.get_template("report.html.j2").generate(
         report=report,

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from clip_client._files import printable
-from clip_client.dedup.pages.words import in_words
+from clip_client.dedup.pages.words import in_words, to_free_in_words
 from clip_client.dedup.text import at_least, counted, human_bytes, skipped_files
 from clip_client.dedup.types import BY_DEFAULT, EXACT, IF_CHOSEN, NEVER, NO_MODEL, ON_REQUEST, is_random
 
@@ -44,7 +44,7 @@ def print_groups(report: DuplicateReport, console: Console, *, verbose: bool = F
         explained |= _print_group(number, group, console, verbose=verbose, has_cosines=report.has_cosines)
     if len(shown) < len(by_space):
         left = by_space[len(shown) :]
-        space = human_bytes(sum(group.spare_bytes for group in left))
+        space = human_bytes(sum(group.moving().size_bytes for group in left))
         where = "-v lists them here, --report FILE.html shows the pictures"
         _print(f"{counted(len(left), 'more group')} of {space}: {where}\n", console)
     return explained
@@ -91,10 +91,9 @@ def _print_group(
     kept, *others = group.members
     words = {member.path: in_words(member, kept) for member in others}
     is_uniform = len(set(words.values())) == 1
-    space = group.spare_bytes
-    copies = counted(group.copies, "copy", "copies") if space else counted(len(group.members), "photo")
+    to_free = "".join(to_free_in_words(len(group.members), group.moving(), group.waiting.photos))
     line = Text()
-    line.append(f"{number}. {human_bytes(space)} in {copies}" if space else f"{number}. {copies}", style="bold")
+    line.append(f"{number}. {to_free}", style="bold")
     if is_uniform:
         line.append(":")
         _append(line, " ", words[others[0].path], 3, console)

@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from clip_client.dedup.aligned import Alignment
-    from clip_client.dedup.group import Member
+    from clip_client.dedup.group import Member, Total
     from clip_client.dedup.photo import Photo
-    from clip_client.dedup.report import Total
 
 TIER_NAMES: Final = {
     EXACT: "Exact",
@@ -40,6 +39,9 @@ TIER_NAMES: Final = {
 
 _SAME_SHAPE: Final = 0.02
 """Relative difference up to which side ratios are equal: the sides of small pictures are rounded."""
+
+_MOST_OF_IT: Final = 0.5
+"""Share of the kept photo: a region that is larger has no place."""
 
 
 def found_in_words(totals: Mapping[tuple[str, str], Total], tiers: Collection[str] = SAFE_TIERS) -> str:
@@ -57,6 +59,18 @@ def found_in_words(totals: Mapping[tuple[str, str], Total], tiers: Collection[st
     moves = f"{counted(photos, 'photo')}, {human_bytes(size_bytes)}, can move safely" if photos else ""
     others = sum(total.photos for total in totals.values()) - photos
     return "; ".join(filter(None, (moves, *waiting))) or (f"no copies, but {counted(others, 'photo')} to look at")
+
+
+def to_free_in_words(photos: int, moving: Total, waiting: int = 0) -> tuple[str, str]:
+    """Say what a group of ``photos`` frees: ``("286 kB", " to free in 2 copies; 1 copy waits for you")``.
+
+    Pages emphasise the first part. ``waiting`` is the number of copies that move on request.
+    """
+    wait = f"{counted(waiting, 'copy', 'copies')} {'waits' if waiting == 1 else 'wait'} for you" if waiting else ""
+    if moving.size_bytes:
+        copies = f" to free in {counted(moving.photos, 'copy', 'copies')}"
+        return human_bytes(moving.size_bytes), "; ".join(filter(None, (copies, wait)))
+    return "", wait or f"nothing to free in {counted(photos, 'photo')}"
 
 
 def in_words(member: Member, kept: Member) -> str:
@@ -105,7 +119,12 @@ def _aligned(alignment: Alignment) -> str:
         return ", ".join(filter(None, ("same picture, re-encoded", changes)))
     if alignment.tier == EDITED:
         return f"same picture, {changes or 'edited'}"
-    where = f" {_place(*alignment.region)}" if alignment.region else ""
+    left, top, width, height = alignment.region or (0, 0, 0, 0)
+    if changes and alignment.region is None:
+        return changes
+    if changes and width * height > _MOST_OF_IT:
+        return f"{changes}, and {percent(alignment.region_share)} of it differs more"
+    where = f" {_place(left, top, width, height)}" if alignment.region else ""
     return ", ".join(filter(None, (f"a region differs ({percent(alignment.region_share)}{where})", changes)))
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from clip_client._files import printable
-from clip_client.dedup.report import Total, totals
+from clip_client.dedup.group import Total
+from clip_client.dedup.report import totals
 from clip_client.dedup.store.choices import KEEP, OPEN, SKIP, UNDONE, WAITING
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.types import BY_DEFAULT, NEVER, ON_REQUEST, TIERS
@@ -39,7 +40,7 @@ class FoundGroup(NamedTuple):
     """Number from 1, in the order of certainty, then of the space that the groups free."""
     group: DuplicateGroup
     tier: str
-    """Tier of the least certain photo that ``--apply`` moves; if it moves none, of the least certain member."""
+    """:attr:`DuplicateGroup.moving_tier`."""
     text: str
     """Paths of the members for a search in them: printable, case-folded."""
     state: str = OPEN
@@ -75,10 +76,9 @@ class FoundGroup(NamedTuple):
         return [place for place in sorted(moving) if keep or members[place].verdict.moves != NEVER]
 
     @property
-    def leaving_bytes(self) -> int:
-        """Size of the leaving photos, without photos in a library of Apple Photos, which stay on the disk."""
-        photos = (self.group.members[place].photo for place in self.leaving)
-        return sum(photo.size_bytes for photo in photos if photo.in_library is None)
+    def leaving_total(self) -> Total:
+        """Total of the leaving photos."""
+        return Total.of(self.group.members[place].photo for place in self.leaving)
 
     @property
     def leaving_tier(self) -> str:
@@ -155,11 +155,10 @@ class FoundGroups:
 
     def fill(self, report: DuplicateReport) -> None:
         """Take the groups of a report, the most certain first, then those that free the most space."""
-        tiers = {id(group): _moving_tier(group) for group in report.groups}
-        groups = sorted(report.groups, key=lambda group: (TIERS.index(tiers[id(group)]), -group.spare_bytes))
+        groups = sorted(report.groups_by_space, key=lambda group: TIERS.index(group.moving_tier))
         for number, group in enumerate(groups, start=1):
             text = "\n".join(printable(member.photo.label) for member in group.members).casefold()
-            self._found.append(FoundGroup(number, group, tiers[id(group)], text))
+            self._found.append(FoundGroup(number, group, group.moving_tier, text))
             self._count(self._found[-1], 1)
             for member in group.members:
                 self._group_and_content[os.path.abspath(member.path)] = number, member.sha256
@@ -276,14 +275,8 @@ class FoundGroups:
         of = found.tier, found.state
         self._groups[of] += groups
         if found.state != APPLIED:
-            self._leaving_bytes[of] += groups * found.leaving_bytes
+            self._leaving_bytes[of] += groups * found.leaving_total.size_bytes
         if found.state == OPEN:
             for verdict, total in totals([found.group]).items():
                 photos, size_bytes = self._open[verdict]
                 self._open[verdict] = Total(photos + groups * total.photos, size_bytes + groups * total.size_bytes)
-
-
-def _moving_tier(group: DuplicateGroup) -> str:
-    """Return the tier of the least certain photo that ``--apply`` moves; if it moves none, the tier of the group."""
-    verdicts = (member.verdict for member in group.members)
-    return max((one.tier for one in verdicts if one.moves == BY_DEFAULT), key=TIERS.index, default=group.tier)

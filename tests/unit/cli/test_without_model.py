@@ -120,8 +120,8 @@ def shown_in_terminal(command: Sequence[str]) -> list[str]:
 
 def test_a_terminal_shows_the_groups_in_plain_words(search: list[str]) -> None:
     lines = shown_in_terminal(search)
-    assert re.fullmatch(r"1\. .* in 1 copy: identical, byte for byte; kept: .*", lines[0])
-    assert [line.split()[0] for line in lines[1:3]] == ["keep", "copy"]
+    assert re.fullmatch(r"1\. .* to free in 1 copy: identical, byte for byte", lines[0])
+    assert [line.split()[0] for line in lines[1:4]] == ["kept:", "keep", "copy"]
     assert "--apply would move 1 photo" in lines[-1]
 
 

@@ -247,16 +247,22 @@ def test_undo_of_a_run_takes_its_decisions_back_too(store: Path, capsys: pytest.
         assert len(opened.decisions.all()) == 2
     command(store, "undo", "--list")
     assert capsys.readouterr().out.splitlines() == [
+        f"one  1 decision; take back with: clip-client undo --run one --store {store}",
+        f"other  1 decision; take back with: clip-client undo --run other --store {store}",
+        "",
         "one  different: /one/0.jpg, /one/1.jpg",
         "other  keep-all: /other/0.jpg, /other/1.jpg",
     ]
     command(store, "undo")  # restores photos only
+    assert capsys.readouterr().out.endswith("2 decisions of runs still hold; to take back: clip-client undo --list\n")
     command(store, "undo", "--run", "one")
     assert capsys.readouterr().out.splitlines()[-1] == "1 decision taken back"
     with Store(store) as opened:
         assert [one.what for one in opened.decisions.all()] == [KEEP_ALL]
         assert [one.state for one in opened.choices.all()] == [UNDONE, DONE]
         assert (opened.choices.runs(DIFFERENT), opened.choices.runs(KEEP_ALL)) == ({}, {"other": 1})
+    command(store, "undo", "--list")
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines() if line] == ["other", "other"]
     command(store, "undo", "--run", "one", code=1)
     # A decision that was forgotten has nothing left to take back.
     with Store(store) as opened:

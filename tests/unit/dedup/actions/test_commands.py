@@ -94,7 +94,7 @@ def test_undo_lists_and_brings_back_what_is_named(store: list[str], root: Path, 
 
 def test_undo_and_purge_of_nothing_say_so(tmp_path: Path, said: Callable[..., list[str]]) -> None:
     where = ["--store", tmp_path]
-    assert said("purge", *where) == ["0 photos of 0 B in the quarantine"]
+    assert said("purge", *where) == ["the quarantine is empty"]
     unknown = "no run 'unknown' has photos in the quarantine; clip-client undo --list shows the runs"
     for command in (["purge"], ["undo"], ["undo", "--list"], ["undo", "--dry-run"]):
         assert said(*command, "--run", "unknown", *where, code=1) == [f"clip-client: {unknown}"]
@@ -128,7 +128,7 @@ def test_purge_sums_up_by_folder_and_needs_somebody_to_agree(
 ) -> None:
     *summary, refused = said("purge", *store, code=1)
     assert summary == [
-        "3 photos of 23 B in the quarantine",
+        "the quarantine holds 3 photos of 23 B",
         f"  {root / 'a'}: 2 photos of 17 B",
         f"  {root}: 1 photo of 6 B",
     ]

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 FILM = {"embedded": "film", "embedded_digest": "1"}
 NOT_ALIGNED = "It was not aligned with the kept photo."
 NOT_PROVED = "The kept photo is not proved to show all of this photo, so neither moves."
-A_REGION = "A region of it differs from the kept photo, so only a person can tell whether it is wanted."
+A_REGION = "It differs from the kept photo, so only a person can tell whether it is wanted."
 
 
 def moved(plan: Plan) -> list[tuple[str, str, str]]:

@@ -65,7 +65,7 @@ def test_the_groups_with_most_to_free_come_first_and_ten_are_shown() -> None:
     burst = (member("x.jpg"), member("x-2.jpg", size_bytes=10**9, other_shot=BURST))
     text = printed(report(*groups, burst))
     headings = [line for line in text.splitlines() if line[:1].isdigit() and "copy:" in line]
-    assert headings[0] == "1. 12.0 kB in 1 copy: identical, byte for byte"
+    assert headings[0] == "1. 12.0 kB to free in 1 copy: identical, byte for byte"
     assert len(headings) == 10
     assert "3 more groups of 3.0 kB: -v lists them here" in text
     assert "1,234 photos compared, 13 groups" in text
@@ -228,6 +228,11 @@ ALIGNED = [
     (alignment(RE_ENCODED), "same picture, re-encoded"),
     (alignment(RE_ENCODED, HALF), "same picture, re-encoded, half the size"),
     (alignment(EDITED, "cropped to 84%", "brighter"), "same picture, cropped to 84%, brighter"),
+    (alignment(ALTERED, "brighter", "sharpened"), "brighter, sharpened"),
+    (
+        alignment(ALTERED, "brighter", region=(0, 0, 1, 0.9), region_share=0.13),
+        "brighter, and 13% of it differs more",
+    ),
     (alignment(ALTERED, region=(0.8, 0.1, 0.1, 0.1), region_share=0.03), "a region differs (3% at the top right)"),
     (
         alignment(ALTERED, HALF, region=(0.4, 0.4, 0.2, 0.2), region_share=0.04),
