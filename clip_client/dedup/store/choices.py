@@ -111,7 +111,7 @@ class Choices(Database):
     def add(self, choices: Iterable[tuple[str, Sequence[ChosenPhoto]]], *, rules: str = "") -> list[Choice]:
         """Record choices, each (what, photos), as one step."""
         at_ns = time.time_ns()
-        with self._transaction():
+        with self.transaction():
             (step,) = self._connection.execute("SELECT coalesce(max(step), 0) + 1 FROM choices").fetchone()
             self._connection.executemany(
                 "INSERT INTO choices (step, what, at_ns, rules, photos) VALUES (?, ?, ?, ?, ?)",
@@ -142,7 +142,7 @@ class Choices(Database):
 
         The caller holds :meth:`.journal.Journal.exclusive`.
         """
-        with self._transaction():
+        with self.transaction():
             return frozenset(one for one in ids if self._connection.execute(_BEGIN, (run, one)).rowcount)
 
     def set_state(self, ids: Collection[int], state: str) -> None:

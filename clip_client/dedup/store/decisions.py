@@ -58,7 +58,7 @@ class Decisions(Database):
         if len(files) < 2 and what == DIFFERENT:
             raise ValueError("files with the same bytes are one photo: name two photos with different bytes")
         at_ns = time.time_ns()
-        with self._transaction():
+        with self.transaction():
             cursor = self._connection.execute("INSERT INTO decisions (what, at_ns) VALUES (?, ?)", (what, at_ns))
             number = int(cursor.lastrowid or 0)
             self._connection.executemany(
@@ -72,7 +72,7 @@ class Decisions(Database):
 
     def remove(self, ids: Collection[int]) -> int:
         """Remove decisions; return how many of them existed."""
-        with self._transaction():
+        with self.transaction():
             self._connection.executemany("DELETE FROM contents WHERE decision = ?", [(number,) for number in ids])
             removed = self._connection.executemany("DELETE FROM decisions WHERE id = ?", [(number,) for number in ids])
         return removed.rowcount

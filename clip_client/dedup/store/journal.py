@@ -153,13 +153,12 @@ class Journal(Database):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._path = path
         self._is_held = False
 
     @property
     def directory(self) -> Path:
         """The folder of the store."""
-        return self._path.parent
+        return self.path.parent
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -171,7 +170,7 @@ class Journal(Database):
         if self._is_held:
             yield
             return
-        path = self._path.with_suffix(".lock")
+        path = self.path.with_suffix(".lock")
         with ExitStack() as held:
             try:
                 held.enter_context(exclusive_lock(path))
@@ -191,7 +190,7 @@ class Journal(Database):
         name has the second after that run. Names therefore always sort in the order of the runs.
         """
         now = datetime.now().replace(microsecond=0)
-        with self._transaction():
+        with self.transaction():
             (last,) = self._connection.execute(_LAST_RUN).fetchone()
             with suppress(ValueError, TypeError):  # this is the first run, or the last name is not a date
                 now = max(now, datetime.strptime(last[:15], _RUN_TIME) + timedelta(seconds=1))
@@ -220,7 +219,7 @@ class Journal(Database):
         with the first of them.
         """
         values = (run, time.time_ns(), method, State.PLANNED, os.fsencode(kept), kept_sha256, tier, PROOF, is_chosen)
-        with self._transaction():
+        with self.transaction():
             number = self._connection.execute(
                 "INSERT INTO units (run, at_ns, method, state, survivor, survivor_sha256, tier, proof, is_chosen) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -253,7 +252,7 @@ class Journal(Database):
 
     def set_state(self, entry: JournalEntry, state: str, folders: Sequence[Folder] = ()) -> JournalEntry:
         """Record the new state of an entry, and the present state of its folders. Both are then on the disk."""
-        with self._transaction():
+        with self.transaction():
             self._connection.execute("UPDATE units SET state = ? WHERE id = ?", (state, entry.id))
             self._record(entry.id, folders)
         merged = {folder.path: folder for folder in (*entry.folders, *folders)}

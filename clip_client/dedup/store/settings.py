@@ -41,7 +41,7 @@ class Settings(Database):
 
     def take_tuned(self) -> list[tuple[str, float]]:
         """Return the vector id and the threshold of each row that the removed command ``tune`` wrote; delete them."""
-        with self._transaction():
+        with self.transaction():
             if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'tuned'").fetchone():
                 return []
             return self._connection.execute("DELETE FROM tuned RETURNING vector_id, similar").fetchall()
