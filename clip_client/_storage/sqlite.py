@@ -33,10 +33,6 @@ class Database:
     SCHEMA: ClassVar[str]
     """Statements that make the tables. Several processes may run them at once, so each needs ``IF NOT EXISTS``."""
     VERSION: ClassVar[int] = 1
-    UPGRADE: ClassVar[str] = ""
-    """Statements that upgrade a file of an earlier format; if empty, such a file is refused."""
-    OLDEST: ClassVar[int] = 1
-    """The first format that ``UPGRADE`` takes over."""
     DURABLE: ClassVar[bool] = True
     """If False, a power failure may lose the last changes, but never corrupts the file."""
 
@@ -59,11 +55,14 @@ class Database:
                 connection.execute(f"PRAGMA synchronous = {'FULL' if self.DURABLE else 'NORMAL'}")
                 # Without this, macOS leaves what it writes in the memory of the disk. Other systems ignore it.
                 connection.execute(f"PRAGMA fullfsync = {self.DURABLE}")
-                found = self._format()
-                if found not in (0, self.VERSION) and not (self.UPGRADE and self.OLDEST <= found < self.VERSION):
+                (found,) = connection.execute("PRAGMA user_version").fetchone()
+                if found not in (0, self.VERSION):
                     raise other_version(path, found, self.VERSION)
-                if found != self.VERSION:
-                    self._make()
+                if found == 0:
+                    with self.transaction():
+                        for statement in self.SCHEMA.split(";"):
+                            connection.execute(statement)
+                        connection.execute(f"PRAGMA user_version = {self.VERSION}")
             except sqlite3.Error as error:
                 if isinstance(error, sqlite3.OperationalError):  # the disk or a permission; the file itself is intact
                     remedy = "make its folder writable"
@@ -72,20 +71,6 @@ class Database:
                 message = f"{path} cannot be used ({error}); {remedy}, or choose another folder with --store"
                 raise StoreError(message) from error
             on_error.pop_all()
-
-    def _format(self) -> int:
-        """Return the version of the file; 0 if it has just been made."""
-        found: int
-        (found,) = self._connection.execute("PRAGMA user_version").fetchone()
-        return found
-
-    def _make(self) -> None:
-        with self.transaction():
-            # Another process may have upgraded the file while this process waited.
-            statements = {0: self.SCHEMA, self.VERSION: ""}.get(self._format(), self.UPGRADE)
-            for statement in filter(str.strip, statements.split(";")):
-                self._connection.execute(statement)
-            self._connection.execute(f"PRAGMA user_version = {self.VERSION}")
 
     def close(self) -> None:
         """Close the file."""

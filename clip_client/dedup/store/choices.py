@@ -19,10 +19,9 @@ import json
 import time
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, NamedTuple
 
-from clip_client._storage.sqlite import Database
+from clip_client._storage.sqlite import Database, Tables
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.types import SAFE_TIERS
 
@@ -82,7 +81,7 @@ def moving_tiers(rules: str) -> tuple[str, ...] | None:
     return SAFE_TIERS if rules else None
 
 
-class Choices(Database):
+class Choices(Tables):
     """The choices in one store. A change is on the disk when the method returns."""
 
     # AUTOINCREMENT: a later choice must not get the id of a removed choice, which a run in progress may still know.
@@ -91,39 +90,45 @@ class Choices(Database):
         id INTEGER PRIMARY KEY AUTOINCREMENT, step INTEGER NOT NULL, what TEXT NOT NULL, at_ns INTEGER NOT NULL,
         rules TEXT NOT NULL, run TEXT NOT NULL DEFAULT '', photos TEXT NOT NULL, state TEXT NOT NULL DEFAULT 'waiting');
     CREATE INDEX IF NOT EXISTS choices_by_run ON choices (run);
-    CREATE INDEX IF NOT EXISTS choices_by_step ON choices (step)
+    CREATE INDEX IF NOT EXISTS choices_by_step ON choices (step);
+    CREATE INDEX IF NOT EXISTS choices_by_state ON choices (state)
     """
-    VERSION = 2
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._seen = self._data_version()
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self._seen = self._version()
 
     def changed_elsewhere(self) -> bool:
-        """Tell whether another process, or another :class:`Choices`, has changed the file since the last call."""
-        before, self._seen = self._seen, self._data_version()
-        return before != self._seen
+        """Tell whether another process, or another :class:`Choices`, has changed the choices since the last call.
 
-    def _data_version(self) -> int:
-        (number,) = self._connection.execute("PRAGMA data_version").fetchone()
-        return int(number)
+        True also after changes by this object, if another one has changed something else since.
+        """
+        before, self._seen = self._seen, self._version()
+        return before[0] != self._seen[0] and before != self._seen
+
+    def _version(self) -> tuple[object, ...]:
+        """Return values of which the first one changes with the file, and another one with the choices."""
+        numbers = self._connection.execute("PRAGMA data_version").fetchone()
+        last = self._connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'choices'").fetchall()
+        states = self._connection.execute("SELECT state, count(*) FROM choices GROUP BY state").fetchall()
+        return (*numbers, *last, *states)
 
     def add(self, choices: Iterable[tuple[str, Sequence[ChosenPhoto]]], *, rules: str = "") -> list[Choice]:
         """Record choices, each (what, photos), as one step."""
         at_ns = time.time_ns()
-        with self.transaction():
+        with self._transaction():
             (step,) = self._connection.execute("SELECT coalesce(max(step), 0) + 1 FROM choices").fetchone()
             self._connection.executemany(
                 "INSERT INTO choices (step, what, at_ns, rules, photos) VALUES (?, ?, ?, ?, ?)",
                 [(step, what, at_ns, rules, json.dumps(photos)) for what, photos in choices],
             )
-        return list(self._found(" WHERE step = ?", step))
+        return list(self._select(" WHERE step = ?", step))
 
     def all(self, *, run: str | None = None) -> Iterator[Choice]:
         """Yield every choice, or only the choices that ``run`` has started, oldest first."""
-        return self._found() if run is None else self._found(" WHERE run = ?", run)
+        return self._select() if run is None else self._select(" WHERE run = ?", run)
 
-    def _found(self, condition: str = "", *values: object) -> Iterator[Choice]:
+    def _select(self, condition: str = "", *values: object) -> Iterator[Choice]:
         columns = "id, step, what, at_ns, rules, run, state, photos"
         rows = self._connection.execute(f"SELECT {columns} FROM choices{condition} ORDER BY id", values)
         for number, step, what, at_ns, rules, run, state, photos in rows:
@@ -142,7 +147,7 @@ class Choices(Database):
 
         The caller holds :meth:`.journal.Journal.exclusive`.
         """
-        with self.transaction():
+        with self._transaction():
             return frozenset(one for one in ids if self._connection.execute(_BEGIN, (run, one)).rowcount)
 
     def set_state(self, ids: Collection[int], state: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from clip_client._storage.sqlite import Database
+from clip_client._storage.sqlite import Tables
 
 DIFFERENT: Final = "different"
 """The photos are different pictures."""
@@ -34,7 +34,7 @@ class Decision:
         return frozenset(self.files)
 
 
-class Decisions(Database):
+class Decisions(Tables):
     """The decisions in one store. A change is on the disk when the method returns."""
 
     # "contents" has a row for each file that was decided about, so a content has as many rows as copies.
@@ -58,7 +58,7 @@ class Decisions(Database):
         if len(files) < 2 and what == DIFFERENT:
             raise ValueError("files with the same bytes are one photo: name two photos with different bytes")
         at_ns = time.time_ns()
-        with self.transaction():
+        with self._transaction():
             cursor = self._connection.execute("INSERT INTO decisions (what, at_ns) VALUES (?, ?)", (what, at_ns))
             number = int(cursor.lastrowid or 0)
             self._connection.executemany(
@@ -72,7 +72,7 @@ class Decisions(Database):
 
     def remove(self, ids: Collection[int]) -> int:
         """Remove decisions; return how many of them existed."""
-        with self.transaction():
+        with self._transaction():
             self._connection.executemany("DELETE FROM contents WHERE decision = ?", [(number,) for number in ids])
             removed = self._connection.executemany("DELETE FROM decisions WHERE id = ?", [(number,) for number in ids])
         return removed.rowcount

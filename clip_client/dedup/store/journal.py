@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from clip_client._storage.lock import AlreadyLocked, exclusive_lock
-from clip_client._storage.sqlite import Database, StoreError
+from clip_client._storage.sqlite import Database, StoreError, Tables
 
 
 class State:
@@ -119,7 +119,25 @@ class JournalEntry:
     """Empty if an earlier version moved the photo."""
 
 
-class Journal(Database):
+@contextmanager
+def right_to_move(store: Path, *, wait_s: float = 0) -> Iterator[None]:
+    """Hold the right to move files with the store in a folder for the duration of the block.
+
+    Raises StoreError if another process has the right for ``wait_s`` seconds, or if the lock file cannot be locked.
+    """
+    path = store / "journal.lock"
+    with ExitStack() as held:
+        try:
+            held.enter_context(exclusive_lock(path, wait_s=wait_s))
+        except AlreadyLocked:
+            raise StoreError("another clip-client is moving files with this store; wait for it") from None
+        except OSError as error:
+            reason = error.strerror or error
+            raise StoreError(f"{path} cannot be locked: {reason}; choose another folder with --store") from None
+        yield
+
+
+class Journal(Tables):
     """The journal of one store; one thread at a time may use it."""
 
     # Table and column names are the format on disk: "units" holds the entries, "survivor" is the kept photo, and
@@ -147,18 +165,15 @@ class Journal(Database):
     CREATE TABLE IF NOT EXISTS left_behind (
         path BLOB NOT NULL, unit INTEGER NOT NULL REFERENCES units (id), PRIMARY KEY (path, unit)) WITHOUT ROWID
     """
-    VERSION = 4
-    UPGRADE = SCHEMA
-    OLDEST = 3
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
         self._is_held = False
 
     @property
     def directory(self) -> Path:
         """The folder of the store."""
-        return self.path.parent
+        return self._database.path.parent
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -170,18 +185,12 @@ class Journal(Database):
         if self._is_held:
             yield
             return
-        path = self.path.with_suffix(".lock")
-        with ExitStack() as held:
-            try:
-                held.enter_context(exclusive_lock(path))
-            except AlreadyLocked:
-                raise StoreError("another clip-client is moving files with this store; wait for it") from None
-            except OSError as error:
-                reason = error.strerror or error
-                raise StoreError(f"{path} cannot be locked: {reason}; choose another folder with --store") from None
+        with right_to_move(self.directory):
             self._is_held = True
-            held.callback(setattr, self, "_is_held", False)
-            yield
+            try:
+                yield
+            finally:
+                self._is_held = False
 
     def new_run(self) -> str:
         """Return a name for a run: a time, and letters that make it unique across all stores.
@@ -190,7 +199,7 @@ class Journal(Database):
         name has the second after that run. Names therefore always sort in the order of the runs.
         """
         now = datetime.now().replace(microsecond=0)
-        with self.transaction():
+        with self._transaction():
             (last,) = self._connection.execute(_LAST_RUN).fetchone()
             with suppress(ValueError, TypeError):  # this is the first run, or the last name is not a date
                 now = max(now, datetime.strptime(last[:15], _RUN_TIME) + timedelta(seconds=1))
@@ -219,7 +228,7 @@ class Journal(Database):
         with the first of them.
         """
         values = (run, time.time_ns(), method, State.PLANNED, os.fsencode(kept), kept_sha256, tier, PROOF, is_chosen)
-        with self.transaction():
+        with self._transaction():
             number = self._connection.execute(
                 "INSERT INTO units (run, at_ns, method, state, survivor, survivor_sha256, tier, proof, is_chosen) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -252,7 +261,7 @@ class Journal(Database):
 
     def set_state(self, entry: JournalEntry, state: str, folders: Sequence[Folder] = ()) -> JournalEntry:
         """Record the new state of an entry, and the present state of its folders. Both are then on the disk."""
-        with self.transaction():
+        with self._transaction():
             self._connection.execute("UPDATE units SET state = ? WHERE id = ?", (state, entry.id))
             self._record(entry.id, folders)
         merged = {folder.path: folder for folder in (*entry.folders, *folders)}

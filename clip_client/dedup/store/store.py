@@ -7,10 +7,7 @@
     pixels/<algorithm>  SHA-256 -> SHA-256 of the pixels            a cache, Parquet
     vectors/<id>        SHA-256 -> vector of one model              a cache, Parquet
     index/<id>          the same vectors, for a search              a cache, see clip_client/search
-    journal.sqlite      moves of files                              not replaceable
-    decisions.sqlite    decisions of a person about photos          not replaceable
-    choices.sqlite      choices of a person, until they are done    not replaceable
-    settings.sqlite     saved keep rules                            not replaceable
+    history.sqlite      moves, decisions, choices, saved rules      not replaceable
 
 The caches and decisions are keyed by content, so files can be moved, renamed and copied between machines.
 """
@@ -35,6 +32,7 @@ from clip_client.dedup.store.cache import Cache
 from clip_client.dedup.store.choices import Choices
 from clip_client.dedup.store.contents import FileIndex, ProvenCopies
 from clip_client.dedup.store.decisions import Decisions
+from clip_client.dedup.store.history import History
 from clip_client.dedup.store.journal import Journal
 from clip_client.dedup.store.settings import Settings
 
@@ -103,24 +101,28 @@ class Store:
         return f"the store {self.directory} is on a network file system ({kind}): use it on one computer at a time"
 
     @cached_property
+    def _history(self) -> History:
+        return self._open.enter_context(closing(History(self.directory / "history.sqlite")))
+
+    @cached_property
     def journal(self) -> Journal:
         """The journal of moves."""
-        return self._open.enter_context(closing(Journal(self.directory / "journal.sqlite")))
+        return Journal(self._history)
 
     @cached_property
     def decisions(self) -> Decisions:
         """Decisions of a person about photos."""
-        return self._open.enter_context(closing(Decisions(self.directory / "decisions.sqlite")))
+        return Decisions(self._history)
 
     @cached_property
     def choices(self) -> Choices:
         """Choices of a person that wait, and those that were carried out."""
-        return self._open.enter_context(closing(Choices(self.directory / "choices.sqlite")))
+        return Choices(self._history)
 
     @cached_property
     def settings(self) -> Settings:
         """Saved keep rules."""
-        return self._open.enter_context(closing(Settings(self.directory / "settings.sqlite")))
+        return Settings(self._history)
 
     @cached_property
     def _cache(self) -> Cache:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +13,7 @@ from clip_client.dedup import Store
 from clip_client.dedup.actions.apply import apply, recover
 from clip_client.dedup.actions.chosen_runs import record, settle, take_back
 from clip_client.dedup.compare.chosen_groups import chosen_photos
-from clip_client.dedup.store.choices import BEGUN, DONE, KEEP, UNDONE, WAITING, Choices, ChosenPhoto
+from clip_client.dedup.store.choices import BEGUN, DONE, KEEP, UNDONE, WAITING, ChosenPhoto
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.journal import MovedFile, State
 from clip_client.dedup.types import BURST, SIMILAR
@@ -213,7 +212,7 @@ def test_photos_that_a_person_put_back_wait_for_a_new_choice(root: Path, store: 
 def test_a_choice_that_hard_links_carried_out_is_done(root: Path, store: Path) -> None:
     """The link has the path of the copy, so the path does not tell that the copy is back."""
     act(chosen_pairs(root, store, count=1), root, store)
-    link_what_moved(store / "journal.sqlite")
+    link_what_moved(store / "history.sqlite")
     assert os.path.samefile(root / "0a.jpg", root / "0b.jpg")
     assert states(store) == [DONE]
     command(store, "undo")
@@ -285,7 +284,8 @@ def test_undo_restores_one_run_or_what_is_named_the_newest_first(root: Path, sto
 
 
 def test_what_another_process_carries_out_is_neither_started_again_nor_withdrawn(store: Path) -> None:
-    with Store(store) as opened, closing(Choices(store / "choices.sqlite")) as other:
+    with Store(store) as opened, Store(store) as other_process:
+        other = other_process.choices
         photos = [ChosenPhoto(f"/{number}.jpg", f"{number}") for number in range(2)]
         first, second = (opened.choices.add([(DIFFERENT, photos)])[0].id for _ in range(2))
         assert opened.choices.begin([first, 99], "one") == {first}

@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from clip_client._storage.lock import exclusive_lock
 from clip_client.cli.main import main
-from clip_client.dedup import Store
+from clip_client.dedup import Store, StoreError
 from clip_client.dedup.store.choices import DONE, WAITING
-from clip_client.dedup.store.journal import IN_QUARANTINE, PROOF
+from clip_client.dedup.store.journal import IN_QUARANTINE, PROOF, State
 from tests.fixtures.kept_stores import kept_store
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from clip_client.dedup.store.choices import Choice
+    from clip_client.dedup.store.journal import JournalEntry
+    from tests.fixtures.crashes import Kills
 
 AT_FIRST = (
     *("all/grey.jpg", "all/one.jpg", "chosen/grey.jpg", "chosen/one.jpg", "different/grey.jpg", "different/one.jpg"),
@@ -131,3 +136,67 @@ def test_suspects_are_listed_and_restored(
     assert (kept / "photos" / "edited" / "grey.jpg").exists()
     assert main(["undo", "--suspects", "--list", *where]) == 0
     assert "a photo is left that is proved to show the same" in capsys.readouterr().out
+
+
+# The files of an earlier version are taken over.
+
+EARLIER = {f"{name}.sqlite" for name in ("journal", "choices", "decisions", "settings")}
+RENAMED = {
+    *("journal-format-3-1.sqlite", "choices-format-2-1.sqlite"),
+    *("decisions-format-1-1.sqlite", "settings-format-1-1.sqlite"),
+}
+
+
+def databases(store: Path) -> set[str]:
+    return {path.name for path in store.glob("*.sqlite*")}
+
+
+def content(store: Path) -> tuple[list[JournalEntry], list[Choice]]:
+    with Store(store) as opened:
+        return opened.journal.entries((State.MOVED,)), list(opened.choices.all())
+
+
+def open_and_close(store: Path) -> None:
+    with Store(store) as opened:
+        assert opened.journal
+
+
+def test_a_kill_while_files_are_taken_over_loses_nothing(kills: Kills) -> None:
+    """Nor does it take anything over twice; the files of the earlier version are renamed and not deleted."""
+    for folder in kills.every(2):
+        folder.mkdir()
+        store = kept_store(folder) / "store"
+        kills.kill(open_and_close, store)
+        entries, choices = content(store)
+        assert [(one.id, len(one.files)) for one in entries] == [(number, 1) for number in range(1, 7)]
+        assert [one.id for one in choices] == list(range(1, 6)), f"killed before step {kills.step}"
+        assert databases(store) == RENAMED | {"history.sqlite", "files.sqlite", "copies.sqlite"}
+    assert kills.step > 20
+
+
+def test_what_an_earlier_version_adds_later_is_taken_over_too(kept: Path) -> None:
+    store = kept / "store"
+    before, _ = content(store)
+    again = kept_store(kept / "again") / "store"
+    for name in EARLIER:
+        (again / name).rename(store / name)
+    after, choices = content(store)
+    assert after[:6] == before
+    assert [one.id for one in after[6:]] == [one.id + 6 for one in before]
+    assert [len(one.files) for one in after[6:]] == [len(one.files) for one in before]
+    assert [one.sidecars for one in after[6:]] != [()] * 6
+    assert [one.id for one in choices] == [*range(1, 6), *range(7, 12)]
+    assert len({one.step for one in choices}) == 10
+    assert len(RENAMED & databases(store)) == 4
+    assert len(databases(store)) == 11
+
+
+def test_files_are_not_taken_over_while_an_earlier_version_moves_photos(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clip_client.dedup.store.history._WAIT_S", 0)
+    with exclusive_lock(kept / "store" / "journal.lock"), Store(kept / "store") as store:
+        with pytest.raises(StoreError, match="another clip-client is moving files"):
+            _ = store.journal
+        assert EARLIER < databases(kept / "store")
+    assert len(runs(kept)) == 6

@@ -89,17 +89,26 @@ def test_what_nobody_can_decide_or_name_is_refused(tmp_path: Path) -> None:
 def test_databases_of_another_version_and_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "cache.sqlite").write_bytes(b"no database at all" * 100)
     with Store(tmp_path) as store:
-        for name, version, age in (("journal", 99, "a newer"), ("journal", 2, "an older"), ("choices", 1, "an older")):
+        for name, version, age in (
+            ("journal", 99, "a newer"),
+            ("journal", 2, "an older"),
+            ("choices", 1, "an older"),
+            ("history", 99, "a newer"),
+        ):
             with closing(sqlite3.connect(tmp_path / f"{name}.sqlite")) as connection:
                 connection.execute(f"PRAGMA user_version = {version}")
-            with pytest.raises(StoreError, match=rf"{age} version .*; use that version"):
-                getattr(store, name)
+            with pytest.raises(StoreError, match=rf"{name}.sqlite was made by {age} version .*; use that version"):
+                _ = store.journal
+            (tmp_path / f"{name}.sqlite").unlink()
+        (tmp_path / "settings.sqlite").write_bytes(b"no database at all" * 100)
+        with pytest.raises(StoreError, match=r"settings\.sqlite cannot be used .*; restore it from a backup"):
+            _ = store.settings
         with pytest.raises(StoreError, match=r"cache\.sqlite cannot be used .*; move it away to start again, or"):
             _ = store.files
 
 
 def test_a_store_that_cannot_be_written_is_not_to_be_moved_away(tmp_path: Path) -> None:
-    (tmp_path / "journal.sqlite-wal").mkdir()  # as with a read-only folder, nothing is wrong with what is remembered
+    (tmp_path / "history.sqlite-wal").mkdir()  # as with a read-only folder, nothing is wrong with what is remembered
     (tmp_path / "looks").touch()
     with Store(tmp_path) as store:
         with pytest.raises(StoreError, match=r"looks.look-\d+: "):
