@@ -121,7 +121,7 @@ class Tables:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._connection = database._connection
-        self._transaction = database.transaction
+        self.transaction = database.transaction
         self._found = database._found
         self._write = database._write
 

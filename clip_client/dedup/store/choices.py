@@ -3,14 +3,12 @@
 A choice names its photos by path and content. A later search in another process finds it again by these, and so does
 ``dedup --apply --act-on chosen``. A choice goes through these states::
 
-    waiting -> begun -> done -> undone
+    waiting -> done -> undone
 
-If a run carries out no part of a choice, the choice waits again. A choice that waits also becomes undone if its photos
-moved in another way and were brought back. Only choices that wait are carried out: after an undo, a person has to
-choose again.
-
-Only a process that may move files (:meth:`.journal.Journal.exclusive`) begins choices and records their results.
-If such a process finds a choice that is begun, the process that began it was killed.
+A choice is done in the same transaction in which the journal says that its first photo has moved, or in which its
+decision is recorded. It is undone in the transaction that says that a photo is back, or that removes the decision. A
+choice that waits also becomes undone if its photos moved in another way and were brought back. Only choices that wait
+are carried out: after an undo, a person has to choose again.
 """
 
 from __future__ import annotations
@@ -35,15 +33,16 @@ CHOICES: Final = (KEEP, DIFFERENT, KEEP_ALL, SKIP, OPEN)
 
 WAITING: Final = "waiting"
 """State of a choice that can be carried out."""
-BEGUN: Final = "begun"
-"""State of a choice that a run is carrying out."""
 DONE: Final = "done"
 """State of a choice of which a run has carried out at least a part."""
 UNDONE: Final = "undone"
 """State of a choice whose photos were brought back, or whose decision was taken back."""
 
-_BEGIN: Final = "UPDATE choices SET run = ?, state = 'begun' WHERE id = ? AND state = 'waiting'"
-_SET_STATE: Final = "UPDATE choices SET state = ?, run = CASE ? WHEN 'waiting' THEN '' ELSE run END WHERE id = ?"
+_WAITING: Final = "SELECT id FROM choices WHERE state = 'waiting' AND id IN ({})"
+_WITHDRAW: Final = (
+    "DELETE FROM choices WHERE id = ? AND state IN ('waiting', 'undone') "
+    "AND NOT EXISTS (SELECT 1 FROM units WHERE units.choice = choices.id AND units.state = 'planned')"
+)
 
 
 class ChosenPhoto(NamedTuple):
@@ -68,7 +67,7 @@ class Choice:
     rules: str
     """Rules that made the choice for many groups at once; empty if a person looked at the group."""
     run: str
-    """Name of the run that has started to carry the choice out; empty while the choice waits."""
+    """Name of the run that has carried the choice out; empty while the choice waits."""
     state: str
     photos: tuple[ChosenPhoto, ...]
 
@@ -116,7 +115,7 @@ class Choices(Tables):
     def add(self, choices: Iterable[tuple[str, Sequence[ChosenPhoto]]], *, rules: str = "") -> list[Choice]:
         """Record choices, each (what, photos), as one step."""
         at_ns = time.time_ns()
-        with self._transaction():
+        with self.transaction():
             (step,) = self._connection.execute("SELECT coalesce(max(step), 0) + 1 FROM choices").fetchone()
             self._connection.executemany(
                 "INSERT INTO choices (step, what, at_ns, rules, photos) VALUES (?, ?, ?, ?, ?)",
@@ -125,7 +124,7 @@ class Choices(Tables):
         return list(self._select(" WHERE step = ?", step))
 
     def all(self, *, run: str | None = None) -> Iterator[Choice]:
-        """Yield every choice, or only the choices that ``run`` has started, oldest first."""
+        """Yield every choice, or only the choices that ``run`` has carried out, oldest first."""
         return self._select() if run is None else self._select(" WHERE run = ?", run)
 
     def _select(self, condition: str = "", *values: object) -> Iterator[Choice]:
@@ -142,21 +141,24 @@ class Choices(Tables):
         )
         return dict(rows.fetchall())
 
-    def begin(self, ids: Collection[int], run: str) -> frozenset[int]:
-        """Record that a run is about to carry choices out; return the ids of the choices that were waiting.
+    def waiting(self, ids: Collection[int]) -> frozenset[int]:
+        """Return those of ``ids`` that still wait."""
+        return frozenset(number for (number,) in self._found(_WAITING, list(ids)))
 
-        The caller holds :meth:`.journal.Journal.exclusive`.
-        """
-        with self._transaction():
-            return frozenset(one for one in ids if self._connection.execute(_BEGIN, (run, one)).rowcount)
+    def finish(self, ids: Collection[int], run: str) -> int:
+        """Record that a run has carried out those of ``ids`` that wait; return their number."""
+        return self._write(
+            "UPDATE choices SET run = ?, state = 'done' WHERE id = ? AND state = 'waiting'",
+            [(run, number) for number in ids],
+        )
 
-    def set_state(self, ids: Collection[int], state: str) -> None:
-        """Record the state of choices."""
-        self._write(_SET_STATE, [(state, state, number) for number in ids])
+    def take_back(self, ids: Collection[int]) -> None:
+        """Record that choices hold no longer."""
+        self._write("UPDATE choices SET state = 'undone' WHERE id = ?", [(number,) for number in ids])
 
     def withdraw(self, ids: Collection[int]) -> None:
         """Remove choices, except those that a run is carrying out or has carried out."""
-        self._write("DELETE FROM choices WHERE id = ? AND state IN (?, ?)", [(one, WAITING, UNDONE) for one in ids])
+        self._write(_WITHDRAW, [(number,) for number in ids])
 
     def forget(self, paths: Container[str]) -> int:
         """Remove every choice about any of the absolute ``paths``; return their number."""

@@ -131,7 +131,7 @@ class ProvenCopies(Tables):
         for group in groups:
             contents.update(bytes.fromhex(member.sha256) for member in group.members)
             rows.update((bytes.fromhex(copy), bytes.fromhex(of)) for copy, of in _pictures(group).items() if copy != of)
-        with self._transaction():
+        with self.transaction():
             known = list(self._found("SELECT sha256, picture FROM copies WHERE sha256 IN ({})", list(contents)))
             # Keep the row of a photo that its group keeps: it may be a copy of a photo that this search did not see.
             outdated = [(copy,) for copy, of in known if copy in rows or of in contents]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections import Counter, defaultdict
 from contextlib import closing
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
 from clip_client._storage.sqlite import Database, StoreError, other_version
-from clip_client.dedup.store.choices import Choices
+from clip_client.dedup.store.choices import DONE, KEEP, UNDONE, WAITING, Choice, Choices
 from clip_client.dedup.store.decisions import Decisions
-from clip_client.dedup.store.journal import Journal, right_to_move
+from clip_client.dedup.store.journal import Journal, State, right_to_move
 from clip_client.dedup.store.settings import Settings
 
 _EARLIER: Final = {"journal.sqlite": (3, 4), "choices.sqlite": (2,), "decisions.sqlite": (1,), "settings.sqlite": (1,)}
@@ -23,6 +24,8 @@ _LAST_NUMBER: Final = (
     "SELECT max(number) FROM (SELECT max(id) AS number FROM units UNION SELECT max(id) FROM decisions "
     "UNION SELECT max(id) FROM choices UNION SELECT max(step) FROM choices)"
 )
+_BEGUN: Final = "begun"
+"""State that earlier versions gave a choice while a run carried it out."""
 _WAIT_S: Final = 60.0
 """Longest wait for another process that takes the same files over, in seconds."""
 
@@ -74,10 +77,46 @@ class History(Database):
                 statement = f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES ({values})"
                 self._connection.executemany(statement, rows)
             self._connection.executemany("INSERT INTO taken_over VALUES (?)", [(file.name,) for file in files])
+            self._settle(first)
         for name in self._taken_over():
             file = self.path.with_name(name)
             if not file.exists() or _rename(file):
                 self._write("DELETE FROM taken_over WHERE name = ?", [(name,)])
+
+    def _settle(self, first: int) -> None:
+        """Bring the states of choices above ``first`` up to date with the moves and decisions, and link these to them.
+
+        Earlier versions wrote these one after the other, so a killed process may have left some of them behind.
+        """
+        made = defaultdict[tuple[str, frozenset[tuple[str, int]]], list[int]](list)
+        for one in Decisions(self).all():
+            made[one.what, frozenset(one.files.items())].append(one.id)
+        for choice in [one for one in Choices(self).all() if one.id > first and one.state in (_BEGUN, DONE)]:
+            if choice.what == KEEP:
+                states = self._link(choice)
+                is_undone = not states.isdisjoint((State.RESTORING, State.RESTORED))
+                is_done = not states.isdisjoint((State.MOVED, State.PURGING, State.PURGED))
+            else:
+                files = Counter(photo.sha256 for photo in choice.photos)
+                ids = made[choice.what, frozenset(files.items())]
+                statement = "UPDATE decisions SET choice = ? WHERE id = ?"
+                self._connection.executemany(statement, [(choice.id, number) for number in ids])
+                is_undone, is_done = not ids and choice.state == DONE, bool(ids)
+            state = UNDONE if is_undone else DONE if is_done or choice.state == DONE else WAITING
+            statement = "UPDATE choices SET state = ?, run = iif(? = 'waiting', '', run) WHERE id = ?"
+            self._connection.execute(statement, (state, state, choice.id))
+
+    def _link(self, choice: Choice) -> set[str]:
+        """Link the moves that carried out a choice to it, and return their states."""
+        for photo in choice.photos:
+            if photo.moves:
+                self._connection.execute(
+                    "UPDATE units SET choice = ? WHERE run = ? AND id IN (SELECT unit FROM files WHERE original = ?)",
+                    (choice.id, choice.run, os.fsencode(photo.path)),
+                )
+        return {
+            state for (state,) in self._connection.execute("SELECT state FROM units WHERE choice = ?", (choice.id,))
+        }
 
     def _read(self, file: Path) -> list[_Rows]:
         """Read the tables of an earlier file that are still known."""

@@ -6,9 +6,11 @@ An entry is a photo and the companions that move with it, such as its RAW file. 
        |         `----> purging   -> purged
        `-> abandoned
 
-The state on the left of each arrow is written before the first file is touched. An entry in ``planned``, ``restoring``
-or ``purging`` belongs to a process that is working right now or was killed: while it works, it holds the exclusive lock
-of the journal. ``restored``, ``purged`` and ``abandoned`` are final.
+The state on the left of each arrow is written before the first file is touched. If a person chose the move, the
+transaction that writes ``moved`` or ``restored`` also says that the choice is done or undone.
+
+An entry in ``planned``, ``restoring`` or ``purging`` belongs to a process that is working right now or was killed:
+while it works, it holds the exclusive lock of the journal. ``restored``, ``purged`` and ``abandoned`` are final.
 """
 
 from __future__ import annotations
@@ -60,6 +62,11 @@ _LAST_RUN: Final = (
     "SELECT max(run) FROM (SELECT name AS run FROM last_run UNION ALL SELECT run FROM units) "
     "WHERE run GLOB '[0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9]-[0-9][0-9][0-9][0-9][0-9][0-9]-*'"
 )
+_CHOICE_AFTER: Final = {
+    State.MOVED: "UPDATE choices SET state = 'done', run = :run WHERE id = :choice AND state = 'waiting'",
+    State.RESTORED: "UPDATE choices SET state = 'undone' WHERE id = :choice",
+}
+"""State of an entry -> statement that brings its choice up to date; see :mod:`.choices`."""
 
 
 class MovedFile(NamedTuple):
@@ -117,6 +124,8 @@ class JournalEntry:
     """Sidecars that have to stay beside the kept photo while the files are in the quarantine."""
     folders: tuple[Folder, ...] = ()
     """Empty if an earlier version moved the photo."""
+    choice: int | None = None
+    """Id of the choice that the move carries out."""
 
 
 @contextmanager
@@ -146,8 +155,9 @@ class Journal(Tables):
     CREATE TABLE IF NOT EXISTS units (
         id INTEGER PRIMARY KEY, run TEXT NOT NULL, at_ns INTEGER NOT NULL, method TEXT NOT NULL, state TEXT NOT NULL,
         survivor BLOB NOT NULL, survivor_sha256 TEXT NOT NULL, tier TEXT NOT NULL DEFAULT '',
-        proof INTEGER NOT NULL DEFAULT 0, is_chosen INTEGER NOT NULL DEFAULT 0);
+        proof INTEGER NOT NULL DEFAULT 0, is_chosen INTEGER NOT NULL DEFAULT 0, choice INTEGER);
     CREATE INDEX IF NOT EXISTS units_by_state ON units (state);
+    CREATE INDEX IF NOT EXISTS units_by_choice ON units (choice);
     CREATE TABLE IF NOT EXISTS files (
         unit INTEGER NOT NULL REFERENCES units (id), original BLOB NOT NULL, quarantined BLOB NOT NULL,
         sha256 TEXT NOT NULL, size_bytes INTEGER NOT NULL, atime_ns INTEGER NOT NULL, mtime_ns INTEGER NOT NULL);
@@ -199,7 +209,7 @@ class Journal(Tables):
         name has the second after that run. Names therefore always sort in the order of the runs.
         """
         now = datetime.now().replace(microsecond=0)
-        with self._transaction():
+        with self.transaction():
             (last,) = self._connection.execute(_LAST_RUN).fetchone()
             with suppress(ValueError, TypeError):  # this is the first run, or the last name is not a date
                 now = max(now, datetime.strptime(last[:15], _RUN_TIME) + timedelta(seconds=1))
@@ -216,6 +226,7 @@ class Journal(Tables):
         kept_sha256: str,
         tier: str,
         is_chosen: bool = False,
+        choice: int | None = None,
         files: Sequence[MovedFile],
         sidecars: Sequence[Sidecar] = (),
         folders: Sequence[Folder] = (),
@@ -223,16 +234,17 @@ class Journal(Tables):
     ) -> JournalEntry:
         """Record a move before it happens, with the present :data:`PROOF`. The entry is on the disk when this returns.
 
+        ``choice`` is the id of the choice that the move carries out, which is done as soon as the entry is ``moved``.
         ``left_behind`` holds the paths of companions that stay because they belong to another photo, too. If the last
         such photo moves with its companion, the companion belongs to the entries of all these photos, and is restored
         with the first of them.
         """
-        values = (run, time.time_ns(), method, State.PLANNED, os.fsencode(kept), kept_sha256, tier, PROOF, is_chosen)
-        with self._transaction():
+        facts = (run, time.time_ns(), method, State.PLANNED, os.fsencode(kept), kept_sha256, tier, PROOF, is_chosen)
+        with self.transaction():
             number = self._connection.execute(
-                "INSERT INTO units (run, at_ns, method, state, survivor, survivor_sha256, tier, proof, is_chosen) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                values,
+                "INSERT INTO units (run, at_ns, method, state, survivor, survivor_sha256, tier, proof, is_chosen, "
+                "choice) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*facts, choice),
             ).lastrowid
             self._connection.executemany(
                 "INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", [(number, *_row(file)) for file in files]
@@ -259,11 +271,21 @@ class Journal(Tables):
         self._connection.executemany("DELETE FROM files WHERE unit = ? AND original = ?", rows)
         self._connection.executemany("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", [(*row, *rest) for row in rows])
 
+    def may_carry_out(self, choice: int, run: str) -> bool:
+        """Tell whether a choice still waits, or ``run`` has carried out a part of it."""
+        question = "SELECT 1 FROM choices WHERE id = ? AND (state = 'waiting' OR state = 'done' AND run = ?)"
+        return self._connection.execute(question, (choice, run)).fetchone() is not None
+
     def set_state(self, entry: JournalEntry, state: str, folders: Sequence[Folder] = ()) -> JournalEntry:
-        """Record the new state of an entry, and the present state of its folders. Both are then on the disk."""
-        with self._transaction():
+        """Record the new state of an entry and of its choice, and the present state of its folders.
+
+        All of it is then on the disk.
+        """
+        with self.transaction():
             self._connection.execute("UPDATE units SET state = ? WHERE id = ?", (state, entry.id))
             self._record(entry.id, folders)
+            if state in _CHOICE_AFTER:
+                self._connection.execute(_CHOICE_AFTER[state], {"choice": entry.choice, "run": entry.run})
         merged = {folder.path: folder for folder in (*entry.folders, *folders)}
         return replace(entry, state=state, folders=tuple(merged.values()))
 
@@ -285,13 +307,6 @@ class Journal(Tables):
     def set_proved(self, entry: JournalEntry, tier: str) -> None:
         """Record that the present :data:`PROOF` holds for a photo that an earlier version moved."""
         self._write("UPDATE units SET tier = ?, proof = ? WHERE id = ?", [(tier, PROOF, entry.id)])
-
-    def moves(self) -> Iterator[tuple[str, str, str, str]]:
-        """Yield (run, old path, state, method) of each file that was ever moved, in the order of the moves."""
-        for run, original, state, method in self._connection.execute(
-            "SELECT run, original, state, method FROM units JOIN files ON unit = id ORDER BY id"
-        ):
-            yield run, os.fsdecode(original), state, method
 
     def entries(
         self, states: Sequence[str], *, run: str | None = None, original: str | None = None
@@ -330,14 +345,14 @@ class Journal(Tables):
         return [(number, _sidecar(*row)) for number, *row in rows]
 
     def _entry(self, row: Sequence[Any]) -> JournalEntry:
-        number, run, at_ns, method, state, kept, kept_sha256, tier, proof, is_chosen = row
+        number, run, at_ns, method, state, kept, kept_sha256, tier, proof, is_chosen, choice = row
         files = self._connection.execute("SELECT * FROM files WHERE unit = ? ORDER BY rowid", (number,))
         sidecars = self._connection.execute("SELECT path, sha256, is_ours FROM sidecars WHERE unit = ?", (number,))
         folders = self._connection.execute("SELECT path, mode, mtime_ns FROM folders WHERE unit = ?", (number,))
         moved = (MovedFile(os.fsdecode(original), os.fsdecode(place), *rest) for _, original, place, *rest in files)
         facts = (number, run, at_ns, method, state, os.fsdecode(kept), kept_sha256, tier, proof, bool(is_chosen))
         found = tuple(Folder(os.fsdecode(path), *rest) for path, *rest in folders)
-        return JournalEntry(*facts, tuple(moved), tuple(_sidecar(*one) for one in sidecars), found)
+        return JournalEntry(*facts, tuple(moved), tuple(_sidecar(*one) for one in sidecars), found, choice)
 
 
 def _row(file: MovedFile) -> tuple[object, ...]:

@@ -66,6 +66,7 @@ def test_a_commit_is_on_the_disk_when_it_returns(tmp_path: Path, monkeypatch: py
         (connection,) = connections
         full = 2  # "PRAGMA synchronous"
         assert connection.execute("PRAGMA synchronous").fetchone() == (full,)
+        assert connection.execute("PRAGMA fullfsync").fetchone() == (True,)
 
 
 @pytest.mark.parametrize("steps_s", [(0, 0.25, 0.25), (0, -3600, 1), (0, 2, 3600)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sqlite3
 from contextlib import closing
@@ -12,7 +13,8 @@ import pytest
 from clip_client._storage.lock import exclusive_lock
 from clip_client.cli.main import main
 from clip_client.dedup import Store, StoreError
-from clip_client.dedup.store.choices import DONE, WAITING
+from clip_client.dedup.store.choices import DONE, UNDONE, WAITING
+from clip_client.dedup.store.decisions import DIFFERENT
 from clip_client.dedup.store.journal import IN_QUARANTINE, PROOF, State
 from tests.fixtures.kept_stores import kept_store
 
@@ -106,8 +108,7 @@ def test_purge_proves_again_what_moved(kept: Path, monkeypatch: pytest.MonkeyPat
 
     An earlier version moved edited copies unasked, which nothing proves.
     """
-    with closing(sqlite3.connect(kept / "store" / "journal.sqlite")) as connection, connection:
-        connection.execute("UPDATE units SET proof = 0")
+    change(kept / "store" / "journal.sqlite", "UPDATE units SET proof = 0")
     (kept / "photos" / "pixels" / "picture copy.png").write_bytes(b"changed")
     sent = trashed(monkeypatch)
     assert main(["purge", "--yes", "--store", str(kept / "store")]) == 1
@@ -122,8 +123,7 @@ def test_suspects_are_listed_and_restored(
 ) -> None:
     """Each entry has to be proved again, and one kept photo has changed."""
     where = ["--store", str(kept / "store")]
-    with closing(sqlite3.connect(kept / "store" / "journal.sqlite")) as connection, connection:
-        connection.execute("UPDATE units SET proof = 0")
+    change(kept / "store" / "journal.sqlite", "UPDATE units SET proof = 0")
     assert main(["undo", "--suspects", "--list", *where]) == 0
     listed = capsys.readouterr().out
     assert "edited/grey.jpg" in listed
@@ -189,6 +189,60 @@ def test_what_an_earlier_version_adds_later_is_taken_over_too(kept: Path) -> Non
     assert len({one.step for one in choices}) == 10
     assert len(RENAMED & databases(store)) == 4
     assert len(databases(store)) == 11
+
+
+@pytest.mark.parametrize(
+    ("state", "of_the_move", "becomes"),
+    [
+        ("done", State.MOVED, DONE),
+        ("done", State.RESTORED, UNDONE),
+        ("begun", State.MOVED, DONE),
+        ("begun", State.PURGED, DONE),
+        ("begun", State.RESTORING, UNDONE),
+        ("begun", State.ABANDONED, WAITING),
+        ("undone", State.MOVED, UNDONE),
+    ],
+)
+def test_a_choice_that_a_killed_process_left_behind_follows_its_move(
+    kept: Path, state: str, of_the_move: str, becomes: str
+) -> None:
+    store, run = kept / "store", "20261128-134341-bc23f5b7"
+    change(store / "choices.sqlite", "UPDATE choices SET state = ? WHERE run = ?", state, run)
+    change(store / "journal.sqlite", "UPDATE units SET state = ? WHERE run = ?", of_the_move, run)
+    with Store(store) as opened:
+        choice, *others = opened.choices.all()
+        assert (choice.state, choice.run) == (becomes, "" if becomes == WAITING else run)
+        assert {one.state for one in others} == {WAITING}
+        (entry,) = opened.journal.entries((of_the_move,), run=run)
+        assert entry.choice == (choice.id if state != "undone" else None)
+
+
+@pytest.mark.parametrize(
+    ("state", "is_recorded", "becomes"),
+    [("done", True, DONE), ("done", False, UNDONE), ("begun", True, DONE), ("begun", False, WAITING)],
+)
+def test_a_choice_that_a_killed_process_left_behind_follows_its_decision(
+    kept: Path, state: str, is_recorded: bool, becomes: str
+) -> None:
+    store = kept / "store"
+    change(store / "choices.sqlite", "UPDATE choices SET state = ?, run = 'a run' WHERE what = 'different'", state)
+    if is_recorded:
+        folder = kept / "photos" / "different"
+        change(store / "decisions.sqlite", "INSERT INTO decisions VALUES (7, 'different', 1)")
+        for path in folder.glob("*.jpg"):
+            sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+            change(store / "decisions.sqlite", "INSERT INTO contents VALUES (7, ?)", sha256)
+    with Store(store) as opened:
+        (choice,) = (one for one in opened.choices.all() if one.what == DIFFERENT)
+        assert (choice.state, choice.run) == (becomes, "" if becomes == WAITING else "a run")
+        assert [one.choice for one in opened.decisions.all()] == [choice.id] * is_recorded
+        opened.decisions.remove([7])
+        assert opened.choices.runs(DIFFERENT) == {}
+
+
+def change(file: Path, statement: str, *values: object) -> None:
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute(statement, values)
 
 
 def test_files_are_not_taken_over_while_an_earlier_version_moves_photos(
