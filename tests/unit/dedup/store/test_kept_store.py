@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -243,6 +245,42 @@ def test_a_choice_that_a_killed_process_left_behind_follows_its_decision(
 def change(file: Path, statement: str, *values: object) -> None:
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute(statement, values)
+
+
+def test_processes_that_take_the_same_files_over_at_once_do_so_once(kept: Path) -> None:
+    code = "import sys; from clip_client.dedup import Store; assert Store(sys.argv[1]).choices"
+    processes = [subprocess.Popen([sys.executable, "-c", code, str(kept / "store")]) for _ in range(3)]
+    assert [process.wait(timeout=60) for process in processes] == [0, 0, 0]
+    entries, choices = content(kept / "store")
+    assert (len(entries), len(choices)) == (6, 5)
+
+
+def test_what_another_process_has_not_yet_written_to_its_file_is_taken_over(kept: Path) -> None:
+    """An earlier version still has the file open, and the rows in its write-ahead log."""
+    store = kept / "store"
+    with closing(sqlite3.connect(store / "choices.sqlite", isolation_level=None)) as earlier:
+        earlier.execute("INSERT INTO choices (step, what, at_ns, rules, photos) VALUES (9, 'skip', 1, '', '[]')")
+        assert (store / "choices.sqlite-wal").stat().st_size > 0
+        assert [one.what for one in content(store)[1]][-1] == "skip"
+    with closing(sqlite3.connect(store / "choices-format-2-1.sqlite")) as renamed:
+        assert renamed.execute("SELECT count(*) FROM choices").fetchone() == (6,)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit on the size of a file")
+def test_files_are_taken_over_as_soon_as_there_is_room(kept: Path) -> None:
+    import resource
+
+    store = kept / "store"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Store(store) as opened:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, limits[1]))
+        try:
+            with pytest.raises(StoreError, match=r"history\.sqlite cannot be written .*free some space"):
+                _ = opened.journal
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert EARLIER < databases(store)
+    assert len(runs(kept)) == 6
 
 
 def test_files_are_not_taken_over_while_an_earlier_version_moves_photos(
