@@ -161,7 +161,7 @@ def _move(move: Move, journal: Journal, *, run: str, choice: int | None) -> Outc
     sidecars = check_sidecars(move.sidecars, journal)
     folders = folders_now(files, sidecars)
     with journal.transaction():
-        if choice is not None and not journal.may_carry_out(choice, run):
+        if choice is not None and not journal.choices.may_move(choice, run):
             raise CannotMove("Its choice was taken back.")
         entry = journal.plan(
             run=run,

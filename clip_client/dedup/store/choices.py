@@ -145,6 +145,11 @@ class Choices(Tables):
         """Return those of ``ids`` that still wait."""
         return frozenset(number for (number,) in self._found(_WAITING, list(ids)))
 
+    def may_move(self, number: int, run: str) -> bool:
+        """Tell whether ``run`` may move a photo of a choice: the choice waits, or the run has carried out a part."""
+        question = "SELECT 1 FROM choices WHERE id = ? AND (state = 'waiting' OR state = 'done' AND run = ?)"
+        return self._connection.execute(question, (number, run)).fetchone() is not None
+
     def finish(self, ids: Collection[int], run: str) -> int:
         """Record that a run has carried out those of ``ids`` that wait; return their number."""
         return self._write(

@@ -27,6 +27,7 @@ from typing import Any, Final, NamedTuple
 
 from clip_client._storage.lock import AlreadyLocked, exclusive_lock
 from clip_client._storage.sqlite import Database, StoreError, Tables
+from clip_client.dedup.store.choices import Choices
 
 
 class State:
@@ -62,11 +63,6 @@ _LAST_RUN: Final = (
     "SELECT max(run) FROM (SELECT name AS run FROM last_run UNION ALL SELECT run FROM units) "
     "WHERE run GLOB '[0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9]-[0-9][0-9][0-9][0-9][0-9][0-9]-*'"
 )
-_CHOICE_AFTER: Final = {
-    State.MOVED: "UPDATE choices SET state = 'done', run = :run WHERE id = :choice AND state = 'waiting'",
-    State.RESTORED: "UPDATE choices SET state = 'undone' WHERE id = :choice",
-}
-"""State of an entry -> statement that brings its choice up to date; see :mod:`.choices`."""
 
 
 class MovedFile(NamedTuple):
@@ -178,6 +174,7 @@ class Journal(Tables):
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
+        self.choices = Choices(database)
         self._is_held = False
 
     @property
@@ -271,11 +268,6 @@ class Journal(Tables):
         self._connection.executemany("DELETE FROM files WHERE unit = ? AND original = ?", rows)
         self._connection.executemany("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", [(*row, *rest) for row in rows])
 
-    def may_carry_out(self, choice: int, run: str) -> bool:
-        """Tell whether a choice still waits, or ``run`` has carried out a part of it."""
-        question = "SELECT 1 FROM choices WHERE id = ? AND (state = 'waiting' OR state = 'done' AND run = ?)"
-        return self._connection.execute(question, (choice, run)).fetchone() is not None
-
     def set_state(self, entry: JournalEntry, state: str, folders: Sequence[Folder] = ()) -> JournalEntry:
         """Record the new state of an entry and of its choice, and the present state of its folders.
 
@@ -284,8 +276,10 @@ class Journal(Tables):
         with self.transaction():
             self._connection.execute("UPDATE units SET state = ? WHERE id = ?", (state, entry.id))
             self._record(entry.id, folders)
-            if state in _CHOICE_AFTER:
-                self._connection.execute(_CHOICE_AFTER[state], {"choice": entry.choice, "run": entry.run})
+            if entry.choice is not None and state == State.MOVED:
+                self.choices.finish([entry.choice], entry.run)
+            elif entry.choice is not None and state == State.RESTORED:
+                self.choices.take_back([entry.choice])
         merged = {folder.path: folder for folder in (*entry.folders, *folders)}
         return replace(entry, state=state, folders=tuple(merged.values()))
 

@@ -27,9 +27,8 @@ from typing import TYPE_CHECKING, Final, Self
 from clip_client._storage.file_system import network_file_system
 from clip_client._storage.parquet_store import ParquetStore
 from clip_client._storage.sqlite import StoreError
-from clip_client.dedup.store.blob_table import BlobTable, Spool
+from clip_client.dedup.store.blob_table import Spool
 from clip_client.dedup.store.cache import Cache
-from clip_client.dedup.store.choices import Choices
 from clip_client.dedup.store.contents import FileIndex, ProvenCopies
 from clip_client.dedup.store.decisions import Decisions
 from clip_client.dedup.store.history import History
@@ -38,6 +37,8 @@ from clip_client.dedup.store.settings import Settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from clip_client.dedup.store.choices import Choices
 
 CACHE: Final = "cache.sqlite"
 """Name of a file in every store that was filled."""
@@ -114,10 +115,10 @@ class Store:
         """Decisions of a person about photos."""
         return Decisions(self._history)
 
-    @cached_property
+    @property
     def choices(self) -> Choices:
         """Choices of a person that wait, and those that were carried out."""
-        return Choices(self._history)
+        return self.journal.choices
 
     @cached_property
     def settings(self) -> Settings:
@@ -125,26 +126,19 @@ class Store:
         return Settings(self._history)
 
     @cached_property
-    def _cache(self) -> Cache:
+    def cache(self) -> Cache:
+        """What is known of files and contents, and the tables of what they are aligned by."""
         return self._open.enter_context(closing(Cache(self.directory / CACHE)))
 
     @cached_property
     def copies(self) -> ProvenCopies:
         """The contents that show one picture."""
-        return ProvenCopies(self._cache)
+        return ProvenCopies(self.cache)
 
     @cached_property
     def files(self) -> FileIndex:
         """The content of each file."""
-        return FileIndex(self._cache)
-
-    def alignment_tables(self, *versions: str) -> list[BlobTable]:
-        """Open the tables of these versions of the algorithms for the alignment; remove those of other versions."""
-        return self._cache.blob_tables(*versions)
-
-    def old_alignments(self, *versions: str) -> list[str]:
-        """Return the other versions of these algorithms that the store has outcomes of."""
-        return self._cache.other_versions(*versions)
+        return FileIndex(self.cache)
 
     def spool(self) -> Spool:
         """Open a temporary file on the store's disk for the data of one search."""

@@ -33,7 +33,7 @@ def test_proofs_by_an_earlier_rule_are_made_again_and_it_is_said_once(
     search: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Store(tmp_path / "store") as store:
-        store.alignment_tables("sift-6-align-2-full-size-8")[0].put([("ab", b"{}")])
+        store.cache.blob_tables("sift-6-align-2-full-size-8")[0].put([("ab", b"{}")])
     for is_said in (True, False):
         assert main(search) == 0
         assert ("copies are proved again" in capsys.readouterr().err) is is_said

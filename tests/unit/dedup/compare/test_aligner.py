@@ -105,7 +105,7 @@ def test_what_other_versions_made_is_removed_and_refusals_are_kept(tmp_path: Pat
     photos = {contents[name]: photo(path) for name, path in pictures.items()}
     kept, *others = contents.values()
     with Store(tmp_path / "store") as store:
-        store.alignment_tables("sift-4")[0].put([("ab", b"of an earlier version")])
+        store.cache.blob_tables("sift-4")[0].put([("ab", b"of an earlier version")])
     counts, found, reasons = [], [], []
     for _ in range(2):
         with Store(tmp_path / "store") as store, Aligner(photos, store) as aligner:
@@ -118,8 +118,8 @@ def test_what_other_versions_made_is_removed_and_refusals_are_kept(tmp_path: Pat
     assert reasons[0] == reasons[1] == {contents["tiny"]: "It has fewer than 80 pixels on one side."}
     assert counts == [(4, 3), (0, 0)]
     with Store(tmp_path / "store") as store:
-        assert store.old_alignments(*VERSIONS) == []
-        assert store.old_alignments() == sorted(VERSIONS)
+        assert store.cache.other_versions(*VERSIONS) == []
+        assert store.cache.other_versions() == sorted(VERSIONS)
 
 
 def test_what_the_law_does_not_prove_is_described_and_stays(tmp_path: Path) -> None:

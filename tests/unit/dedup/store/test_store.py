@@ -261,9 +261,9 @@ def test_the_caches_of_an_earlier_version_are_taken_over_and_removed(tmp_path: P
     with Store(tmp_path) as store:
         assert store.files.known([file]) == ({} if is_outdated else {file.path: photo.hex()})
         assert store.copies.pictures_of([copy.hex()]) == {copy.hex(): (copy if is_outdated else photo).hex()}
-        assert store.old_alignments() == ["sift-1-align-2-proof-1"]
-        (outcomes,) = store.alignment_tables("sift-1-align-2-proof-1")
+        assert store.cache.other_versions() == ["sift-1-align-2-proof-1"]
+        (outcomes,) = store.cache.blob_tables("sift-1-align-2-proof-1")
         assert outcomes.get(key.hex()) == b"sift-1-align-2-proof-1"
-        store.alignment_tables("sift-2")
-        assert (store.old_alignments("sift-2"), outcomes.get(key.hex())) == ([], None)
+        store.cache.blob_tables("sift-2")
+        assert (store.cache.other_versions("sift-2"), outcomes.get(key.hex())) == ([], None)
     assert [path.name for path in tmp_path.iterdir()] == ["cache.sqlite"]
