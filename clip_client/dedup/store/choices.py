@@ -38,6 +38,12 @@ DONE: Final = "done"
 UNDONE: Final = "undone"
 """State of a choice whose photos were brought back, or whose decision was taken back."""
 
+_VERSION: Final = """
+SELECT data_version, (SELECT seq FROM sqlite_sequence WHERE name = 'choices'),
+    (SELECT group_concat(state || number) FROM (SELECT state, count(*) AS number FROM choices GROUP BY state))
+FROM pragma_data_version
+"""
+"""One query, so that nothing changes between its values."""
 _WAITING: Final = "SELECT id FROM choices WHERE state = 'waiting' AND id IN ({})"
 _WITHDRAW: Final = (
     "DELETE FROM choices WHERE id = ? AND state IN ('waiting', 'undone') "
@@ -103,14 +109,15 @@ class Choices(Tables):
         True also after changes by this object, if another one has changed something else since.
         """
         before, self._seen = self._seen, self._version()
-        return before[0] != self._seen[0] and before != self._seen
+        return before[0] != self._seen[0] and before[1:] != self._seen[1:]
 
     def _version(self) -> tuple[object, ...]:
-        """Return values of which the first one changes with the file, and another one with the choices."""
-        numbers = self._connection.execute("PRAGMA data_version").fetchone()
-        last = self._connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'choices'").fetchall()
-        states = self._connection.execute("SELECT state, count(*) FROM choices GROUP BY state").fetchall()
-        return (*numbers, *last, *states)
+        """Return a value that changes if another connection writes to the file, and two that change with the choices.
+
+        A choice only goes on to its next state, so the numbers of choices in each state do not repeat.
+        """
+        version: tuple[object, ...] = self._connection.execute(_VERSION).fetchone()
+        return version
 
     def add(self, choices: Iterable[tuple[str, Sequence[ChosenPhoto]]], *, rules: str = "") -> list[Choice]:
         """Record choices, each (what, photos), as one step."""

@@ -344,6 +344,22 @@ def test_a_decision_and_its_choice_are_recorded_and_taken_back_together(kills: K
     assert seen == ({(DONE, 1), (UNDONE, 0)} if is_undone else {(WAITING, 0), (DONE, 1)})
 
 
+def test_only_what_another_process_does_with_choices_counts_as_a_change(store: Path) -> None:
+    photos = [ChosenPhoto(f"/{one}.jpg", one) for one in "ab"]
+    with Store(store) as opened, Store(store) as other:
+        choices = opened.choices
+        assert not choices.changed_elsewhere()
+        other.journal.new_run()
+        assert not choices.changed_elsewhere()
+        choices.add([(KEEP_ALL, photos)])
+        assert not choices.changed_elsewhere()
+        declare(other, list(other.choices.all()), "a run")
+        assert choices.changed_elsewhere()
+        other.choices.add([(KEEP_ALL, photos)])
+        assert choices.changed_elsewhere()
+        assert not choices.changed_elsewhere()
+
+
 def declare_in(store: Path, choices: Sequence[Choice]) -> None:
     with Store(store) as opened:
         declare(opened, choices, "a run")
