@@ -7,8 +7,10 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from threading import RLock
 from typing import Any, ClassVar, Final
 
+from clip_client._storage.file_system import network_file_system
 from preprocess_ensemble.errors import ReportedError
 
 _BUSY_S: Final = 60.0
@@ -31,10 +33,6 @@ class Database:
     SCHEMA: ClassVar[str]
     """Statements that make the tables. Several processes may run them at once, so each needs ``IF NOT EXISTS``."""
     VERSION: ClassVar[int] = 1
-    UPGRADE: ClassVar[str] = ""
-    """Statements that upgrade a file of an earlier format; if empty, such a file is refused."""
-    OLDEST: ClassVar[int] = 1
-    """The first format that ``UPGRADE`` takes over."""
     DURABLE: ClassVar[bool] = True
     """If False, a power failure may lose the last changes, but never corrupts the file."""
 
@@ -46,21 +44,25 @@ class Database:
             connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as error:
             raise StoreError(f"{path.name} of the store {path.parent} cannot be opened: {error}") from error
+        self.path = path
         self._connection = connection
+        self._lock = RLock()
         with ExitStack() as on_error:
             on_error.callback(connection.close)
             try:
-                _use_wal(connection)
+                # Processes share memory for a write-ahead log, and a network file system does not share memory.
+                _set_journal_mode(connection, "DELETE" if network_file_system(path.parent) else "WAL")
                 connection.execute(f"PRAGMA synchronous = {'FULL' if self.DURABLE else 'NORMAL'}")
-                found = self._format()
-                if found not in (0, self.VERSION) and not (self.UPGRADE and self.OLDEST <= found < self.VERSION):
-                    age = "an older" if found < self.VERSION else "a newer"
-                    raise StoreError(
-                        f"{path} was made by {age} version of clip-client (format {found}, this one knows "
-                        f"{self.VERSION}); use that version, or choose another folder with --store"
-                    )
-                if found != self.VERSION:
-                    self._make()
+                # Without this, macOS leaves what it writes in the memory of the disk. Other systems ignore it.
+                connection.execute(f"PRAGMA fullfsync = {self.DURABLE}")
+                (found,) = connection.execute("PRAGMA user_version").fetchone()
+                if found not in (0, self.VERSION):
+                    raise other_version(path, found, self.VERSION)
+                if found == 0:
+                    with self.transaction():
+                        for statement in self.SCHEMA.split(";"):
+                            connection.execute(statement)
+                        connection.execute(f"PRAGMA user_version = {self.VERSION}")
             except sqlite3.Error as error:
                 if isinstance(error, sqlite3.OperationalError):  # the disk or a permission; the file itself is intact
                     remedy = "make its folder writable"
@@ -70,42 +72,33 @@ class Database:
                 raise StoreError(message) from error
             on_error.pop_all()
 
-    def _format(self) -> int:
-        """Return the version of the file; 0 if it has just been made."""
-        found: int
-        (found,) = self._connection.execute("PRAGMA user_version").fetchone()
-        return found
-
-    def _make(self) -> None:
-        with self._transaction():
-            # Another process may have upgraded the file while this process waited.
-            statements = {0: self.SCHEMA, self.VERSION: ""}.get(self._format(), self.UPGRADE)
-            for statement in filter(str.strip, statements.split(";")):
-                self._connection.execute(statement)
-            self._connection.execute(f"PRAGMA user_version = {self.VERSION}")
-
     def close(self) -> None:
         """Close the file."""
         self._connection.close()
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def transaction(self) -> Iterator[None]:
         """Commit the whole block at its end, or nothing; other processes wait with their writes.
 
-        Raises StoreError if the disk cannot be written.
+        A transaction inside another one of the same thread is a part of it; another thread waits. Raises StoreError if
+        the disk cannot be written.
         """
-        try:
-            self._connection.execute("BEGIN IMMEDIATE")
-            yield
-            self._connection.execute("COMMIT")
-        except BaseException as error:
-            if self._connection.in_transaction:  # SQLite may have rolled back by itself
-                with suppress(sqlite3.Error):
-                    self._connection.execute("ROLLBACK")
-            if not isinstance(error, sqlite3.OperationalError):
-                raise
-            _, _, path = self._connection.execute("PRAGMA database_list").fetchone()
-            raise StoreError(f"{path} cannot be written ({error}); free some space on its disk") from error
+        with self._lock:
+            is_part = self._connection.in_transaction
+            if is_part:
+                yield
+                return
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException as error:
+                if self._connection.in_transaction:  # SQLite may have rolled back by itself
+                    with suppress(sqlite3.Error):
+                        self._connection.execute("ROLLBACK")
+                if not isinstance(error, sqlite3.OperationalError):
+                    raise
+                raise StoreError(f"{self.path} cannot be written ({error}); free some space on its disk") from error
 
     def _found(self, question: str, keys: Sequence[object]) -> Iterator[Any]:
         """Yield the rows of a query with ``IN ({})``, in which ``{}`` stands for any number of keys."""
@@ -115,12 +108,35 @@ class Database:
 
     def _write(self, statement: str, rows: Iterable[Sequence[object]]) -> int:
         """Run a statement for each of ``rows`` in one transaction; return the number of table rows that it changed."""
-        with self._transaction():
+        with self.transaction():
             return self._connection.executemany(statement, rows).rowcount
 
 
-def _use_wal(connection: sqlite3.Connection) -> None:
-    """Let readers and one writer work at the same time.
+class Tables:
+    """Some of the tables of a database, with all that reads and writes them."""
+
+    SCHEMA: ClassVar[str]
+    """Statements that make the tables; see :attr:`Database.SCHEMA`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._connection = database._connection
+        self.transaction = database.transaction
+        self._found = database._found
+        self._write = database._write
+
+
+def other_version(path: Path, found: int, known: int) -> StoreError:
+    """Return the error for a file of a format that this version does not read."""
+    age = "an older" if found < known else "a newer"
+    return StoreError(
+        f"{path} was made by {age} version of clip-client (format {found}, this one knows {known}); use that version, "
+        "or choose another folder with --store"
+    )
+
+
+def _set_journal_mode(connection: sqlite3.Connection, mode: str) -> None:
+    """Set the journal mode: ``WAL`` lets readers and one writer work at the same time.
 
     If several processes do this to a new file at the same moment, SQLite immediately refuses all but one, because each
     process is already reading and would wait for the others. A refused process tries again.
@@ -128,7 +144,7 @@ def _use_wal(connection: sqlite3.Connection) -> None:
     give_up_at = time.monotonic() + _BUSY_S
     while True:
         try:
-            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(f"PRAGMA journal_mode = {mode}")
         except sqlite3.OperationalError as error:
             if "locked" not in str(error) or time.monotonic() > give_up_at:
                 raise

@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from clip_client._files import printable
-from clip_client._storage.sqlite import StoreError
 from clip_client.cli.output import progress_bars
 from clip_client.cli.quarantine import print_failures
 from clip_client.dedup.actions.apple_photos_album import ALBUM, fill_album
 from clip_client.dedup.actions.apply import apply
-from clip_client.dedup.actions.chosen_runs import settle
+from clip_client.dedup.actions.chosen_runs import notice_put_back
 from clip_client.dedup.actions.plan import Plan, plan_moves
 from clip_client.dedup.compare.chosen_groups import chosen_groups
 from clip_client.dedup.files.directories import DirectorySet
@@ -55,8 +53,7 @@ def apply_report(
     staying: Mapping[str, str] = {}
     chosen = None
     if options.is_chosen:
-        with suppress(StoreError), store.journal.exclusive():  # fails while another process carries choices out
-            settle(store)
+        notice_put_back(store)
         compared = {os.path.abspath(member.path) for group in report.groups for member in group.members}
         found = chosen_groups(report, store.choices.all())
         moving, staying = found.moving, found.staying
@@ -131,12 +128,8 @@ def _apply_plan(
 ) -> int:
     with progress_bars() as show, store.journal.exclusive():
         run = store.journal.new_run()
-        if chosen:
-            # Record the run with its choices first. If this process is killed, the next process knows them.
-            store.choices.begin({chosen[move.duplicate.path].id for move in plan.moves}, run)
-        outcomes = apply(plan, store.journal, run=run, files=store.files, on_progress=show)
-        if chosen:
-            settle(store)
+        choices = {os.path.abspath(path): choice.id for path, choice in chosen.items()}
+        outcomes = apply(plan, store.journal, run=run, files=store.files, choices=choices, on_progress=show)
     moved = {outcome.path for outcome in outcomes if outcome.done}
     # Name the store for undo, unless it is the default store.
     where = store_option(store.journal.directory)

@@ -180,9 +180,11 @@ def opened_store(directory: Path | None) -> Iterator[Store]:
     folder = directory or default_directory()
     try:
         with Store(folder) as store:
+            if store.warning:
+                print(f"clip-client: {printable(store.warning)}", file=sys.stderr)
             yield store
     except sqlite3.Error as error:  # while reading; errors of opening and writing are StoreErrors
         raise CommandFailed(
-            f"a database of the store {folder} cannot be read ({error}); files.sqlite is a cache that you can move "
+            f"a database of the store {folder} cannot be read ({error}); cache.sqlite is a cache that you can move "
             "away; restore other files from a backup"
         ) from error

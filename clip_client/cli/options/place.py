@@ -18,6 +18,7 @@ from clip_client._storage.vectors import VECTOR_SUFFIXES
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.paths import add_store_option, opened_store
 from clip_client.dedup import Scan, Store, scan
+from clip_client.dedup.store.store import CACHE
 from clip_client.search import PhotoIndex, store_index
 from clip_client.search.space import SearchSpace
 from clip_client.search.store_index import embed_files, stored_ids
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from clip_client import ClipClient
     from clip_client.cli.output import ProgressBars
 
-_STORE_FILE: Final = "files.sqlite"
-"""Name of a file in every store that was filled."""
+_STORE_FILES: Final = (CACHE, "files.sqlite")
+"""Names of a file in every store that was filled, by this version and by earlier ones."""
 
 
 def add_place_options(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +68,7 @@ class NamedPlaces:
             path = Path(name)
             if not os.path.exists(name):  # Path.exists raises for a name that is too long
                 raise CommandFailed(f"there is no file or folder {printable(name)}")
-            is_store = (path / _STORE_FILE).is_file()
+            is_store = any((path / name).is_file() for name in _STORE_FILES)
             if is_store or (is_vector_folder(path) if path.is_dir() else path.suffix in VECTOR_SUFFIXES):
                 if len(named) > 1:
                     raise CommandMisused(f"{name} holds vectors, and is searched alone: name no other place beside it")

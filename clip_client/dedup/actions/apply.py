@@ -11,6 +11,7 @@ import stat
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from clip_client._files import FailedFile, stored_ns
@@ -36,7 +37,7 @@ from clip_client.dedup.store.journal import IN_QUARANTINE, JournalEntry, MovedFi
 from clip_client.dedup.store.store import store_option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
 
     from clip_client.dedup.actions.plan import Move, Plan
     from clip_client.dedup.store.contents import FileIndex
@@ -64,13 +65,15 @@ def apply(
     *,
     run: str | None = None,
     files: FileIndex | None = None,
+    choices: Mapping[str, int] = MappingProxyType({}),
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> tuple[Outcome, ...]:
     """Carry out ``plan``; return one outcome for each of its moves, in their order.
 
     Each file is hashed again right before it moves; a file that changed or disappeared is skipped and reported. ``run``
     names the run (default: a new name). ``files`` forgets the files of a move that fails, so that the next search reads
-    them again.
+    them again. ``choices`` maps the absolute path of a photo to the id of the choice that moves it. The photo moves
+    only if the choice still waits, and the choice is done when the photo has moved.
 
     Raises StoreError if another process moves files with this journal, or if the journal cannot be written.
     """
@@ -80,7 +83,8 @@ def apply(
         run = run or journal.new_run()
         for done, move in enumerate(plan.moves, start=1):
             try:
-                outcome = _move(move, journal, run=run)
+                choice = choices.get(os.path.abspath(move.duplicate.path))
+                outcome = _move(move, journal, run=run, choice=choice)
             except (OSError, CannotMove) as error:
                 outcome = Outcome(path=move.duplicate.path, done=False, message=sentence(error))
                 if files is not None:
@@ -135,7 +139,7 @@ def recover(journal: Journal) -> tuple[Outcome, ...]:
     return tuple(outcomes)
 
 
-def _move(move: Move, journal: Journal, *, run: str) -> Outcome:
+def _move(move: Move, journal: Journal, *, run: str, choice: int | None) -> Outcome:
     duplicate, kept = move.duplicate, move.kept
     path, kept_path = os.path.abspath(duplicate.path), os.path.abspath(kept.path)
     # A companion that belongs to several photos moves with the last of these photos.
@@ -154,18 +158,23 @@ def _move(move: Move, journal: Journal, *, run: str) -> Outcome:
         if not any(is_copy(other.path, file) for other in kept.companions if other.kind == companion.kind):
             raise CannotMove(another_companion(companion.kind))
     sidecars = check_sidecars(move.sidecars, journal)
-    entry = journal.plan(
-        run=run,
-        method=QUARANTINE,
-        kept=kept_path,
-        kept_sha256=kept.sha256,
-        tier=move.tier,
-        is_chosen=move.is_chosen,
-        files=files,
-        sidecars=sidecars,
-        folders=folders_now(files, sidecars),
-        left_behind=left_behind,
-    )
+    folders = folders_now(files, sidecars)
+    with journal.transaction():
+        if choice is not None and not journal.choices.may_move(choice, run):
+            raise CannotMove("Its choice was taken back.")
+        entry = journal.plan(
+            run=run,
+            method=QUARANTINE,
+            kept=kept_path,
+            kept_sha256=kept.sha256,
+            tier=move.tier,
+            is_chosen=move.is_chosen,
+            choice=choice,
+            files=files,
+            sidecars=sidecars,
+            folders=folders,
+            left_behind=left_behind,
+        )
     try:
         write_sidecars(move.sidecars, entry)
         for file in files:

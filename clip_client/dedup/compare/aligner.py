@@ -80,7 +80,7 @@ class Aligner:
         self._photos = photos
         self._read = reader.read
         self._pictures = pictures or {}
-        self._table, self._outcomes = store.alignment_tables(*VERSIONS)
+        self._table, self._outcomes = store.cache.blob_tables(*VERSIONS)
         self._keypoints = lru_cache(_REMEMBERED)(self._load)
         self._full_size = lru_cache(_AT_FULL_SIZE)(self._open)
         self._pool = ThreadPoolExecutor(reader.threads, thread_name_prefix="clip_client verify")

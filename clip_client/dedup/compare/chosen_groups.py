@@ -165,7 +165,7 @@ def chosen_groups(report: DuplicateReport, choices: Iterable[Choice]) -> ChosenG
     """Return the groups of a report that :data:`KEEP` choices are about, and what moves and stays.
 
     ``choices`` are in the order in which they were made: the last one about any photo of a group is the one that holds.
-    A choice that a run is carrying out, or has carried out, is left out of both.
+    A choice that a run has carried out is left out of both.
     """
     last = {photo.path: choice for choice in choices for photo in choice.photos}
     groups: list[DuplicateGroup] = []

@@ -168,7 +168,7 @@ def import_aligner() -> tuple[ModuleType | None, str]:
 def has_old_proofs(store: Store) -> bool:
     """Tell whether a store holds proofs by an earlier rule, which the next search makes again."""
     aligner, _ = import_aligner()
-    return aligner is not None and bool(store.old_alignments(*aligner.VERSIONS))
+    return aligner is not None and bool(store.cache.other_versions(*aligner.VERSIONS))
 
 
 def prove_again(kept: str, moved: str) -> str:

@@ -9,29 +9,37 @@ from pathlib import Path
 from threading import Lock
 from typing import IO, Final, Self
 
-from clip_client._storage.sqlite import Database
+from clip_client._storage.sqlite import Database, Tables
 
 _MOST_BYTES: Final = 4 * 2**30
 
 
-class BlobTable(Database):
-    """A table in the store. It is a cache: if it is lost, its content is computed again."""
+class BlobTable(Tables):
+    """The bytes that one version of an algorithm made. It is a cache: if it is lost, its content is computed again."""
 
-    SCHEMA = "CREATE TABLE IF NOT EXISTS blobs (key BLOB PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID"
-    DURABLE = False
+    SCHEMA = """
+    CREATE TABLE IF NOT EXISTS blobs (
+        version TEXT NOT NULL, key BLOB NOT NULL, data BLOB NOT NULL, PRIMARY KEY (version, key)) WITHOUT ROWID
+    """
+
+    def __init__(self, database: Database, version: str) -> None:
+        super().__init__(database)
+        self._version = version
 
     def __contains__(self, key: str) -> bool:
-        found = self._connection.execute("SELECT 1 FROM blobs WHERE key = ?", (bytes.fromhex(key),))
-        return found.fetchone() is not None
+        question = "SELECT 1 FROM blobs WHERE version = ? AND key = ?"
+        return self._connection.execute(question, (self._version, bytes.fromhex(key))).fetchone() is not None
 
     def get(self, key: str) -> bytes | None:
         """Return the bytes of a key, which is written in hexadecimal; None for an unknown key."""
-        found = self._connection.execute("SELECT data FROM blobs WHERE key = ?", (bytes.fromhex(key),)).fetchone()
+        question = "SELECT data FROM blobs WHERE version = ? AND key = ?"
+        found = self._connection.execute(question, (self._version, bytes.fromhex(key))).fetchone()
         return None if found is None else found[0]
 
     def put(self, rows: Iterable[tuple[str, bytes]]) -> None:
         """Keep the bytes of keys. Raises StoreError if the disk cannot be written."""
-        self._write("INSERT OR REPLACE INTO blobs VALUES (?, ?)", ((bytes.fromhex(key), data) for key, data in rows))
+        blobs = ((self._version, bytes.fromhex(key), data) for key, data in rows)
+        self._write("INSERT OR REPLACE INTO blobs VALUES (?, ?, ?)", blobs)
 
 
 class Spool(Mapping[str, bytes]):

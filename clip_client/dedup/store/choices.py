@@ -3,14 +3,12 @@
 A choice names its photos by path and content. A later search in another process finds it again by these, and so does
 ``dedup --apply --act-on chosen``. A choice goes through these states::
 
-    waiting -> begun -> done -> undone
+    waiting -> done -> undone
 
-If a run carries out no part of a choice, the choice waits again. A choice that waits also becomes undone if its photos
-moved in another way and were brought back. Only choices that wait are carried out: after an undo, a person has to
-choose again.
-
-Only a process that may move files (:meth:`.journal.Journal.exclusive`) begins choices and records their results.
-If such a process finds a choice that is begun, the process that began it was killed.
+A choice is done in the same transaction in which the journal says that its first photo has moved, or in which its
+decision is recorded. It is undone in the transaction that says that a photo is back, or that removes the decision. A
+choice that waits also becomes undone if its photos moved in another way and were brought back. Only choices that wait
+are carried out: after an undo, a person has to choose again.
 """
 
 from __future__ import annotations
@@ -19,10 +17,9 @@ import json
 import time
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, NamedTuple
 
-from clip_client._storage.sqlite import Database
+from clip_client._storage.sqlite import Database, Tables
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.types import SAFE_TIERS
 
@@ -36,15 +33,22 @@ CHOICES: Final = (KEEP, DIFFERENT, KEEP_ALL, SKIP, OPEN)
 
 WAITING: Final = "waiting"
 """State of a choice that can be carried out."""
-BEGUN: Final = "begun"
-"""State of a choice that a run is carrying out."""
 DONE: Final = "done"
 """State of a choice of which a run has carried out at least a part."""
 UNDONE: Final = "undone"
 """State of a choice whose photos were brought back, or whose decision was taken back."""
 
-_BEGIN: Final = "UPDATE choices SET run = ?, state = 'begun' WHERE id = ? AND state = 'waiting'"
-_SET_STATE: Final = "UPDATE choices SET state = ?, run = CASE ? WHEN 'waiting' THEN '' ELSE run END WHERE id = ?"
+_VERSION: Final = """
+SELECT data_version, (SELECT seq FROM sqlite_sequence WHERE name = 'choices'),
+    (SELECT group_concat(state || number) FROM (SELECT state, count(*) AS number FROM choices GROUP BY state))
+FROM pragma_data_version
+"""
+"""One query, so that nothing changes between its values."""
+_WAITING: Final = "SELECT id FROM choices WHERE state = 'waiting' AND id IN ({})"
+_WITHDRAW: Final = (
+    "DELETE FROM choices WHERE id = ? AND state IN ('waiting', 'undone') "
+    "AND NOT EXISTS (SELECT 1 FROM units WHERE units.choice = choices.id AND units.state = 'planned')"
+)
 
 
 class ChosenPhoto(NamedTuple):
@@ -69,7 +73,7 @@ class Choice:
     rules: str
     """Rules that made the choice for many groups at once; empty if a person looked at the group."""
     run: str
-    """Name of the run that has started to carry the choice out; empty while the choice waits."""
+    """Name of the run that has carried the choice out; empty while the choice waits."""
     state: str
     photos: tuple[ChosenPhoto, ...]
 
@@ -82,7 +86,7 @@ def moving_tiers(rules: str) -> tuple[str, ...] | None:
     return SAFE_TIERS if rules else None
 
 
-class Choices(Database):
+class Choices(Tables):
     """The choices in one store. A change is on the disk when the method returns."""
 
     # AUTOINCREMENT: a later choice must not get the id of a removed choice, which a run in progress may still know.
@@ -91,39 +95,46 @@ class Choices(Database):
         id INTEGER PRIMARY KEY AUTOINCREMENT, step INTEGER NOT NULL, what TEXT NOT NULL, at_ns INTEGER NOT NULL,
         rules TEXT NOT NULL, run TEXT NOT NULL DEFAULT '', photos TEXT NOT NULL, state TEXT NOT NULL DEFAULT 'waiting');
     CREATE INDEX IF NOT EXISTS choices_by_run ON choices (run);
-    CREATE INDEX IF NOT EXISTS choices_by_step ON choices (step)
+    CREATE INDEX IF NOT EXISTS choices_by_step ON choices (step);
+    CREATE INDEX IF NOT EXISTS choices_by_state ON choices (state)
     """
-    VERSION = 2
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._seen = self._data_version()
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self._seen = self._version()
 
     def changed_elsewhere(self) -> bool:
-        """Tell whether another process, or another :class:`Choices`, has changed the file since the last call."""
-        before, self._seen = self._seen, self._data_version()
-        return before != self._seen
+        """Tell whether another process, or another :class:`Choices`, has changed the choices since the last call.
 
-    def _data_version(self) -> int:
-        (number,) = self._connection.execute("PRAGMA data_version").fetchone()
-        return int(number)
+        True also after changes by this object, if another one has changed something else since.
+        """
+        before, self._seen = self._seen, self._version()
+        return before[0] != self._seen[0] and before[1:] != self._seen[1:]
+
+    def _version(self) -> tuple[object, ...]:
+        """Return a value that changes if another connection writes to the file, and two that change with the choices.
+
+        A choice only goes on to its next state, so the numbers of choices in each state do not repeat.
+        """
+        version: tuple[object, ...] = self._connection.execute(_VERSION).fetchone()
+        return version
 
     def add(self, choices: Iterable[tuple[str, Sequence[ChosenPhoto]]], *, rules: str = "") -> list[Choice]:
         """Record choices, each (what, photos), as one step."""
         at_ns = time.time_ns()
-        with self._transaction():
+        with self.transaction():
             (step,) = self._connection.execute("SELECT coalesce(max(step), 0) + 1 FROM choices").fetchone()
             self._connection.executemany(
                 "INSERT INTO choices (step, what, at_ns, rules, photos) VALUES (?, ?, ?, ?, ?)",
                 [(step, what, at_ns, rules, json.dumps(photos)) for what, photos in choices],
             )
-        return list(self._found(" WHERE step = ?", step))
+        return list(self._select(" WHERE step = ?", step))
 
     def all(self, *, run: str | None = None) -> Iterator[Choice]:
-        """Yield every choice, or only the choices that ``run`` has started, oldest first."""
-        return self._found() if run is None else self._found(" WHERE run = ?", run)
+        """Yield every choice, or only the choices that ``run`` has carried out, oldest first."""
+        return self._select() if run is None else self._select(" WHERE run = ?", run)
 
-    def _found(self, condition: str = "", *values: object) -> Iterator[Choice]:
+    def _select(self, condition: str = "", *values: object) -> Iterator[Choice]:
         columns = "id, step, what, at_ns, rules, run, state, photos"
         rows = self._connection.execute(f"SELECT {columns} FROM choices{condition} ORDER BY id", values)
         for number, step, what, at_ns, rules, run, state, photos in rows:
@@ -137,21 +148,29 @@ class Choices(Database):
         )
         return dict(rows.fetchall())
 
-    def begin(self, ids: Collection[int], run: str) -> frozenset[int]:
-        """Record that a run is about to carry choices out; return the ids of the choices that were waiting.
+    def waiting(self, ids: Collection[int]) -> frozenset[int]:
+        """Return those of ``ids`` that still wait."""
+        return frozenset(number for (number,) in self._found(_WAITING, list(ids)))
 
-        The caller holds :meth:`.journal.Journal.exclusive`.
-        """
-        with self._transaction():
-            return frozenset(one for one in ids if self._connection.execute(_BEGIN, (run, one)).rowcount)
+    def may_move(self, number: int, run: str) -> bool:
+        """Tell whether ``run`` may move a photo of a choice: the choice waits, or the run has carried out a part."""
+        question = "SELECT 1 FROM choices WHERE id = ? AND (state = 'waiting' OR state = 'done' AND run = ?)"
+        return self._connection.execute(question, (number, run)).fetchone() is not None
 
-    def set_state(self, ids: Collection[int], state: str) -> None:
-        """Record the state of choices."""
-        self._write(_SET_STATE, [(state, state, number) for number in ids])
+    def finish(self, ids: Collection[int], run: str) -> int:
+        """Record that a run has carried out those of ``ids`` that wait; return their number."""
+        return self._write(
+            "UPDATE choices SET run = ?, state = 'done' WHERE id = ? AND state = 'waiting'",
+            [(run, number) for number in ids],
+        )
+
+    def take_back(self, ids: Collection[int]) -> None:
+        """Record that choices hold no longer."""
+        self._write("UPDATE choices SET state = 'undone' WHERE id = ?", [(number,) for number in ids])
 
     def withdraw(self, ids: Collection[int]) -> None:
         """Remove choices, except those that a run is carrying out or has carried out."""
-        self._write("DELETE FROM choices WHERE id = ? AND state IN (?, ?)", [(one, WAITING, UNDONE) for one in ids])
+        self._write(_WITHDRAW, [(number,) for number in ids])
 
     def forget(self, paths: Container[str]) -> int:
         """Remove every choice about any of the absolute ``paths``; return their number."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from clip_client._storage.sqlite import Database
+from clip_client._storage.sqlite import Tables
 from clip_client.dedup.store.decisions import DIFFERENT
 from clip_client.dedup.types import SAFE_TIERS, PhotoFile
 
@@ -29,7 +29,7 @@ _BELOW: Final = _CHAIN.format("picture", "copies.picture = chain.sha256")
 """Query for the rows that lead down from contents that name pictures to their copies."""
 
 
-class FileIndex(Database):
+class FileIndex(Tables):
     """A table in the store. It is a cache: if it is lost, all files are read again."""
 
     SCHEMA = """
@@ -38,9 +38,6 @@ class FileIndex(Database):
         ctime_ns INTEGER
     ) WITHOUT ROWID
     """
-    VERSION = 2
-    UPGRADE = "ALTER TABLE files ADD COLUMN ctime_ns INTEGER"
-    DURABLE = False
 
     def known(self, files: Sequence[PhotoFile]) -> dict[str, str]:
         """Return path -> SHA-256 (hexadecimal) of the files whose size and times have not changed."""
@@ -58,7 +55,7 @@ class FileIndex(Database):
 
     def paths_of(self, contents: Collection[str]) -> dict[str, list[str]]:
         """Return SHA-256 (hexadecimal) -> the paths at which files with this content were last seen, in order."""
-        # Make the index only when it is needed, so that earlier versions can still use the file.
+        # Only few commands ask this, so a store has the index only if one of them was used.
         self._connection.execute("CREATE INDEX IF NOT EXISTS files_by_content ON files (sha256)")
         found: dict[str, list[str]] = {sha256: [] for sha256 in contents}
         question = "SELECT path, sha256 FROM files WHERE sha256 IN ({}) ORDER BY path"
@@ -117,7 +114,7 @@ class FileIndex(Database):
         self._write("DELETE FROM files WHERE path = ?", [(os.fsencode(os.path.abspath(path)),) for path in paths])
 
 
-class ProvenCopies(Database):
+class ProvenCopies(Tables):
     """A table in the store. It is a cache: if it is lost, copies are proved again."""
 
     # A picture is named by the content that its group keeps. That content has a row of its own only if another search
@@ -126,9 +123,6 @@ class ProvenCopies(Database):
     CREATE TABLE IF NOT EXISTS copies (sha256 BLOB PRIMARY KEY, picture BLOB NOT NULL) WITHOUT ROWID;
     CREATE INDEX IF NOT EXISTS copies_by_picture ON copies (picture)
     """
-    VERSION = 3
-    UPGRADE = "DELETE FROM copies"  # earlier rules accepted a camera's metadata, and what Pillow reports, as proofs
-    DURABLE = False
 
     def record(self, groups: Iterable[DuplicateGroup]) -> None:
         """Record the copies of each group that are proved in a safe tier, in place of earlier rows about them."""
@@ -137,7 +131,7 @@ class ProvenCopies(Database):
         for group in groups:
             contents.update(bytes.fromhex(member.sha256) for member in group.members)
             rows.update((bytes.fromhex(copy), bytes.fromhex(of)) for copy, of in _pictures(group).items() if copy != of)
-        with self._transaction():
+        with self.transaction():
             known = list(self._found("SELECT sha256, picture FROM copies WHERE sha256 IN ({})", list(contents)))
             # Keep the row of a photo that its group keeps: it may be a copy of a photo that this search did not see.
             outdated = [(copy,) for copy, of in known if copy in rows or of in contents]

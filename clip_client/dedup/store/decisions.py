@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from clip_client._storage.sqlite import Database
+from clip_client._storage.sqlite import Tables
 
 DIFFERENT: Final = "different"
 """The photos are different pictures."""
@@ -27,6 +27,8 @@ class Decision:
     """Time of the decision, nanoseconds since 1970."""
     files: Mapping[str, int]
     """SHA-256 (hexadecimal) of each content -> number of files with this content that the decision is about."""
+    choice: int | None = None
+    """Id of the choice that made the decision; see :mod:`.choices`."""
 
     @property
     def contents(self) -> frozenset[str]:
@@ -34,17 +36,18 @@ class Decision:
         return frozenset(self.files)
 
 
-class Decisions(Database):
+class Decisions(Tables):
     """The decisions in one store. A change is on the disk when the method returns."""
 
     # "contents" has a row for each file that was decided about, so a content has as many rows as copies.
     SCHEMA = """
-    CREATE TABLE IF NOT EXISTS decisions (id INTEGER PRIMARY KEY, what TEXT NOT NULL, at_ns INTEGER NOT NULL);
+    CREATE TABLE IF NOT EXISTS decisions (id INTEGER PRIMARY KEY, what TEXT NOT NULL, at_ns INTEGER NOT NULL,
+        choice INTEGER);
     CREATE TABLE IF NOT EXISTS contents (decision INTEGER NOT NULL REFERENCES decisions (id), sha256 TEXT NOT NULL);
     CREATE INDEX IF NOT EXISTS contents_by_hash ON contents (sha256)
     """
 
-    def add(self, what: str, contents: Iterable[str]) -> Decision:
+    def add(self, what: str, contents: Iterable[str], *, choice: int | None = None) -> Decision:
         """Record a decision about photos; ``contents`` has the SHA-256 of each file, so copies are repeated.
 
         Raises ValueError for an unknown kind, for fewer than two files, and, for ``"different"``, for fewer than two
@@ -58,21 +61,27 @@ class Decisions(Database):
         if len(files) < 2 and what == DIFFERENT:
             raise ValueError("files with the same bytes are one photo: name two photos with different bytes")
         at_ns = time.time_ns()
-        with self._transaction():
-            cursor = self._connection.execute("INSERT INTO decisions (what, at_ns) VALUES (?, ?)", (what, at_ns))
+        with self.transaction():
+            cursor = self._connection.execute(
+                "INSERT INTO decisions (what, at_ns, choice) VALUES (?, ?, ?)", (what, at_ns, choice)
+            )
             number = int(cursor.lastrowid or 0)
             self._connection.executemany(
                 "INSERT INTO contents VALUES (?, ?)", [(number, sha256) for sha256 in sorted(files.elements())]
             )
-        return Decision(id=number, what=what, at_ns=at_ns, files=files)
+        return Decision(id=number, what=what, at_ns=at_ns, files=files, choice=choice)
 
     def forget(self, contents: Collection[str]) -> int:
         """Remove every decision about any of ``contents``; return their number."""
         return self.remove([one.id for one in self.all() if not one.contents.isdisjoint(contents)])
 
     def remove(self, ids: Collection[int]) -> int:
-        """Remove decisions; return how many of them existed."""
-        with self._transaction():
+        """Remove decisions; return how many of them existed. The choices that made them are then undone."""
+        with self.transaction():
+            self._connection.executemany(
+                "UPDATE choices SET state = 'undone' WHERE id = (SELECT choice FROM decisions WHERE id = ?)",
+                [(number,) for number in ids],
+            )
             self._connection.executemany("DELETE FROM contents WHERE decision = ?", [(number,) for number in ids])
             removed = self._connection.executemany("DELETE FROM decisions WHERE id = ?", [(number,) for number in ids])
         return removed.rowcount
@@ -83,6 +92,8 @@ class Decisions(Database):
         for number, sha256 in self._connection.execute("SELECT decision, sha256 FROM contents"):
             files[number][sha256] += 1
         return [
-            Decision(id=number, what=what, at_ns=at_ns, files=files[number])
-            for number, what, at_ns in self._connection.execute("SELECT id, what, at_ns FROM decisions ORDER BY id")
+            Decision(id=number, what=what, at_ns=at_ns, files=files[number], choice=choice)
+            for number, what, at_ns, choice in self._connection.execute(
+                "SELECT id, what, at_ns, choice FROM decisions ORDER BY id"
+            )
         ]

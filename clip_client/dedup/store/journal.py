@@ -6,9 +6,11 @@ An entry is a photo and the companions that move with it, such as its RAW file. 
        |         `----> purging   -> purged
        `-> abandoned
 
-The state on the left of each arrow is written before the first file is touched. An entry in ``planned``, ``restoring``
-or ``purging`` belongs to a process that is working right now or was killed: while it works, it holds the exclusive lock
-of the journal. ``restored``, ``purged`` and ``abandoned`` are final.
+The state on the left of each arrow is written before the first file is touched. If a person chose the move, the
+transaction that writes ``moved`` or ``restored`` also says that the choice is done or undone.
+
+An entry in ``planned``, ``restoring`` or ``purging`` belongs to a process that is working right now or was killed:
+while it works, it holds the exclusive lock of the journal. ``restored``, ``purged`` and ``abandoned`` are final.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from clip_client._storage.lock import AlreadyLocked, exclusive_lock
-from clip_client._storage.sqlite import Database, StoreError
+from clip_client._storage.sqlite import Database, StoreError, Tables
+from clip_client.dedup.store.choices import Choices
 
 
 class State:
@@ -119,9 +122,29 @@ class JournalEntry:
     """Sidecars that have to stay beside the kept photo while the files are in the quarantine."""
     folders: tuple[Folder, ...] = ()
     """Empty if an earlier version moved the photo."""
+    choice: int | None = None
+    """Id of the choice that the move carries out."""
 
 
-class Journal(Database):
+@contextmanager
+def right_to_move(store: Path, *, wait_s: float = 0) -> Iterator[None]:
+    """Hold the right to move files with the store in a folder for the duration of the block.
+
+    Raises StoreError if another process has the right for ``wait_s`` seconds, or if the lock file cannot be locked.
+    """
+    path = store / "journal.lock"
+    with ExitStack() as held:
+        try:
+            held.enter_context(exclusive_lock(path, wait_s=wait_s))
+        except AlreadyLocked:
+            raise StoreError("another clip-client is moving files with this store; wait for it") from None
+        except OSError as error:
+            reason = error.strerror or error
+            raise StoreError(f"{path} cannot be locked: {reason}; choose another folder with --store") from None
+        yield
+
+
+class Journal(Tables):
     """The journal of one store; one thread at a time may use it."""
 
     # Table and column names are the format on disk: "units" holds the entries, "survivor" is the kept photo, and
@@ -130,8 +153,9 @@ class Journal(Database):
     CREATE TABLE IF NOT EXISTS units (
         id INTEGER PRIMARY KEY, run TEXT NOT NULL, at_ns INTEGER NOT NULL, method TEXT NOT NULL, state TEXT NOT NULL,
         survivor BLOB NOT NULL, survivor_sha256 TEXT NOT NULL, tier TEXT NOT NULL DEFAULT '',
-        proof INTEGER NOT NULL DEFAULT 0, is_chosen INTEGER NOT NULL DEFAULT 0);
+        proof INTEGER NOT NULL DEFAULT 0, is_chosen INTEGER NOT NULL DEFAULT 0, choice INTEGER);
     CREATE INDEX IF NOT EXISTS units_by_state ON units (state);
+    CREATE INDEX IF NOT EXISTS units_by_choice ON units (choice);
     CREATE TABLE IF NOT EXISTS files (
         unit INTEGER NOT NULL REFERENCES units (id), original BLOB NOT NULL, quarantined BLOB NOT NULL,
         sha256 TEXT NOT NULL, size_bytes INTEGER NOT NULL, atime_ns INTEGER NOT NULL, mtime_ns INTEGER NOT NULL);
@@ -149,19 +173,16 @@ class Journal(Database):
     CREATE TABLE IF NOT EXISTS left_behind (
         path BLOB NOT NULL, unit INTEGER NOT NULL REFERENCES units (id), PRIMARY KEY (path, unit)) WITHOUT ROWID
     """
-    VERSION = 4
-    UPGRADE = SCHEMA
-    OLDEST = 3
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._path = path
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self.choices = Choices(database)
         self._is_held = False
 
     @property
     def directory(self) -> Path:
         """The folder of the store."""
-        return self._path.parent
+        return self._database.path.parent
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -173,18 +194,12 @@ class Journal(Database):
         if self._is_held:
             yield
             return
-        path = self._path.with_suffix(".lock")
-        with ExitStack() as held:
-            try:
-                held.enter_context(exclusive_lock(path))
-            except AlreadyLocked:
-                raise StoreError("another clip-client is moving files with this store; wait for it") from None
-            except OSError as error:
-                reason = error.strerror or error
-                raise StoreError(f"{path} cannot be locked: {reason}; choose another folder with --store") from None
+        with right_to_move(self.directory):
             self._is_held = True
-            held.callback(setattr, self, "_is_held", False)
-            yield
+            try:
+                yield
+            finally:
+                self._is_held = False
 
     def new_run(self) -> str:
         """Return a name for a run: a time, and letters that make it unique across all stores.
@@ -193,7 +208,7 @@ class Journal(Database):
         name has the second after that run. Names therefore always sort in the order of the runs.
         """
         now = datetime.now().replace(microsecond=0)
-        with self._transaction():
+        with self.transaction():
             (last,) = self._connection.execute(_LAST_RUN).fetchone()
             with suppress(ValueError, TypeError):  # this is the first run, or the last name is not a date
                 now = max(now, datetime.strptime(last[:15], _RUN_TIME) + timedelta(seconds=1))
@@ -210,6 +225,7 @@ class Journal(Database):
         kept_sha256: str,
         tier: str,
         is_chosen: bool = False,
+        choice: int | None = None,
         files: Sequence[MovedFile],
         sidecars: Sequence[Sidecar] = (),
         folders: Sequence[Folder] = (),
@@ -217,16 +233,17 @@ class Journal(Database):
     ) -> JournalEntry:
         """Record a move before it happens, with the present :data:`PROOF`. The entry is on the disk when this returns.
 
+        ``choice`` is the id of the choice that the move carries out, which is done as soon as the entry is ``moved``.
         ``left_behind`` holds the paths of companions that stay because they belong to another photo, too. If the last
         such photo moves with its companion, the companion belongs to the entries of all these photos, and is restored
         with the first of them.
         """
-        values = (run, time.time_ns(), method, State.PLANNED, os.fsencode(kept), kept_sha256, tier, PROOF, is_chosen)
-        with self._transaction():
+        facts = (run, time.time_ns(), method, State.PLANNED, os.fsencode(kept), kept_sha256, tier, PROOF, is_chosen)
+        with self.transaction():
             number = self._connection.execute(
-                "INSERT INTO units (run, at_ns, method, state, survivor, survivor_sha256, tier, proof, is_chosen) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                values,
+                "INSERT INTO units (run, at_ns, method, state, survivor, survivor_sha256, tier, proof, is_chosen, "
+                "choice) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*facts, choice),
             ).lastrowid
             self._connection.executemany(
                 "INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", [(number, *_row(file)) for file in files]
@@ -254,10 +271,17 @@ class Journal(Database):
         self._connection.executemany("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", [(*row, *rest) for row in rows])
 
     def set_state(self, entry: JournalEntry, state: str, folders: Sequence[Folder] = ()) -> JournalEntry:
-        """Record the new state of an entry, and the present state of its folders. Both are then on the disk."""
-        with self._transaction():
+        """Record the new state of an entry and of its choice, and the present state of its folders.
+
+        All of it is then on the disk.
+        """
+        with self.transaction():
             self._connection.execute("UPDATE units SET state = ? WHERE id = ?", (state, entry.id))
             self._record(entry.id, folders)
+            if entry.choice is not None and state == State.MOVED:
+                self.choices.finish([entry.choice], entry.run)
+            elif entry.choice is not None and state == State.RESTORED:
+                self.choices.take_back([entry.choice])
         merged = {folder.path: folder for folder in (*entry.folders, *folders)}
         return replace(entry, state=state, folders=tuple(merged.values()))
 
@@ -279,13 +303,6 @@ class Journal(Database):
     def set_proved(self, entry: JournalEntry, tier: str) -> None:
         """Record that the present :data:`PROOF` holds for a photo that an earlier version moved."""
         self._write("UPDATE units SET tier = ?, proof = ? WHERE id = ?", [(tier, PROOF, entry.id)])
-
-    def moves(self) -> Iterator[tuple[str, str, str, str]]:
-        """Yield (run, old path, state, method) of each file that was ever moved, in the order of the moves."""
-        for run, original, state, method in self._connection.execute(
-            "SELECT run, original, state, method FROM units JOIN files ON unit = id ORDER BY id"
-        ):
-            yield run, os.fsdecode(original), state, method
 
     def entries(
         self, states: Sequence[str], *, run: str | None = None, original: str | None = None
@@ -324,14 +341,14 @@ class Journal(Database):
         return [(number, _sidecar(*row)) for number, *row in rows]
 
     def _entry(self, row: Sequence[Any]) -> JournalEntry:
-        number, run, at_ns, method, state, kept, kept_sha256, tier, proof, is_chosen = row
+        number, run, at_ns, method, state, kept, kept_sha256, tier, proof, is_chosen, choice = row
         files = self._connection.execute("SELECT * FROM files WHERE unit = ? ORDER BY rowid", (number,))
         sidecars = self._connection.execute("SELECT path, sha256, is_ours FROM sidecars WHERE unit = ?", (number,))
         folders = self._connection.execute("SELECT path, mode, mtime_ns FROM folders WHERE unit = ?", (number,))
         moved = (MovedFile(os.fsdecode(original), os.fsdecode(place), *rest) for _, original, place, *rest in files)
         facts = (number, run, at_ns, method, state, os.fsdecode(kept), kept_sha256, tier, proof, bool(is_chosen))
         found = tuple(Folder(os.fsdecode(path), *rest) for path, *rest in folders)
-        return JournalEntry(*facts, tuple(moved), tuple(_sidecar(*one) for one in sidecars), found)
+        return JournalEntry(*facts, tuple(moved), tuple(_sidecar(*one) for one in sidecars), found, choice)
 
 
 def _row(file: MovedFile) -> tuple[object, ...]:

@@ -8,15 +8,18 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from clip_client._storage.sqlite import Database
+from clip_client._storage.sqlite import Tables
 
 _NAME: Final = re.compile(r"[\w. -]{1,64}")
 
 
-class Settings(Database):
+class Settings(Tables):
     """The settings of one store. A change is on the disk when the method returns."""
 
-    SCHEMA = "CREATE TABLE IF NOT EXISTS keep_rules (name TEXT PRIMARY KEY, rules TEXT NOT NULL)"
+    SCHEMA = """
+    CREATE TABLE IF NOT EXISTS keep_rules (name TEXT PRIMARY KEY, rules TEXT NOT NULL);
+    CREATE TABLE IF NOT EXISTS tuned (vector_id TEXT PRIMARY KEY, similar REAL NOT NULL)
+    """
 
     def keep_rules(self) -> dict[str, tuple[str, ...]]:
         """Return name -> the saved rules, in the order of the names."""
@@ -41,10 +44,9 @@ class Settings(Database):
 
     def take_tuned(self) -> list[tuple[str, float]]:
         """Return the vector id and the threshold of each row that the removed command ``tune`` wrote; delete them."""
-        with self._transaction():
-            if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'tuned'").fetchone():
-                return []
-            return self._connection.execute("DELETE FROM tuned RETURNING vector_id, similar").fetchall()
+        found = self._connection.execute("SELECT vector_id, similar FROM tuned").fetchall()
+        self._write("DELETE FROM tuned WHERE vector_id = ?", [(vector_id,) for vector_id, _ in found])
+        return found
 
 
 def _with_absolute_folder(rule: str) -> str:

@@ -2,17 +2,12 @@
 
 ::
 
-    files.sqlite        path, size, times -> SHA-256                a cache
+    cache.sqlite        files, copies, keypoints and outcomes       a cache
     looks/<algorithm>   SHA-256 -> size, hash, time of the photo    a cache, Parquet
     pixels/<algorithm>  SHA-256 -> SHA-256 of the pixels            a cache, Parquet
-    keypoints/<algorithm>.sqlite  SHA-256 -> keypoints; pairs       a cache
     vectors/<id>        SHA-256 -> vector of one model              a cache, Parquet
     index/<id>          the same vectors, for a search              a cache, see clip_client/search
-    copies.sqlite       contents that show one picture              a cache
-    journal.sqlite      moves of files                              not replaceable
-    decisions.sqlite    decisions of a person about photos          not replaceable
-    choices.sqlite      choices of a person, until they are done    not replaceable
-    settings.sqlite     saved keep rules                            not replaceable
+    history.sqlite      moves, decisions, choices, saved rules      not replaceable
 
 The caches and decisions are keyed by content, so files can be moved, renamed and copied between machines.
 """
@@ -24,22 +19,29 @@ import os
 import shlex
 import tempfile
 from collections.abc import Mapping
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
+from clip_client._storage.file_system import network_file_system
 from clip_client._storage.parquet_store import ParquetStore
 from clip_client._storage.sqlite import StoreError
-from clip_client.dedup.store.blob_table import BlobTable, Spool
-from clip_client.dedup.store.choices import Choices
+from clip_client.dedup.store.blob_table import Spool
+from clip_client.dedup.store.cache import Cache
 from clip_client.dedup.store.contents import FileIndex, ProvenCopies
 from clip_client.dedup.store.decisions import Decisions
+from clip_client.dedup.store.history import History
 from clip_client.dedup.store.journal import Journal
 from clip_client.dedup.store.settings import Settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from clip_client.dedup.store.choices import Choices
+
+CACHE: Final = "cache.sqlite"
+"""Name of a file in every store that was filled."""
 
 
 def default_directory() -> Path:
@@ -92,49 +94,51 @@ class Store:
         """Close all files."""
         self._open.close()
 
+    @property
+    def warning(self) -> str:
+        """One sentence about the place of the store; empty for a local disk."""
+        if not (kind := network_file_system(self.directory)):
+            return ""
+        return f"the store {self.directory} is on a network file system ({kind}): use it on one computer at a time"
+
+    @cached_property
+    def _history(self) -> History:
+        return self._open.enter_context(closing(History(self.directory / "history.sqlite")))
+
     @cached_property
     def journal(self) -> Journal:
         """The journal of moves."""
-        return self._open.enter_context(closing(Journal(self.directory / "journal.sqlite")))
+        return Journal(self._history)
 
     @cached_property
     def decisions(self) -> Decisions:
         """Decisions of a person about photos."""
-        return self._open.enter_context(closing(Decisions(self.directory / "decisions.sqlite")))
+        return Decisions(self._history)
 
-    @cached_property
+    @property
     def choices(self) -> Choices:
         """Choices of a person that wait, and those that were carried out."""
-        return self._open.enter_context(closing(Choices(self.directory / "choices.sqlite")))
+        return self.journal.choices
 
     @cached_property
     def settings(self) -> Settings:
         """Saved keep rules."""
-        return self._open.enter_context(closing(Settings(self.directory / "settings.sqlite")))
+        return Settings(self._history)
+
+    @cached_property
+    def cache(self) -> Cache:
+        """What is known of files and contents, and the tables of what they are aligned by."""
+        return self._open.enter_context(closing(Cache(self.directory / CACHE)))
 
     @cached_property
     def copies(self) -> ProvenCopies:
         """The contents that show one picture."""
-        return self._open.enter_context(closing(ProvenCopies(self.directory / "copies.sqlite")))
+        return ProvenCopies(self.cache)
 
     @cached_property
     def files(self) -> FileIndex:
         """The content of each file."""
-        return self._open.enter_context(closing(FileIndex(self.directory / "files.sqlite")))
-
-    def alignment_tables(self, *versions: str) -> list[BlobTable]:
-        """Open the tables of these versions of the algorithms for the alignment; remove those of other versions."""
-        folder = self.directory / "keypoints"
-        folder.mkdir(exist_ok=True)
-        for path in self.old_alignments(*versions):
-            with suppress(OSError):  # Windows cannot remove a file that another process uses
-                path.unlink()
-        return [self._open.enter_context(closing(BlobTable(folder / f"{version}.sqlite"))) for version in versions]
-
-    def old_alignments(self, *versions: str) -> list[Path]:
-        """Return the files that other versions made for the alignment."""
-        files = (self.directory / "keypoints").glob("*.sqlite*")
-        return [path for path in files if path.name.partition(".sqlite")[0] not in versions]
+        return FileIndex(self.cache)
 
     def spool(self) -> Spool:
         """Open a temporary file on the store's disk for the data of one search."""

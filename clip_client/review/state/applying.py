@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 from clip_client.dedup.actions.apple_photos_album import fill_album
 from clip_client.dedup.actions.apply import Outcome, apply
-from clip_client.dedup.actions.chosen_runs import record, settle, take_back
+from clip_client.dedup.actions.chosen_runs import declare, take_back
 from clip_client.dedup.actions.plan import plan_moves
 from clip_client.dedup.compare.chosen_groups import choose
-from clip_client.dedup.store.choices import DONE, KEEP, WAITING, moving_tiers
+from clip_client.dedup.store.choices import KEEP, moving_tiers
 from clip_client.dedup.store.store import Store
 from clip_client.review.state.found_groups import STAGED, Filter
 from clip_client.review.state.session import Busy
@@ -141,23 +141,23 @@ class Worker:
         """Carry out ``choices``, the planned ones; choices that a person makes meanwhile wait."""
         session = self._session
         with Store(session.store.directory) as store, store.journal.exclusive():
-            settle(store)
             job.run, job.total = store.journal.new_run(), len(choices)
             groups = (found for found in session.groups.each(_WANTED) if found.choice and found.choice.id in choices)
-            # Record the run with its choices before anything moves. If this process is killed, the next process finds
-            # them.
-            while batch := session.begin_run(islice(groups, _AT_ONCE), job.run):
+            while batch := session.begin_run(islice(groups, _AT_ONCE)):
                 done: set[str] = set()
                 try:
-                    record(store.decisions, [(one.state, one.chosen) for one in batch if one.state != KEEP])
+                    declare(store, [found.choice for found in batch if found.choice and found.state != KEEP], job.run)
                     plan = self._planned(batch, store, job)
-                    outcomes = apply(plan, store.journal, run=job.run, files=store.files) + fill_album(plan.for_album)
+                    of = {photo.path: found.choice.id for found in batch if found.choice for photo in found.chosen}
+                    outcomes = apply(plan, store.journal, run=job.run, files=store.files, choices=of)
+                    outcomes += fill_album(plan.for_album)
                     job.outcomes.update((outcome.path, outcome) for outcome in outcomes)
                     done = {os.path.abspath(outcome.path) for outcome in outcomes if outcome.done}
                 finally:
-                    started = {found.id for found in batch if _has_started(found, done)}
-                    session.end_run((found for found in batch if found.id in started), DONE)
-                    session.end_run((found for found in batch if found.id not in started), WAITING)
+                    # These choices had nothing to move: their photos went into an album, or have already gone.
+                    started = (found.choice.id for found in batch if found.choice and _has_started(found, done))
+                    store.choices.finish(list(started), job.run)
+                    session.end_run()
                 job.done += len(batch)
                 session.changed()
 
@@ -184,7 +184,5 @@ class Worker:
 
 
 def _has_started(found: FoundGroup, done: set[str]) -> bool:
-    """Tell whether a part of the choice has been carried out."""
-    if found.state != KEEP:
-        return True
+    """Tell whether a part of a choice about photos that move has been carried out."""
     return any(photo.moves and (photo.path in done or not os.path.lexists(photo.path)) for photo in found.chosen)

@@ -15,13 +15,13 @@ from anyio import to_thread
 from clip_client._files import stored_ns
 from clip_client._storage.sqlite import StoreError
 from clip_client.dedup.actions.apply import recover
-from clip_client.dedup.actions.chosen_runs import settle
+from clip_client.dedup.actions.chosen_runs import notice_put_back
 from clip_client.dedup.compare.chosen_groups import chosen_photos, keep_instead
 from clip_client.dedup.compare.keep_rules import KeepRules
 from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.judge.verdicts import with_verdicts
 from clip_client.dedup.pages.words import found_in_words
-from clip_client.dedup.store.choices import BEGUN, CHOICES, KEEP
+from clip_client.dedup.store.choices import CHOICES, KEEP
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.journal import State
 from clip_client.dedup.text import counted
@@ -97,12 +97,15 @@ class Session:
         self._changes = 0
         self._choices_version = 0
         self._is_stopping = False
+        self._in_progress: frozenset[int] = frozenset()
+        """Numbers of the groups whose choices a run is carrying out."""
 
     @property
     def version(self) -> int:
         """A number that grows with every change that a page shows."""
         with self.lock:
-            if self.phase == READY and self.store.choices.changed_elsewhere():
+            # While a run carries choices out, each of its moves changes them.
+            if self.phase == READY and not self._in_progress and self.store.choices.changed_elsewhere():
                 self.groups.match(self.store.choices.all())
                 self._choices_changed()
             return self._changes
@@ -145,7 +148,7 @@ class Session:
         with suppress(StoreError), self.lock, journal.exclusive():  # unless another clip-client is moving files
             unfinished = journal.entries((State.PLANNED, State.RESTORING, State.PURGING))
             recover(journal)
-            settle(self.store)
+            notice_put_back(self.store)
             if unfinished:
                 photos = counted(len(unfinished), "photo")
                 self.notice = (
@@ -231,7 +234,7 @@ class Session:
         found = self.groups.get(number)
         if found is None:
             raise CannotChoose(f"there is no group {number}")
-        if found.state == APPLIED:
+        if found.state == APPLIED or number in self._in_progress:
             raise Busy("this choice has been applied; to choose again, take its run back in the history")
         if what not in CHOICES:
             raise CannotChoose(f"a choice is one of {', '.join(CHOICES)}, not {what!r}")
@@ -261,12 +264,12 @@ class Session:
                 self._choices_changed()
         return bool(choices)
 
-    def begin_run(self, groups: Iterable[FoundGroup], run: str) -> list[FoundGroup]:
-        """Record that ``run`` carries out the choices of these groups, and forget the choices that they replaced.
+    def begin_run(self, groups: Iterable[FoundGroup]) -> list[FoundGroup]:
+        """Prepare to carry out the choices of these groups, and forget the choices that they replaced.
 
-        Returns the groups, without those whose choices another process has taken back. ``groups`` is consumed under the
-        lock, while choices cannot change. The caller holds :meth:`.Journal.exclusive`. Raises Busy if the server is
-        ending.
+        Returns the groups, without those whose choices another process has taken back. Nobody can choose about them
+        until :meth:`end_run`. ``groups`` is consumed under the lock, while choices cannot change. The caller holds
+        :meth:`.Journal.exclusive`. Raises Busy if the server is ending.
         """
         with self.lock:
             _ = self.version
@@ -274,19 +277,17 @@ class Session:
             if batch:
                 self.check_running()
                 self._withdraw([one for found in batch for one in self.groups.superseded(found.id)])
-                started = self.store.choices.begin([found.choice.id for found in batch if found.choice], run)
-                batch = [found for found in batch if found.choice and found.choice.id in started]
-                self.groups.add(replace(found.choice, state=BEGUN) for found in batch if found.choice)
+                waiting = self.store.choices.waiting([found.choice.id for found in batch if found.choice])
+                batch = [found for found in batch if found.choice and found.choice.id in waiting]
+                self._in_progress = frozenset(found.id for found in batch)
                 self._choices_changed()
         return batch
 
-    def end_run(self, groups: Iterable[FoundGroup], state: str) -> None:
-        """Set the state of the choices about these groups, at the end of the run that started them."""
+    def end_run(self) -> None:
+        """Take the states that the choices of :meth:`begin_run` have now."""
         with self.lock:
-            choices = [found.choice for found in groups if found.choice]
-            self.store.choices.set_state([choice.id for choice in choices], state)
-            self.groups.add(replace(choice, state=state) for choice in choices)
-            self._choices_changed()
+            self._in_progress = frozenset()
+            _ = self.version
 
     def _withdraw(self, choices: Sequence[Choice]) -> None:
         self.store.choices.withdraw([choice.id for choice in choices])

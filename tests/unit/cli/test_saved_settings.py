@@ -21,9 +21,8 @@ def test_a_tuned_threshold_is_named_once_to_a_person_who_reads_it(
 ) -> None:
     with Store(tmp_path / "store") as store:
         store.settings.save_keep_rules("mine", ["newest"])
-    with closing(sqlite3.connect(tmp_path / "store" / "settings.sqlite")) as connection, connection:
-        connection.execute("CREATE TABLE tuned (vector_id TEXT, near_identical REAL, similar REAL, source TEXT)")
-        connection.execute("INSERT INTO tuned VALUES ('m/openai@1|p|original', 0.95, 0.95, 'tuned')")
+    with closing(sqlite3.connect(tmp_path / "store" / "history.sqlite")) as connection, connection:
+        connection.execute("INSERT INTO tuned VALUES ('m/openai@1|p|original', 0.95)")
     said = "the tuned threshold of m/openai@1 no longer counts; --threshold 0.95 sets it"
     for options, is_said in ((["--quiet"], False), ([], True), ([], False)):
         assert main([*search, *options]) == 0
@@ -33,13 +32,11 @@ def test_a_tuned_threshold_is_named_once_to_a_person_who_reads_it(
 def test_proofs_by_an_earlier_rule_are_made_again_and_it_is_said_once(
     search: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    earlier = tmp_path / "store" / "keypoints" / "sift-6-align-2-full-size-8.sqlite"
-    earlier.parent.mkdir(parents=True)
-    earlier.touch()
+    with Store(tmp_path / "store") as store:
+        store.cache.blob_tables("sift-6-align-2-full-size-8")[0].put([("ab", b"{}")])
     for is_said in (True, False):
         assert main(search) == 0
         assert ("copies are proved again" in capsys.readouterr().err) is is_said
-        assert not earlier.exists()
 
 
 def test_saved_rules_go_on_without_one_that_is_gone(

@@ -6,18 +6,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from clip_client.dedup.store.journal import Journal
+from tests.fixtures.albums import opened
+from tests.fixtures.crashes import kills
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from clip_client.dedup.store.journal import Journal
+
+__all__ = ("kills",)
+
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Iterator[Journal]:
-    opened = Journal(tmp_path / "journal.sqlite")
-    yield opened
-    opened.close()
+    with opened(tmp_path / "history.sqlite") as journal:
+        yield journal
 
 
 @pytest.fixture

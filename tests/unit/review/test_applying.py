@@ -21,7 +21,7 @@ from clip_client.dedup.types import EXACT, SIMILAR, Companion, LibraryPhoto
 from clip_client.review.state import applying
 from clip_client.review.state.applying import Job, Worker
 from clip_client.review.state.found_groups import Filter
-from clip_client.review.state.session import FAILED, Session
+from clip_client.review.state.session import FAILED, Busy, Session
 from tests.fixtures.albums import files, member, report, searched, write
 from tests.fixtures.crashes import contents, die_before
 from tests.fixtures.photos_libraries import Photos, on_a_mac
@@ -115,7 +115,7 @@ def test_a_second_server_never_loses_a_line_of_the_history(review: Review, album
         run = applied(review)
         assert second.post("/apply", {"plan": number}).status == 409
         with second.session.store.journal.exclusive():
-            assert second.session.begin_run(found, "another run") == []
+            assert second.session.begin_run(found) == []
         second.post("/undo")
         for one in (review, second):
             page = one.get("/history").text
@@ -124,19 +124,21 @@ def test_a_second_server_never_loses_a_line_of_the_history(review: Review, album
             assert "1 group of different photos" in page
 
 
-def test_a_server_that_starts_while_another_applies_leaves_its_choices_alone(album: Path, tmp_path: Path) -> None:
+def test_nobody_chooses_again_about_a_group_while_its_choice_is_carried_out(album: Path, tmp_path: Path) -> None:
+    """A server that starts meanwhile leaves the choice alone."""
     with Store(tmp_path / "store") as store:
         session = session_of(store, album, of_report(found_in(album)))
         session.choose(2, "different")
         found = list(session.groups.each(Filter(state="staged")))
         with store.journal.exclusive():
-            session.begin_run(found, "the run of another server")
+            session.begin_run(found)
+            with pytest.raises(Busy, match="has been applied"):
+                session.choose(2, "keep-all")
             with review_of(album, store=tmp_path / "store", search=of_report(found_in(album))) as second:
-                assert states(second)[SIMILAR] == "applied"
-        assert [choice.state for choice in store.choices.all()] == ["begun"]
-        # The server was killed: the next one can tell, because the right to move files is free.
-        with review_of(album, store=tmp_path / "store", search=of_report(found_in(album))) as third:
-            assert states(third)[SIMILAR] == "different"
+                assert states(second)[SIMILAR] == "different"
+        session.end_run()
+        assert [choice.state for choice in store.choices.all()] == ["waiting"]
+        session.choose(2, "keep-all")
 
 
 def test_the_journal_knows_what_a_person_chose_and_what_rules_chose(
@@ -178,8 +180,8 @@ def test_a_run_carries_out_what_was_planned_and_no_choice_that_is_made_meanwhile
     class AnotherTab(Session):
         """A person who chooses about the last group when the first batch of groups has begun to move."""
 
-        def begin_run(self, groups: Iterable[FoundGroup], run: str) -> list[FoundGroup]:
-            batch = super().begin_run(groups, run)
+        def begin_run(self, groups: Iterable[FoundGroup]) -> list[FoundGroup]:
+            batch = super().begin_run(groups)
             if len(batch) > 2:
                 self.choose(last, what, keep=1, move=[0] if what == "keep" else ())
             return batch
@@ -229,9 +231,9 @@ def test_nothing_is_planned_or_taken_back_while_photos_move(
     goes_on = threading.Event()
     begin_run = review.session.begin_run
 
-    def wait_and_begin(groups: Iterable[FoundGroup], run: str) -> list[FoundGroup]:
+    def wait_and_begin(groups: Iterable[FoundGroup]) -> list[FoundGroup]:
         assert goes_on.wait(60)
-        return begin_run(groups, run)
+        return begin_run(groups)
 
     monkeypatch.setattr(review.session, "begin_run", wait_and_begin)
     assert review.post("/apply", {"plan": number}).status == 200
@@ -346,7 +348,7 @@ async def test_a_server_that_ends_stops_the_search(album: Path, tmp_path: Path) 
 # A server that is killed.
 
 STRIDE = 5
-"""The process is killed before each of these steps, out of about 35."""
+"""The process is killed before each of these steps, out of about 80."""
 
 
 def apply_killed(root: Path, place: Path, found: DuplicateReport, step: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +77,7 @@ def test_apply_tells_how_far_it_is_and_what_became_of_each_photo(root: Path, jou
 
 def test_one_process_acts_at_a_time(tmp_path: Path, journal: Journal) -> None:
     plan, _ = planned_copies(tmp_path / "r")
-    with opened(tmp_path / "journal.sqlite") as other, other.exclusive(), pytest.raises(StoreError, match="another"):
+    with opened(tmp_path / "history.sqlite") as other, other.exclusive(), pytest.raises(StoreError, match="another"):
         apply(plan, journal)
     assert journal.entries(IN_QUARANTINE) == []
 
@@ -98,7 +97,7 @@ def test_a_journal_on_a_full_disk_loses_no_photo(tmp_path: Path, room: int) -> N
     """The limit fails each write of the journal beyond it, at another step for each amount of room."""
     import resource
 
-    root, store = tmp_path / "root", tmp_path / "journal.sqlite"
+    root, store = tmp_path / "root", tmp_path / "history.sqlite"
     plan = planned(album(root), [root])
     before = files(root)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -107,7 +106,7 @@ def test_a_journal_on_a_full_disk_loses_no_photo(tmp_path: Path, room: int) -> N
         resource.setrlimit(resource.RLIMIT_FSIZE, (full, limits[1]))
         try:
             with pytest.raises(
-                StoreError, match=r"journal.sqlite cannot be written .*free some space.*clip-client undo"
+                StoreError, match=r"history.sqlite cannot be written .*free some space.*clip-client undo"
             ):
                 apply(plan, journal, run="run")
         finally:
@@ -127,7 +126,7 @@ def test_a_journal_that_fails_says_what_has_moved_before(tmp_path: Path) -> None
                 raise StoreError("the disk is full")
             return super().plan(**what)
 
-    with closing(FullJournal(tmp_path / "journal.sqlite")) as journal:
+    with opened(tmp_path / "history.sqlite", FullJournal) as journal:
         with pytest.raises(StoreError) as raised:
             apply(plan, journal)
         assert str(raised.value) == (
@@ -197,7 +196,7 @@ def test_each_change_of_a_folder_is_on_the_disk_before_the_journal_goes_on(
             assert not unsynced, f"not on the disk before {state}"
             return super().set_state(entry, state, folders)
 
-    with closing(WatchedJournal(tmp_path / "journal.sqlite")) as journal, monkeypatch.context() as patch:
+    with opened(tmp_path / "history.sqlite", WatchedJournal) as journal, monkeypatch.context() as patch:
         plan = planned(found, [root], merge_metadata=True)
         for name in ("rename", "replace", "link", "unlink", "mkdir"):
             patch.setattr(os, name, then(getattr(os, name), change(name)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,9 +11,9 @@ from clip_client.cli.main import main
 from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import Store
 from clip_client.dedup.actions.apply import apply, recover
-from clip_client.dedup.actions.chosen_runs import record, settle, take_back
+from clip_client.dedup.actions.chosen_runs import declare, notice_put_back, take_back
 from clip_client.dedup.compare.chosen_groups import chosen_photos
-from clip_client.dedup.store.choices import BEGUN, DONE, KEEP, UNDONE, WAITING, Choices, ChosenPhoto
+from clip_client.dedup.store.choices import DONE, KEEP, UNDONE, WAITING, ChosenPhoto
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.journal import MovedFile, State
 from clip_client.dedup.types import BURST, SIMILAR
@@ -22,10 +21,14 @@ from tests.fixtures.albums import MODEL, carried_out, link_what_moved, member, p
 from tests.fixtures.crashes import fork_and_kill
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from clip_client.dedup import DuplicateReport
+    from clip_client.dedup.store.choices import Choice
     from tests.fixtures.crashes import Kills
+
+MOVES = (State.PLANNED, State.MOVED, State.RESTORING, State.RESTORED)
 
 
 @pytest.fixture
@@ -77,7 +80,7 @@ def states(store: Path) -> list[str]:
     with Store(store) as opened:
         with opened.journal.exclusive():
             recover(opened.journal)
-            settle(opened)
+        notice_put_back(opened)
         return [choice.state for choice in opened.choices.all()]
 
 
@@ -213,37 +216,52 @@ def test_photos_that_a_person_put_back_wait_for_a_new_choice(root: Path, store: 
 def test_a_choice_that_hard_links_carried_out_is_done(root: Path, store: Path) -> None:
     """The link has the path of the copy, so the path does not tell that the copy is back."""
     act(chosen_pairs(root, store, count=1), root, store)
-    link_what_moved(store / "journal.sqlite")
+    link_what_moved(store / "history.sqlite")
     assert os.path.samefile(root / "0a.jpg", root / "0b.jpg")
     assert states(store) == [DONE]
     command(store, "undo")
     assert states(store) == [UNDONE]
 
 
-def test_a_choice_on_a_disk_that_is_not_connected_is_left_as_it_is(root: Path, store: Path) -> None:
+def test_a_choice_waits_until_its_photo_has_moved_and_is_not_withdrawn_meanwhile(root: Path, store: Path) -> None:
+    """The process that moves the photo was killed, and the disk is not connected."""
     chosen_pairs(root, store, count=1)
     with Store(store) as opened:
         (choice,) = opened.choices.all()
-        opened.choices.begin([choice.id], "a run")
         entry = opened.journal.plan(
-            run="a run", method="quarantine", kept="/nowhere/a", kept_sha256="", tier="exact",
+            run="a run", method="quarantine", kept="/nowhere/a", kept_sha256="", tier="exact", choice=choice.id,
             files=[MovedFile(choice.photos[1].path, "/nowhere/q", "", 1, 0, 0)],
         )  # fmt: skip
-        assert states(store) == [BEGUN]
-        opened.journal.set_state(entry, State.ABANDONED)
+        opened.choices.withdraw([choice.id])
         assert states(store) == [WAITING]
-        assert [one.run for one in opened.choices.all()] == [""]
+        entry = opened.journal.set_state(entry, State.MOVED)
+        opened.choices.withdraw([choice.id])
+        assert [(one.state, one.run) for one in opened.choices.all()] == [(DONE, "a run")]
+        opened.journal.set_state(entry, State.RESTORED)
+        assert states(store) == [UNDONE]
+        opened.choices.withdraw([choice.id])
+        assert states(store) == []
+
+
+def test_a_choice_that_is_taken_back_after_the_plan_moves_nothing(root: Path, store: Path) -> None:
+    found = chosen_pairs(root, store)
+    with Store(store) as opened:
+        first, second = opened.choices.all()
+        of = {choice.photos[1].path: choice.id for choice in (first, second)}
+        opened.choices.withdraw([first.id])
+        outcomes = apply(planned(found, [root]), opened.journal, choices=of)
+        assert [(one.done, one.message) for one in outcomes[:1]] == [(False, "Its choice was taken back.")]
+        assert [(one.id, one.state) for one in opened.choices.all()] == [(second.id, DONE)]
+    assert left(root) == "0a 0b 1a"
 
 
 def test_undo_of_a_run_takes_its_decisions_back_too(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Store(store) as opened:
         for run, what in (("one", DIFFERENT), ("other", KEEP_ALL)):
             photos = [ChosenPhoto(f"/{run}/{number}.jpg", f"{run}{number}") for number in range(2)]
-            (choice,) = opened.choices.add([(what, photos)])
-            opened.choices.begin([choice.id], run)
-            for _ in range(2):  # as a process does that goes on after a kill
-                record(opened.decisions, [(what, photos)])
-            opened.choices.set_state([choice.id], DONE)
+            choices = opened.choices.add([(what, photos)])
+            for _ in range(2):  # as a second process does that has planned the same
+                declare(opened, choices, run)
         assert len(opened.decisions.all()) == 2
     command(store, "undo", "--list")
     assert capsys.readouterr().out.splitlines() == [
@@ -267,7 +285,6 @@ def test_undo_of_a_run_takes_its_decisions_back_too(store: Path, capsys: pytest.
     # A decision that was forgotten has nothing left to take back.
     with Store(store) as opened:
         opened.decisions.forget(["other0"])
-        settle(opened)
         assert opened.choices.runs(KEEP_ALL) == {}
 
 
@@ -290,11 +307,65 @@ def test_undo_restores_one_run_or_what_is_named_the_newest_first(root: Path, sto
         assert restored() == [a2]
 
 
-def test_what_another_process_carries_out_is_neither_started_again_nor_withdrawn(store: Path) -> None:
-    with Store(store) as opened, closing(Choices(store / "choices.sqlite")) as other:
-        photos = [ChosenPhoto(f"/{number}.jpg", f"{number}") for number in range(2)]
-        first, second = (opened.choices.add([(DIFFERENT, photos)])[0].id for _ in range(2))
-        assert opened.choices.begin([first, 99], "one") == {first}
-        assert other.begin([first, second], "other") == {second}
-        other.withdraw([first])
-        assert [(one.run, one.state) for one in other.all()] == [("one", BEGUN), ("other", BEGUN)]
+@pytest.mark.parametrize("is_undone", [False, True])
+def test_a_move_and_its_choice_are_recorded_and_taken_back_together(kills: Kills, is_undone: bool) -> None:
+    """No process has to compare them, even if the one that moved the photo was killed between any two statements."""
+    seen = set()
+    for folder in kills.every(1):
+        root, store = folder / "root", folder / "store"
+        found = chosen_pairs(root, store, count=1)
+        if is_undone:
+            apply_in(store, found, root)
+            kills.kill(command, store, "undo")
+        else:
+            kills.kill(apply_in, store, found, root)
+        with Store(store) as opened:
+            entries = opened.journal.entries(MOVES)
+            seen.add((*(one.state for one in opened.choices.all()), *(one.state for one in entries)))
+    moving = {(WAITING,), (WAITING, State.PLANNED), (DONE, State.MOVED)}
+    restoring = {(DONE, State.MOVED), (DONE, State.RESTORING), (UNDONE, State.RESTORED)}
+    assert seen == (restoring if is_undone else moving)
+
+
+def apply_in(store: Path, found: DuplicateReport, root: Path) -> None:
+    with Store(store) as opened:
+        (choice,) = opened.choices.all()
+        apply(planned(found, [root]), opened.journal, choices={choice.photos[1].path: choice.id})
+
+
+@pytest.mark.parametrize("is_undone", [False, True])
+def test_a_decision_and_its_choice_are_recorded_and_taken_back_together(kills: Kills, is_undone: bool) -> None:
+    seen = set()
+    for folder in kills.every(1):
+        store = folder / "store"
+        with Store(store) as opened:
+            choices = opened.choices.add([(KEEP_ALL, [ChosenPhoto(f"/{one}.jpg", one) for one in "ab"])])
+        if is_undone:
+            declare_in(store, choices)
+            kills.kill(command, store, "undo", "--run", "a run")
+        else:
+            kills.kill(declare_in, store, choices)
+        with Store(store) as opened:
+            seen.add((*states(store), len(opened.decisions.all())))
+    assert seen == ({(DONE, 1), (UNDONE, 0)} if is_undone else {(WAITING, 0), (DONE, 1)})
+
+
+def test_only_what_another_process_does_with_choices_counts_as_a_change(store: Path) -> None:
+    photos = [ChosenPhoto(f"/{one}.jpg", one) for one in "ab"]
+    with Store(store) as opened, Store(store) as other:
+        choices = opened.choices
+        assert not choices.changed_elsewhere()
+        other.journal.new_run()
+        assert not choices.changed_elsewhere()
+        choices.add([(KEEP_ALL, photos)])
+        assert not choices.changed_elsewhere()
+        declare(other, list(other.choices.all()), "a run")
+        assert choices.changed_elsewhere()
+        other.choices.add([(KEEP_ALL, photos)])
+        assert choices.changed_elsewhere()
+        assert not choices.changed_elsewhere()
+
+
+def declare_in(store: Path, choices: Sequence[Choice]) -> None:
+    with Store(store) as opened:
+        declare(opened, choices, "a run")

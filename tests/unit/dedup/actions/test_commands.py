@@ -143,7 +143,7 @@ def test_purge_sends_no_more_than_it_has_summed_up(
 
     def agree_late(question: str) -> str:
         assert "The trash restores them only into hidden .clip-quarantine folders" in question
-        carry_out(planned_copies(root / "later")[0], tmp_path / "store" / "journal.sqlite")
+        carry_out(planned_copies(root / "later")[0], tmp_path / "store" / "history.sqlite")
         return "y"
 
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
@@ -192,7 +192,7 @@ def test_decide_needs_two_photos_that_can_be_read(tmp_path: Path, said: Callable
 
 
 def test_a_damaged_journal_is_one_sentence(store: list[str], tmp_path: Path, said: Callable[..., list[str]]) -> None:
-    journal = tmp_path / "store" / "journal.sqlite"
+    journal = tmp_path / "store" / "history.sqlite"
     sound = journal.read_bytes()
     journal.write_bytes(sound[:4096] + b"\xff" * (len(sound) - 4096))  # the header and the schema are whole
     (line,) = said("undo", *store, code=1)

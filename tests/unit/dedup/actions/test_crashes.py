@@ -72,7 +72,7 @@ def test_a_kill_between_any_two_steps_loses_nothing(
     if not has_links:
         monkeypatch.setattr(os, "link", refusing(os.link, OSError(errno.EPERM, os.strerror(errno.EPERM))))
     for folder in kills.every(1 if has_links else 2):
-        root, journal = folder / "root", folder / "journal.sqlite"
+        root, journal = folder / "root", folder / "history.sqlite"
         (group,) = few_copies(root).groups
         before, photos, around = snapshot(root), contents(root), folders(root)
         kills.kill(carry_out, planned(report(group.members), [root]), journal)
@@ -93,7 +93,7 @@ def test_a_kill_between_any_two_steps_loses_nothing(
 def test_a_purge_after_a_kill_during_undo_parts_no_photo_from_its_companions(kills: Kills) -> None:
     """The journal says that files are coming back before the first of them does, so purge completes that first."""
     for folder in kills.every(1):
-        root, store = folder / "root", folder / "journal.sqlite"
+        root, store = folder / "root", folder / "history.sqlite"
         for number in range(2):
             write(root / f"{number}.nef", b"raw")
             write(root / f"{number}.xmp", b"<x/>")
@@ -115,7 +115,7 @@ def purge_into(trash: Path, store: Path) -> None:
 @pytest.mark.parametrize("again", [False, True])
 def test_a_kill_during_purge_keeps_what_is_not_in_the_trash(kills: Kills, again: bool) -> None:
     for folder in kills.every(1):
-        root, store, trash = folder / "root", folder / "journal.sqlite", folder / "trash"
+        root, store, trash = folder / "root", folder / "history.sqlite", folder / "trash"
         trash.mkdir(parents=True)
         carry_out(planned(few_copies(root), [root]), store)
         files, around = len(snapshot(root)), folders(root)
@@ -151,7 +151,7 @@ def test_nothing_is_ever_lost_but_by_the_person(steps: list[tuple[str, int, int 
     every content has a readable file outside quarantine and trash; nothing outside the root has changed.
     """
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
-        root, store, trash = Path(folder, "root"), Path(folder, "journal.sqlite"), Path(folder, "trash")
+        root, store, trash = Path(folder, "root"), Path(folder, "history.sqlite"), Path(folder, "trash")
         trash.mkdir()
         outside = write(Path(folder, "outside", "copy.jpg"), b"0")
         for number in range(6):

@@ -26,7 +26,7 @@ def moved(plan: Plan) -> list[str]:
 
 
 def assert_no_link_dangles_after(plan: Plan, root: Path) -> None:
-    assert all(outcome.done for outcome in carry_out(plan, root.with_name("journal.sqlite")))
+    assert all(outcome.done for outcome in carry_out(plan, root.with_name("history.sqlite")))
     assert [path for path in root.rglob("*") if path.is_symlink() and not path.exists()] == []
 
 

@@ -331,7 +331,7 @@ def test_purge_leaves_a_copy_whose_sidecar_another_program_rewrote(
 def test_a_kill_between_any_two_steps_leaves_no_half_sidecar(kills: Kills) -> None:
     """Kill the merge, then the undo that follows, at every second step each; then undo in peace."""
     for folder in kills.every(2):
-        root, journal = folder / "root", folder / "journal.sqlite"
+        root, journal = folder / "root", folder / "history.sqlite"
         groups = album(root, RATED, TITLED)
         before, photos = files(root), contents(root)
         kills.kill(carry_out, planned(groups, [root], merge_metadata=True), journal)
@@ -366,5 +366,5 @@ def test_a_sidecar_needs_room_for_its_name(stem: int, root: Path) -> None:
     plan = planned(report((kept, copy)), [root], merge_metadata=True)
     refused = "No sidecar can be written beside the kept photo, whose name is too long for one."
     assert [skip.reason for skip in plan.skipped] == ([] if stem == ROOM else [refused])
-    assert [one.done for one in carry_out(plan, root.with_name("journal.sqlite"))] == [True] * (stem == ROOM)
+    assert [one.done for one in carry_out(plan, root.with_name("history.sqlite"))] == [True] * (stem == ROOM)
     assert os.path.exists(f"{kept.path}.xmp") is (stem == ROOM)

@@ -19,7 +19,7 @@ from tests.paths import ROOT
 
 def check(root: Path) -> None:
     """Move copies to the top of each mount and back: ``disk`` is a tmpfs, and ``bound`` a folder of the same device."""
-    journal, bound = root.with_name("journal.sqlite"), root / "bound"
+    journal, bound = root.with_name("history.sqlite"), root / "bound"
     far = root / "disk" / "a" / "b" / "3.jpg"
     found = report(tuple(member(write(path, b"x")) for path in (root / "1.jpg", root / "2.jpg", far, bound / "4.jpg")))
     before = files(root)
@@ -46,7 +46,7 @@ def check(root: Path) -> None:
 
 def check_overlay(root: Path) -> None:
     """Move copies of a layer on another device, whose files have that device's number, and back."""
-    journal, photos = root.with_name("journal.sqlite"), [root / "a" / "1.jpg", root / "a" / "2.jpg"]
+    journal, photos = root.with_name("history.sqlite"), [root / "a" / "1.jpg", root / "a" / "2.jpg"]
     assert photos[0].stat().st_dev != photos[0].parent.stat().st_dev
     before = files(root)
     plan = planned(report(tuple(map(member, photos))), [root])

@@ -46,7 +46,7 @@ def made_by_an_earlier_version(journal_file: Path) -> None:
 def test_purge_reaches_the_real_trash(root: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     store.mkdir()
-    carry_out(planned(album(root), [root]), store / "journal.sqlite")
+    carry_out(planned(album(root), [root]), store / "history.sqlite")
     environment = {**os.environ, "HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path / "data")}
     command = [sys.executable, "-m", "clip_client.cli.main", "purge", "--yes", "--store", str(store)]
     ended = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
@@ -233,7 +233,7 @@ def test_what_an_earlier_version_moved_is_proved_again(tmp_path: Path, journal: 
     move(journal, photos[0], exact)
     if how == "chain":
         move(journal, photos[3], photos[0], tier=RE_ENCODED)
-    made_by_an_earlier_version(tmp_path / "journal.sqlite")
+    made_by_an_earlier_version(tmp_path / "history.sqlite")
     kept = photos[3 if how == "chain" else 0]
     assert [entry.files[0].original for entry in suspects(journal, prove=lambda _kept, _moved: "")] == [
         str(one) for one in (photos[1], photos[2], *([exact, photos[0]] if how == "chain" else []))
@@ -260,7 +260,7 @@ def test_what_moved_by_the_metadata_of_a_camera_is_proved_again_unless_a_person_
 ) -> None:
     kept, copy = (write(tmp_path / "r" / f"{number}.jpg", b"%d" % number) for number in range(2))
     move(journal, kept, copy, tier=RE_ENCODED, chosen=[str(copy)] if is_chosen else ())
-    with closing(sqlite3.connect(tmp_path / "journal.sqlite")) as connection, connection:
+    with closing(sqlite3.connect(tmp_path / "history.sqlite")) as connection, connection:
         connection.execute("UPDATE units SET proof = 1")
     (outcome,) = purge(journal, prove=lambda _kept, _moved: "", trash=os.unlink)
     assert outcome.done == is_chosen
@@ -269,7 +269,7 @@ def test_what_moved_by_the_metadata_of_a_camera_is_proved_again_unless_a_person_
 def test_a_proof_is_recorded_once(tmp_path: Path, journal: Journal) -> None:
     kept, copy = (write(tmp_path / "r" / f"{number}.jpg", b"%d" % number) for number in range(2))
     move(journal, kept, copy, tier=RE_ENCODED)
-    made_by_an_earlier_version(tmp_path / "journal.sqlite")
+    made_by_an_earlier_version(tmp_path / "history.sqlite")
     assert suspects(journal, prove=lambda _kept, _moved: EDITED) == []
     (entry,) = journal.entries((State.MOVED,))
     assert (entry.tier, entry.proof) == (EDITED, PROOF)

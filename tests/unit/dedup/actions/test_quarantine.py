@@ -380,4 +380,4 @@ def test_a_path_in_the_quarantine_needs_room(root: Path) -> None:
     plan = planned(report(tuple(map(member, (kept, fits, too_long)))), [root])
     refused = "It would have a path in the quarantine that is too long for the system."
     assert [(skip.photo.path, skip.reason) for skip in plan.skipped] == [(str(too_long), refused)]
-    assert [one.done for one in carry_out(plan, root.with_name("journal.sqlite"))] == [True]
+    assert [one.done for one in carry_out(plan, root.with_name("history.sqlite"))] == [True]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +18,7 @@ from tests.fixtures.albums import (
     files,
     link_what_moved,
     member,
+    opened,
     planned,
     planned_copies,
     refusing,
@@ -53,7 +53,7 @@ def test_a_photo_is_restored_only_if_it_is_back(tmp_path: Path, journal: Journal
     found, (_, back, lost, linked) = copies(tmp_path / "r", 4)
     apply(planned(found, [tmp_path / "r"]), journal)
     if hard_link:
-        link_what_moved(journal.directory / "journal.sqlite")
+        link_what_moved(journal.directory / "history.sqlite")
     for entry in journal.entries(IN_QUARANTINE):
         (file,) = entry.files
         os.replace(file.quarantined, back if file.original == str(back) else tmp_path / "taken.jpg")
@@ -112,7 +112,7 @@ def test_a_disk_that_goes_away_during_undo_is_waited_for(tmp_path: Path) -> None
             return super().set_state(entry, state, folders)
 
     plan, (_, copy) = planned_copies(disk)
-    with closing(UnpluggedJournal(tmp_path / "journal.sqlite")) as journal:
+    with opened(tmp_path / "history.sqlite", UnpluggedJournal) as journal:
         apply(plan, journal)
         (outcome,) = undo(journal)
         assert outcome.message == f"{disk} is missing or empty; connect its disk and try again."
@@ -164,7 +164,7 @@ def test_a_hard_link_comes_back_where_the_kept_file_was_replaced(tmp_path: Path,
     """An editor that writes a new file does this: then the link is not the kept file, and has the old bytes."""
     groups = album(tmp_path / "root")
     apply(planned(groups, [tmp_path / "root"]), journal)
-    link_what_moved(journal.directory / "journal.sqlite")
+    link_what_moved(journal.directory / "history.sqlite")
     (tmp_path / "new.jpg").write_bytes(b"edited")
     os.replace(tmp_path / "new.jpg", tmp_path / "root" / "a" / "1.jpg")
     assert all(outcome.done for outcome in undo(journal))
@@ -223,7 +223,7 @@ def test_what_two_photos_share_is_purged_with_the_last_of_them(root: Path, journ
     purge(journal, only=ids(journal, purged), trash=send)
     assert trash == [f".{purged}"]
     (other,) = {"heic", "jpg"} - {purged}
-    with closing(Journal(journal.directory / "journal.sqlite")) as again:
+    with opened(journal.directory / "history.sqlite") as again:
         purge(again, trash=send)
         assert trash == [f".{purged}", f".{other}", ".mov"]
         assert again.runs() == {}

@@ -178,7 +178,7 @@ def test_of_copies_of_a_frame_the_best_stays_or_the_kept_photo_if_that_moves_too
     plan = planned(report(members), [root], chosen=dict.fromkeys(map(str, (backup, copy, alike))))
     follow = [("alike.jpg", "kept.jpg", SIMILAR), ("copy.jpg", "kept.jpg", SIMILAR)]
     assert sorted(moved(plan)) == sorted([to_the_frame, *follow])
-    assert all(outcome.done for outcome in carry_out(plan, root.with_name("journal.sqlite")))
+    assert all(outcome.done for outcome in carry_out(plan, root.with_name("history.sqlite")))
 
 
 def test_a_copy_of_a_photo_that_goes_to_the_album_has_the_kept_photo_instead(root: Path) -> None:
@@ -223,9 +223,9 @@ def test_what_belongs_to_a_photo_keeps_it_or_goes_and_comes_with_it(root: Path, 
     ]
     write(root / "kept" / name, b"what only this file says")
     before = files(root)
-    assert [outcome.done for outcome in carry_out(planned(found, [root]), root.with_name("journal.sqlite"))] == [True]
+    assert [outcome.done for outcome in carry_out(planned(found, [root]), root.with_name("history.sqlite"))] == [True]
     assert os.listdir(root / "copy") == []
-    take_back(root.with_name("journal.sqlite"))
+    take_back(root.with_name("history.sqlite"))
     assert files(root) == before
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import sqlite3
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -47,20 +45,6 @@ def test_a_file_that_was_edited_in_place_is_no_copy_any_more(root: Path, tmp_pat
         edit_in_place(second)
         assert names(store, root) == []
         assert searched(first, store=store).work.files_read == 0
-
-
-def test_a_store_without_times_of_change_hashes_each_file_once_more(root: Path, tmp_path: Path) -> None:
-    for name in ("1.nef", "2.nef"):
-        write(root / name, b"photos")
-    with Store(tmp_path / "store") as store:
-        searched(root, store=store)
-    with closing(sqlite3.connect(tmp_path / "store" / "files.sqlite")) as before, before:
-        before.execute("ALTER TABLE files DROP COLUMN ctime_ns")
-        before.execute("PRAGMA user_version = 1")
-    with Store(tmp_path / "store") as store:
-        again = searched(root, store=store).work
-        assert (again.files_read, again.decoded, again.embedded) == (2, 0, 0)
-        assert searched(root, store=store).work.files_read == 0
 
 
 def test_a_failed_move_makes_the_next_search_read_the_files_again(root: Path, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def planned(journal: Journal, *originals: str, run: str = "run", **more: Any) ->
 
 def test_an_entry_is_read_as_it_was_planned(tmp_path: Path) -> None:
     sidecars = [Sidecar(path=NOT_UTF8, sha256="cd", is_ours=True), Sidecar(path="/b.xmp", sha256="", is_ours=False)]
-    with opened(tmp_path / "journal.sqlite") as journal:
+    with opened(tmp_path / "history.sqlite") as journal:
         first = planned(journal, NOT_UTF8, "/2.nef", "/1.xmp", kept=NOT_UTF8, method="hardlink", sidecars=sidecars)
         second = planned(journal, "/3.jpg", run="later")
         assert (first.run, first.method, first.state) == ("run", "hardlink", State.PLANNED)
@@ -39,7 +39,7 @@ def test_an_entry_is_read_as_it_was_planned(tmp_path: Path) -> None:
         assert first.at_ns <= second.at_ns
         assert [file.original for file in first.files] == [NOT_UTF8, "/2.nef", "/1.xmp"]
         assert first.sidecars == tuple(sidecars)
-    with opened(tmp_path / "journal.sqlite") as journal:
+    with opened(tmp_path / "history.sqlite") as journal:
         assert journal.entries((State.PLANNED,)) == [first, second]
 
 
@@ -62,10 +62,11 @@ def test_a_commit_is_on_the_disk_when_it_returns(tmp_path: Path, monkeypatch: py
         return connections[-1]
 
     monkeypatch.setattr(sqlite3, "connect", remember)
-    with opened(tmp_path / "journal.sqlite"):
+    with opened(tmp_path / "history.sqlite"):
         (connection,) = connections
         full = 2  # "PRAGMA synchronous"
         assert connection.execute("PRAGMA synchronous").fetchone() == (full,)
+        assert connection.execute("PRAGMA fullfsync").fetchone() == (True,)
 
 
 @pytest.mark.parametrize("steps_s", [(0, 0.25, 0.25), (0, -3600, 1), (0, 2, 3600)])
@@ -82,12 +83,12 @@ def test_the_names_of_runs_differ_and_sort_whatever_the_clock_does(
             return moment
 
     monkeypatch.setattr(journal_module, "datetime", Clock)
-    with opened(tmp_path / "journal.sqlite") as journal:
+    with opened(tmp_path / "history.sqlite") as journal:
         planned(journal, "/1.jpg", run=runs[0])
         planned(journal, "/2.jpg", run="a name that is no time")
     for step_s in steps_s:
         moment += timedelta(seconds=step_s)
-        with opened(tmp_path / "journal.sqlite") as journal:
+        with opened(tmp_path / "history.sqlite") as journal:
             runs.append(journal.new_run())
     assert sorted(set(runs)) == runs
     assert [len(name.rpartition("-")[2]) for name in runs] == [8] * 4

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 
+from clip_client._storage.lock import exclusive_lock
 from clip_client.cli.main import main
-from clip_client.dedup import Store
-from clip_client.dedup.store.choices import DONE, WAITING
-from clip_client.dedup.store.journal import IN_QUARANTINE, PROOF
+from clip_client.dedup import Store, StoreError
+from clip_client.dedup.store.choices import DONE, UNDONE, WAITING
+from clip_client.dedup.store.decisions import DIFFERENT
+from clip_client.dedup.store.journal import IN_QUARANTINE, PROOF, State
 from tests.fixtures.kept_stores import kept_store
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from clip_client.dedup.store.choices import Choice
+    from clip_client.dedup.store.journal import JournalEntry
+    from tests.fixtures.crashes import Kills
 
 AT_FIRST = (
     *("all/grey.jpg", "all/one.jpg", "chosen/grey.jpg", "chosen/one.jpg", "different/grey.jpg", "different/one.jpg"),
@@ -101,8 +110,7 @@ def test_purge_proves_again_what_moved(kept: Path, monkeypatch: pytest.MonkeyPat
 
     An earlier version moved edited copies unasked, which nothing proves.
     """
-    with closing(sqlite3.connect(kept / "store" / "journal.sqlite")) as connection, connection:
-        connection.execute("UPDATE units SET proof = 0")
+    change(kept / "store" / "journal.sqlite", "UPDATE units SET proof = 0")
     (kept / "photos" / "pixels" / "picture copy.png").write_bytes(b"changed")
     sent = trashed(monkeypatch)
     assert main(["purge", "--yes", "--store", str(kept / "store")]) == 1
@@ -117,8 +125,7 @@ def test_suspects_are_listed_and_restored(
 ) -> None:
     """Each entry has to be proved again, and one kept photo has changed."""
     where = ["--store", str(kept / "store")]
-    with closing(sqlite3.connect(kept / "store" / "journal.sqlite")) as connection, connection:
-        connection.execute("UPDATE units SET proof = 0")
+    change(kept / "store" / "journal.sqlite", "UPDATE units SET proof = 0")
     assert main(["undo", "--suspects", "--list", *where]) == 0
     listed = capsys.readouterr().out
     assert "edited/grey.jpg" in listed
@@ -131,3 +138,157 @@ def test_suspects_are_listed_and_restored(
     assert (kept / "photos" / "edited" / "grey.jpg").exists()
     assert main(["undo", "--suspects", "--list", *where]) == 0
     assert "a photo is left that is proved to show the same" in capsys.readouterr().out
+
+
+# The files of an earlier version are taken over.
+
+EARLIER = {f"{name}.sqlite" for name in ("journal", "choices", "decisions", "settings")}
+RENAMED = {
+    *("journal-format-3-1.sqlite", "choices-format-2-1.sqlite"),
+    *("decisions-format-1-1.sqlite", "settings-format-1-1.sqlite"),
+}
+
+
+def databases(store: Path) -> set[str]:
+    return {path.name for path in store.glob("*.sqlite*")}
+
+
+def content(store: Path) -> tuple[list[JournalEntry], list[Choice]]:
+    with Store(store) as opened:
+        return opened.journal.entries((State.MOVED,)), list(opened.choices.all())
+
+
+def open_and_close(store: Path) -> None:
+    with Store(store) as opened:
+        assert opened.journal
+
+
+def test_a_kill_while_files_are_taken_over_loses_nothing(kills: Kills) -> None:
+    """Nor does it take anything over twice; the files of the earlier version are renamed and not deleted."""
+    for folder in kills.every(2):
+        folder.mkdir()
+        store = kept_store(folder) / "store"
+        kills.kill(open_and_close, store)
+        entries, choices = content(store)
+        assert [(one.id, len(one.files)) for one in entries] == [(number, 1) for number in range(1, 7)]
+        assert [one.id for one in choices] == list(range(1, 6)), f"killed before step {kills.step}"
+        assert databases(store) == RENAMED | {"history.sqlite", "files.sqlite", "copies.sqlite"}
+    assert kills.step > 20
+
+
+def test_what_an_earlier_version_adds_later_is_taken_over_too(kept: Path) -> None:
+    store = kept / "store"
+    before, _ = content(store)
+    again = kept_store(kept / "again") / "store"
+    for name in EARLIER:
+        (again / name).rename(store / name)
+    after, choices = content(store)
+    assert after[:6] == before
+    assert [one.id for one in after[6:]] == [one.id + 6 for one in before]
+    assert [len(one.files) for one in after[6:]] == [len(one.files) for one in before]
+    assert [one.sidecars for one in after[6:]] != [()] * 6
+    assert [one.id for one in choices] == [*range(1, 6), *range(7, 12)]
+    assert len({one.step for one in choices}) == 10
+    assert len(RENAMED & databases(store)) == 4
+    assert len(databases(store)) == 11
+
+
+@pytest.mark.parametrize(
+    ("state", "of_the_move", "becomes"),
+    [
+        ("done", State.MOVED, DONE),
+        ("done", State.RESTORED, UNDONE),
+        ("begun", State.MOVED, DONE),
+        ("begun", State.PURGED, DONE),
+        ("begun", State.RESTORING, UNDONE),
+        ("begun", State.ABANDONED, WAITING),
+        ("undone", State.MOVED, UNDONE),
+    ],
+)
+def test_a_choice_that_a_killed_process_left_behind_follows_its_move(
+    kept: Path, state: str, of_the_move: str, becomes: str
+) -> None:
+    store, run = kept / "store", "20261128-134341-bc23f5b7"
+    change(store / "choices.sqlite", "UPDATE choices SET state = ? WHERE run = ?", state, run)
+    change(store / "journal.sqlite", "UPDATE units SET state = ? WHERE run = ?", of_the_move, run)
+    with Store(store) as opened:
+        choice, *others = opened.choices.all()
+        assert (choice.state, choice.run) == (becomes, "" if becomes == WAITING else run)
+        assert {one.state for one in others} == {WAITING}
+        (entry,) = opened.journal.entries((of_the_move,), run=run)
+        assert entry.choice == (choice.id if state != "undone" else None)
+
+
+@pytest.mark.parametrize(
+    ("state", "is_recorded", "becomes"),
+    [("done", True, DONE), ("done", False, UNDONE), ("begun", True, DONE), ("begun", False, WAITING)],
+)
+def test_a_choice_that_a_killed_process_left_behind_follows_its_decision(
+    kept: Path, state: str, is_recorded: bool, becomes: str
+) -> None:
+    store = kept / "store"
+    change(store / "choices.sqlite", "UPDATE choices SET state = ?, run = 'a run' WHERE what = 'different'", state)
+    if is_recorded:
+        folder = kept / "photos" / "different"
+        change(store / "decisions.sqlite", "INSERT INTO decisions VALUES (7, 'different', 1)")
+        for path in folder.glob("*.jpg"):
+            sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+            change(store / "decisions.sqlite", "INSERT INTO contents VALUES (7, ?)", sha256)
+    with Store(store) as opened:
+        (choice,) = (one for one in opened.choices.all() if one.what == DIFFERENT)
+        assert (choice.state, choice.run) == (becomes, "" if becomes == WAITING else "a run")
+        assert [one.choice for one in opened.decisions.all()] == [choice.id] * is_recorded
+        opened.decisions.remove([7])
+        assert opened.choices.runs(DIFFERENT) == {}
+
+
+def change(file: Path, statement: str, *values: object) -> None:
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute(statement, values)
+
+
+def test_processes_that_take_the_same_files_over_at_once_do_so_once(kept: Path) -> None:
+    code = "import sys; from clip_client.dedup import Store; assert Store(sys.argv[1]).choices"
+    processes = [subprocess.Popen([sys.executable, "-c", code, str(kept / "store")]) for _ in range(3)]
+    assert [process.wait(timeout=60) for process in processes] == [0, 0, 0]
+    entries, choices = content(kept / "store")
+    assert (len(entries), len(choices)) == (6, 5)
+
+
+def test_what_another_process_has_not_yet_written_to_its_file_is_taken_over(kept: Path) -> None:
+    """An earlier version still has the file open, and the rows in its write-ahead log."""
+    store = kept / "store"
+    with closing(sqlite3.connect(store / "choices.sqlite", isolation_level=None)) as earlier:
+        earlier.execute("INSERT INTO choices (step, what, at_ns, rules, photos) VALUES (9, 'skip', 1, '', '[]')")
+        assert (store / "choices.sqlite-wal").stat().st_size > 0
+        assert [one.what for one in content(store)[1]][-1] == "skip"
+    with closing(sqlite3.connect(store / "choices-format-2-1.sqlite")) as renamed:
+        assert renamed.execute("SELECT count(*) FROM choices").fetchone() == (6,)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit on the size of a file")
+def test_files_are_taken_over_as_soon_as_there_is_room(kept: Path) -> None:
+    import resource
+
+    store = kept / "store"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Store(store) as opened:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, limits[1]))
+        try:
+            with pytest.raises(StoreError, match=r"history\.sqlite cannot be written .*free some space"):
+                _ = opened.journal
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert EARLIER < databases(store)
+    assert len(runs(kept)) == 6
+
+
+def test_files_are_not_taken_over_while_an_earlier_version_moves_photos(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clip_client.dedup.store.history._WAIT_S", 0)
+    with exclusive_lock(kept / "store" / "journal.lock"), Store(kept / "store") as store:
+        with pytest.raises(StoreError, match="another clip-client is moving files"):
+            _ = store.journal
+        assert EARLIER < databases(kept / "store")
+    assert len(runs(kept)) == 6

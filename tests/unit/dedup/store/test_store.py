@@ -87,19 +87,28 @@ def test_what_nobody_can_decide_or_name_is_refused(tmp_path: Path) -> None:
 
 
 def test_databases_of_another_version_and_other_files_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "files.sqlite").write_bytes(b"no database at all" * 100)
+    (tmp_path / "cache.sqlite").write_bytes(b"no database at all" * 100)
     with Store(tmp_path) as store:
-        for name, version, age in (("journal", 99, "a newer"), ("journal", 2, "an older"), ("choices", 1, "an older")):
+        for name, version, age in (
+            ("journal", 99, "a newer"),
+            ("journal", 2, "an older"),
+            ("choices", 1, "an older"),
+            ("history", 99, "a newer"),
+        ):
             with closing(sqlite3.connect(tmp_path / f"{name}.sqlite")) as connection:
                 connection.execute(f"PRAGMA user_version = {version}")
-            with pytest.raises(StoreError, match=rf"{age} version .*; use that version"):
-                getattr(store, name)
-        with pytest.raises(StoreError, match=r"files\.sqlite cannot be used .*; move it away to start again, or"):
+            with pytest.raises(StoreError, match=rf"{name}.sqlite was made by {age} version .*; use that version"):
+                _ = store.journal
+            (tmp_path / f"{name}.sqlite").unlink()
+        (tmp_path / "settings.sqlite").write_bytes(b"no database at all" * 100)
+        with pytest.raises(StoreError, match=r"settings\.sqlite cannot be used .*; restore it from a backup"):
+            _ = store.settings
+        with pytest.raises(StoreError, match=r"cache\.sqlite cannot be used .*; move it away to start again, or"):
             _ = store.files
 
 
 def test_a_store_that_cannot_be_written_is_not_to_be_moved_away(tmp_path: Path) -> None:
-    (tmp_path / "journal.sqlite-wal").mkdir()  # as with a read-only folder, nothing is wrong with what is remembered
+    (tmp_path / "history.sqlite-wal").mkdir()  # as with a read-only folder, nothing is wrong with what is remembered
     (tmp_path / "looks").touch()
     with Store(tmp_path) as store:
         with pytest.raises(StoreError, match=r"looks.look-\d+: "):
@@ -224,12 +233,37 @@ def test_a_spool_gives_back_what_fits_and_leaves_nothing(tmp_path: Path, monkeyp
     assert kept(tmp_path) == {"a": b"123", "c": b"7"}
 
 
-def test_copies_that_an_earlier_rule_proved_are_forgotten(tmp_path: Path) -> None:
-    copy, photo = (bytes([number] * 32) for number in (1, 2))
+def earlier_file(path: Path, version: int, table: str, *rows: tuple[object, ...]) -> None:
+    """Make a file of one table, as earlier versions kept each cache."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"CREATE TABLE {table}")
+        marks = ", ".join("?" * len(rows[0]))
+        connection.executemany(f"INSERT INTO {table.partition(' ')[0]} VALUES ({marks})", rows)
+        connection.execute(f"PRAGMA user_version = {version}")
+
+
+@pytest.mark.parametrize("is_outdated", [False, True])
+def test_the_caches_of_an_earlier_version_are_taken_over_and_removed(tmp_path: Path, is_outdated: bool) -> None:
+    """Earlier rules accepted a camera's metadata as a proof, and earlier files had no time of change."""
+    copy, photo, key = (bytes([number] * 32) for number in range(3))
+    file = PhotoFile("/photos/1.jpg", 10, 7, 8)
+    row = os.fsencode(file.path), file.size_bytes, file.mtime_ns, photo, file.ctime_ns
+    files = "files (path BLOB, size_bytes INTEGER, mtime_ns INTEGER, sha256 BLOB, ctime_ns INTEGER)"
+    earlier_file(tmp_path / "files.sqlite", 1 if is_outdated else 2, files, row)
+    earlier_file(
+        tmp_path / "copies.sqlite", 2 if is_outdated else 3, "copies (sha256 BLOB, picture BLOB)", (copy, photo)
+    )
+    (tmp_path / "copies.sqlite-journal").touch()
+    for version in ("sift-1", "sift-1-align-2-proof-1"):
+        table = "blobs (key BLOB, data BLOB)"
+        earlier_file(tmp_path / "keypoints" / f"{version}.sqlite", 1, table, (key, version.encode()))
     with Store(tmp_path) as store:
-        assert store.copies.pictures_of([]) == {}
-    with closing(sqlite3.connect(tmp_path / "copies.sqlite")) as connection, connection:
-        connection.execute("INSERT INTO copies VALUES (?, ?)", (copy, photo))
-        connection.execute("PRAGMA user_version = 1")
-    with Store(tmp_path) as store:
-        assert store.copies.pictures_of([copy.hex()]) == {copy.hex(): copy.hex()}
+        assert store.files.known([file]) == ({} if is_outdated else {file.path: photo.hex()})
+        assert store.copies.pictures_of([copy.hex()]) == {copy.hex(): (copy if is_outdated else photo).hex()}
+        assert store.cache.other_versions() == ["sift-1-align-2-proof-1"]
+        (outcomes,) = store.cache.blob_tables("sift-1-align-2-proof-1")
+        assert outcomes.get(key.hex()) == b"sift-1-align-2-proof-1"
+        store.cache.blob_tables("sift-2")
+        assert (store.cache.other_versions("sift-2"), outcomes.get(key.hex())) == ([], None)
+    assert [path.name for path in tmp_path.iterdir()] == ["cache.sqlite"]

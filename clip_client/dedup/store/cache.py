@@ -1,0 +1,67 @@
+"""``cache.sqlite``: what is known of files and contents, and can be computed again."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Final
+
+from clip_client._storage.sqlite import Database
+from clip_client.dedup.store.blob_table import BlobTable
+from clip_client.dedup.store.contents import FileIndex, ProvenCopies
+
+_EARLIER: Final = (
+    ("files.sqlite", 2, "files", "path, size_bytes, mtime_ns, sha256, ctime_ns"),
+    ("copies.sqlite", 3, "copies", "sha256, picture"),
+    ("keypoints/*-align-*.sqlite", 1, "blobs", ":name AS version, key, data"),
+    ("keypoints/*.sqlite", 0, "", ""),
+)
+"""Files of earlier versions: their names, and the format, table and columns that are taken over.
+
+Keypoints are not taken over: they may take 10 GB, and only pairs without an outcome need them.
+"""
+
+_VERSIONS: Final = """
+WITH RECURSIVE found (version) AS (
+    SELECT min(version) FROM blobs
+    UNION ALL SELECT (SELECT min(version) FROM blobs WHERE version > found.version) FROM found WHERE version NOT NULL
+) SELECT version FROM found WHERE version NOT NULL
+"""
+"""Query for the versions in the table, which reads a row for each of them: there may be a million keys."""
+
+
+class Cache(Database):
+    """The caches of one store. If the file is lost, its content is computed again."""
+
+    SCHEMA = ";".join((FileIndex.SCHEMA, ProvenCopies.SCHEMA, BlobTable.SCHEMA))
+    DURABLE = False
+
+    def __init__(self, path: Path) -> None:
+        """Open the caches at ``path``; take over what earlier versions kept in files of their own, and remove those."""
+        super().__init__(path)
+        for name, version, table, columns in _EARLIER:
+            for earlier in path.parent.glob(name):
+                with suppress(sqlite3.DatabaseError), closing(sqlite3.connect(earlier)) as source:
+                    if source.execute("PRAGMA user_version").fetchone() == (version,):
+                        rows = source.execute(f"SELECT {columns} FROM {table}", {"name": earlier.stem})
+                        marks = ", ".join("?" * len(rows.description))
+                        columns_here = ", ".join(column for column, *_ in rows.description)
+                        self._write(f"INSERT OR IGNORE INTO {table} ({columns_here}) VALUES ({marks})", rows)
+                for file in earlier.parent.glob(f"{earlier.name}*"):
+                    with suppress(OSError):  # Windows cannot remove a file that another process uses
+                        file.unlink()
+        with suppress(OSError):
+            path.with_name("keypoints").rmdir()
+
+    def other_versions(self, *versions: str) -> list[str]:
+        """Return the other versions that have made bytes in the :class:`BlobTable` of this file."""
+        return [version for (version,) in self._connection.execute(_VERSIONS) if version not in versions]
+
+    def blob_tables(self, *versions: str) -> list[BlobTable]:
+        """Open the tables of these versions of algorithms; remove what other versions have made."""
+        if outdated := self.other_versions(*versions):
+            self._write("DELETE FROM blobs WHERE version = ?", [(version,) for version in outdated])
+            with suppress(sqlite3.OperationalError):  # another process is writing, or the disk is full
+                self._connection.execute("VACUUM")
+        return [BlobTable(self, version) for version in versions]
