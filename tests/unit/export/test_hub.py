@@ -53,7 +53,8 @@ class Hub(BaseHTTPRequestHandler):
     sha256: ClassVar[str]
     sent_ranges: ClassVar[list[str | None]]
     breaks: ClassVar[list[str]]
-    """Ends of the next answers, halfway: ``"stall"`` waits until the client has gone, ``"close"`` does not."""
+    """Ends of the next answers after a quarter of the file: ``"stall"`` waits until the client has gone, ``"close"``
+    does not."""
 
     def do_HEAD(self) -> None:
         self._answer()
@@ -79,7 +80,7 @@ class Hub(BaseHTTPRequestHandler):
         if self.command == "GET":
             self.sent_ranges.append(asked)
             end = self.breaks.pop(0) if self.breaks else ""
-            self.wfile.write(CONTENT[start : start + len(CONTENT) // 2 if end else None])
+            self.wfile.write(CONTENT[start : start + len(CONTENT) // 4 if end else None])
             self.close_connection = bool(end)
             if end == "stall":
                 with suppress(ConnectionResetError):
