@@ -21,6 +21,8 @@ GONE: Final[Mapping[str, str]] = {
     "clip-client --keep bytes": "leave it out; the default rules keep the photo with the most pixels",
     "clip-client --keep smallest": "leave it out; the default rules keep the photo with the most pixels",
     "clip-gateway --max-items": "leave it out, and send at most 2,048 items in one request",
+    "clip-gateway --max-held-bytes": "leave it out; a proxy in front limits the requests at a time, as docs/gateway.md "
+    "says",
     "clip-gateway --client-token-file": "name the file with the token for Triton with --token-file, and the file with "
     "the token that callers must send with --callers-token-file",
     "clip-gateway --fetch-urls": "download each image yourself, and send its bytes; the error for a URL shows how",

@@ -6,10 +6,10 @@ import asyncio
 import hmac
 import os
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Coroutine
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -21,63 +21,48 @@ from starlette.routing import Route
 
 from clip_client._errors import ClipError
 from clip_client.gateway import embeddings
-from clip_client.gateway.body import Bodies, Body
+from clip_client.gateway.body import Body
 from clip_client.gateway.dialect import FORM, OPENAI, Endpoint, Refusal, json_response
 from clip_client.gateway.service import Service
 from clip_client.gateway.settings import MULTIPROCESS_VARIABLE, SETTINGS_VARIABLE, Settings
 
-if TYPE_CHECKING:
-    from starlette.types import Message, Receive, Scope, Send
-
-
 _REQUESTS: Final = Counter("clip_gateway_requests", "Requests, by dialect and HTTP status", ("dialect", "status"))
 _SECONDS: Final = Histogram("clip_gateway_seconds", "Time of a request with its body, by dialect", ("dialect",))
-_PIECE: Final = 2**18
-"""Bytes of an answer that are sent at a time; the rest waits until the caller has taken them."""
 
 
 def gateway_app(settings: Settings | None = None) -> Starlette:
     """Make the application, by default with the settings in the file that the environment names."""
     settings = settings or Settings.model_validate_json(Path(os.environ[SETTINGS_VARIABLE]).read_bytes())
-    service, bodies = Service(settings), Bodies(settings)
+    service = Service(settings)
     return Starlette(
-        routes=[Route(one.path, _Handler(one, service, bodies), methods=[one.method]) for one in ENDPOINTS],
+        routes=[Route(one.path, _handler(one, service, settings), methods=[one.method]) for one in ENDPOINTS],
         exception_handlers={HTTPException: _unknown_address},
         lifespan=lambda _: service,
     )
 
 
-class _Handler:
-    """Answers the requests to one address, as an ASGI application."""
+def _handler(endpoint: Endpoint, service: Service, settings: Settings) -> Callable[[Request], Awaitable[Response]]:
+    """Return what answers the requests to one address."""
 
-    def __init__(self, endpoint: Endpoint, service: Service, bodies: Bodies) -> None:
-        self._endpoint = endpoint
-        self._service = service
-        self._bodies = bodies
-        self._token = bodies.settings.callers_token
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started, dialect = time.perf_counter(), self._endpoint.dialect.name
-        with self._bodies.of(Request(scope, receive)) as body:
-            response = await self._response(body)
-            _REQUESTS.labels(dialect, response.status_code).inc()
-            _SECONDS.labels(dialect).observe(time.perf_counter() - started)
-            await _send_in_pieces(response, scope, receive, send)
-
-    async def _response(self, body: Body) -> Response:
-        endpoint = self._endpoint
+    async def handle(request: Request) -> Response:
+        started, dialect, body = time.perf_counter(), endpoint.dialect, Body(request)
         try:
-            if self._token is not None and not endpoint.is_open:
-                _check_token(body.request, self._token)
-            response = await _unless_gone(body, endpoint.answer(self._service, body))
-            body.hold(len(response.body), is_answer=True)
+            if settings.callers_token is not None and not endpoint.is_open:
+                _check_token(request, settings.callers_token)
+            if request.method == "POST":
+                await body.read(settings.max_body_bytes)
+            response = await _unless_gone(request, endpoint.answer(service, body))
         except Refusal as refusal:
-            return endpoint.dialect.refuse(refusal)
+            response = dialect.refuse(refusal)
         except ClipError as error:
-            return endpoint.dialect.refuse(Refusal.of(error))
+            response = dialect.refuse(Refusal.of(error))
         except ClientDisconnect:
-            return Response(status_code=499)  # nginx's status for a client that has left; for the metrics
+            response = Response(status_code=499)  # nginx's status for a client that has left; for the metrics
+        _REQUESTS.labels(dialect.name, response.status_code).inc()
+        _SECONDS.labels(dialect.name).observe(time.perf_counter() - started)
         return response
+
+    return handle
 
 
 def _check_token(request: Request, token: str) -> None:
@@ -86,9 +71,14 @@ def _check_token(request: Request, token: str) -> None:
         raise Refusal(401, "The bearer token is missing or wrong.", code="invalid_api_key")
 
 
-async def _unless_gone(body: Body, answer: Awaitable[Response]) -> Response:
+async def _unless_gone(request: Request, answer: Coroutine[Any, Any, Response]) -> Response:
     """Await the answer. If the caller closes the connection, cancel the work, so that Triton does not work in vain."""
-    work, gone = asyncio.ensure_future(answer), asyncio.ensure_future(body.wait_for_disconnect())
+
+    async def disconnect() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    work, gone = asyncio.create_task(answer), asyncio.create_task(disconnect())
     try:
         await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
@@ -98,19 +88,6 @@ async def _unless_gone(body: Body, answer: Awaitable[Response]) -> Response:
         for task in (work, gone):
             task.cancel()
         await asyncio.gather(work, gone, return_exceptions=True)
-
-
-async def _send_in_pieces(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
-    """Send an answer in pieces, as the caller takes them. uvicorn would copy all of it into a buffer without limit."""
-
-    async def send_pieces(message: Message) -> None:
-        content, sent = message.get("body", b""), 0
-        while len(content) - sent > _PIECE:
-            await send({**message, "body": content[sent : sent + _PIECE], "more_body": True})
-            sent += _PIECE
-        await send({**message, "body": content[sent:]} if sent else message)
-
-    await response(scope, receive, send_pieces)
 
 
 def _unknown_address(request: Request, error: Exception) -> Response:

@@ -6,13 +6,13 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from email.message import Message
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
-from prometheus_client import Gauge
 from pydantic import BaseModel, ValidationError
-from starlette.datastructures import UploadFile
+from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from clip_client.gateway.dialect import Refusal
@@ -21,8 +21,6 @@ from clip_client.gateway.items import TOKENS
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from clip_client.gateway.settings import Settings
-
 # python_multipart would log a line for each malformed form.
 logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
@@ -30,34 +28,15 @@ Parsed = TypeVar("Parsed", bound=BaseModel)
 
 _MOST_FIELDS: Final = 16
 """Fields of a form that are not files."""
+_PIECE: Final = 2**18
+"""Bytes of a form that are parsed at a time."""
 _STRUCTURE: Final = 2**20
 """Bytes of JSON outside of strings, besides 64 for each item. Such a byte may take a hundred bytes in memory: 60 MiB of
 ``[],`` took 2.5 GB and half a minute to parse, and the gateway answered no other request in that time."""
-_HELD_BYTES: Final = Gauge(
-    "clip_gateway_held_bytes", "Bytes of requests and answers that are not done yet", multiprocess_mode="livesum"
-)
-
-
-class Bodies:
-    """Counts the bytes that this process holds of all requests and answers."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self.held = 0
-
-    @contextmanager
-    def of(self, request: Request) -> Iterator[Body]:
-        """Yield the body of a request; its bytes count as held until the end of the block."""
-        body = Body(request, self)
-        try:
-            yield body
-        finally:
-            self.held -= body.held
-            _HELD_BYTES.set(self.held)
 
 
 class Body:
-    """The body of one request."""
+    """The body of one request, in memory."""
 
     limit_s: ClassVar[float] = 60.0
     """Seconds in which the body must arrive."""
@@ -65,102 +44,71 @@ class Body:
     max_items: Final = 2048
     """Most images and texts in one request; OpenAI has the same limit."""
 
-    def __init__(self, request: Request, bodies: Bodies) -> None:
+    def __init__(self, request: Request) -> None:
         self.request = request
-        self.held = 0
-        self._bodies = bodies
-        self._is_read = asyncio.Event()
+        self._content = b""
 
-    async def json(self, model: type[Parsed]) -> Parsed:
-        """Read a JSON object. Raises Refusal."""
-        async with self._reading():
-            content = b"".join([chunk async for chunk in self._chunks()])
-        most = _STRUCTURE + 64 * self.max_items
-        if _outside_strings(content, most) > most:
-            raise Refusal(422, f"The body has more than {most:,} bytes outside of strings. {TOKENS}")
-        return _parsed(model, content)
-
-    async def form(self) -> list[tuple[str, bytes]]:
-        """Read a multipart form: names and values, files or not. Raises Refusal."""
-        headers = self.request.headers
-        if not headers.get("content-type", "").lower().startswith("multipart/form-data"):
-            raise Refusal(422, "The body must be a form: multipart/form-data.")
-        form = _Form(headers, self._chunks(), max_files=self.max_items, max_fields=_MOST_FIELDS, max_part_size=2**20)
-        form.spool_max_size = self._bodies.settings.max_body_bytes + 1  # files stay in memory
+    async def read(self, most: int) -> None:
+        """Read it from the caller. Raises Refusal if it has more than ``most`` bytes or comes too slowly."""
+        announced = self.request.headers.get("content-length", "")
+        content = bytearray()
         try:
-            async with self._reading():
-                fields = (await form.parse()).multi_items()
-            if not form.is_complete:
-                raise Refusal(422, "The form ends before its last boundary.")
-            return [
-                (name, await value.read() if isinstance(value, UploadFile) else value.encode("latin-1"))
-                for name, value in fields
-            ]
-        except MultiPartException as error:
-            raise Refusal(422, f"The form cannot be read: {error.message}") from None
-        except ValueError:  # such as an impossible charset or boundary
-            raise Refusal(422, "The form cannot be read.") from None
-        finally:
-            for file in form._files_to_close_on_error:
-                file.close()
-
-    @asynccontextmanager
-    async def _reading(self) -> AsyncIterator[None]:
-        try:
+            _check_size(int(announced) if announced.isdecimal() else 0, most)
             async with asyncio.timeout(self.limit_s):
-                yield
+                async for chunk in self.request.stream():
+                    content += chunk
+                    _check_size(len(content), most)
         except TimeoutError:
             raise Refusal(408, f"The body did not arrive within {self.limit_s:g} s.", code="body_too_slow") from None
-        self._is_read.set()
+        self._content = bytes(content)
 
-    async def _chunks(self) -> AsyncGenerator[bytes, None]:
-        announced = self.request.headers.get("content-length", "")
-        self._check(int(announced) if announced.isdecimal() else 0)
-        async for chunk in self.request.stream():
-            self.hold(len(chunk))
-            yield chunk
+    def json(self, model: type[Parsed]) -> Parsed:
+        """Parse a JSON object. Raises Refusal."""
+        most = _STRUCTURE + 64 * self.max_items
+        if _outside_strings(self._content, most) > most:
+            raise Refusal(422, f"The body has more than {most:,} bytes outside of strings. {TOKENS}")
+        return _parsed(model, self._content)
 
-    async def wait_for_disconnect(self) -> None:
-        """Return when the caller has closed the connection. While the body is read, its reader notices that instead."""
-        if self.request.method == "POST":
-            await self._is_read.wait()
-        while (await self.request.receive())["type"] != "http.disconnect":
-            pass
+    async def form(self) -> list[tuple[str, bytes]]:
+        """Parse a multipart form: names and values, files or not. Raises Refusal."""
+        kind = self.request.headers.get("content-type", "")
+        if not kind.lower().startswith("multipart/form-data"):
+            raise Refusal(422, "The body must be a form: multipart/form-data.")
+        header = Message()
+        header["content-type"] = kind
+        boundary = header.get_boundary()
+        if boundary and f"--{boundary}--".encode() not in self._content:
+            raise Refusal(422, "The form ends before its last boundary.")
+        # Some clients send an image as a field, a file without a name. Latin-1 keeps all bytes of a field.
+        headers = Headers({"content-type": f"{kind}; charset=latin-1"})
+        parser = MultiPartParser(
+            headers, self._pieces(), max_files=self.max_items, max_fields=_MOST_FIELDS, max_part_size=2**20
+        )
+        parser.spool_max_size = len(self._content) + 1  # files stay in memory
+        try:
+            form = await parser.parse()
+            values = [
+                (name, await value.read() if isinstance(value, UploadFile) else value.encode("latin-1"))
+                for name, value in form.multi_items()
+            ]
+            await form.close()
+            return values
+        except MultiPartException as error:
+            raise Refusal(422, f"The form cannot be read: {error.message}") from None
+        except ValueError:  # such as an impossible boundary
+            raise Refusal(422, "The form cannot be read.") from None
 
-    def hold(self, more: int, *, is_answer: bool = False) -> None:
-        """Count bytes of the request or of its answer. Raises Refusal if there are too many bytes."""
-        self.held += more
-        self._bodies.held += more
-        _HELD_BYTES.set(self._bodies.held)
-        self._check(0 if is_answer else self.held)
-
-    def _check(self, size: int) -> None:
-        settings = self._bodies.settings
-        if size > settings.max_body_bytes:
-            limit = f"{settings.max_body_bytes:,} bytes, the limit of --max-body-bytes"
-            raise Refusal(413, f"The request has more than {limit}: send fewer items.", code="body_too_large")
-        if self._bodies.held > settings.max_held_bytes:
-            raise Refusal(503, "The gateway holds as many requests as --max-held-bytes allows.", code="Overloaded")
+    async def _pieces(self) -> AsyncGenerator[bytes, None]:
+        """Yield the content, and let other requests go on while it is parsed."""
+        for start in range(0, len(self._content), _PIECE):
+            yield self._content[start : start + _PIECE]
+            await asyncio.sleep(0)
 
 
-class _Form(MultiPartParser):
-    """Starlette's parser, with corrections for incomplete forms and for images in fields.
-
-    Starlette takes a form that was cut off for a complete one: ``is_complete`` tells them apart. Starlette also leaves
-    files open, and decodes each field as a text, but some clients send an image as a field: a file without a name. Here
-    a field is a text in Latin-1, which keeps all bytes.
-    """
-
-    is_complete = False
-
-    def on_part_end(self) -> None:
-        part = self._current_part
-        super().on_part_end()
-        if part.file is None:
-            self.items[-1] = part.field_name, part.data.decode("latin-1")
-
-    def on_end(self) -> None:
-        self.is_complete = True
+def _check_size(size: int, most: int) -> None:
+    if size > most:
+        limit = f"{most:,} bytes, the limit of --max-body-bytes"
+        raise Refusal(413, f"The request has more than {limit}: send fewer items.", code="body_too_large")
 
 
 def _outside_strings(content: bytes, most: int) -> int:

@@ -1,9 +1,8 @@
-"""The command ``clip-gateway`` serves the gateway with uvicorn, and limits the time that uvicorn waits for callers."""
+"""The command ``clip-gateway``, which serves the gateway with uvicorn."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import socket
 import ssl
@@ -13,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from clip_client._client import URL_VARIABLE
 from clip_client._credentials import (
@@ -31,7 +30,6 @@ from preprocess_ensemble.pem_files import load_pair, load_roots
 try:
     import uvicorn
     from uvicorn.config import LOGGING_CONFIG
-    from uvicorn.protocols.http.h11_impl import H11Protocol
 
     from clip_client.gateway.settings import MULTIPROCESS_VARIABLE, SETTINGS_VARIABLE, Limits, Settings
 except ModuleNotFoundError as missing:
@@ -41,33 +39,6 @@ _CALLERS_VARIABLE: Final = "CLIP_GATEWAY_TOKEN"
 """Environment variable with the token that callers must send."""
 _LOG: Final = {"handlers": ["default"], "level": "INFO", "propagate": False}
 """Settings of the log of the gateway, which uvicorn writes to standard error among its own lines."""
-
-
-class Connection(H11Protocol):
-    """A connection that ends if the head of a request comes too slowly, or if the caller takes an answer too slowly."""
-
-    limit_s: ClassVar[float] = 60.0
-    """Seconds for each of these waits; the connection ends after once to twice this time."""
-    _next_look: asyncio.TimerHandle
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the timer."""
-        super().connection_made(transport)
-        self._look(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timer."""
-        self._next_look.cancel()
-        super().connection_lost(exc)
-
-    def _look(self, before: object) -> None:
-        """End the connection if it waits now and already waited at the last look, after the same request."""
-        cycle = self.cycle
-        waits = cycle is None or cycle.response_complete or self.flow.write_paused
-        if waits and cycle is before:
-            self.transport.abort()
-        else:
-            self._next_look = self.loop.call_later(self.limit_s, self._look, cycle if waits else self)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -103,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         uvicorn.run(
             app,
             factory=True,
-            http=Connection,
+            http="h11",
             ws="none",
             log_level="info",
             log_config={**LOGGING_CONFIG, "loggers": {**LOGGING_CONFIG["loggers"], "clip_client.gateway": _LOG}},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -95,7 +95,7 @@ class Endpoint:
     method: str
     path: str
     dialect: Dialect
-    answer: Callable[..., Awaitable[Response]]
+    answer: Callable[..., Coroutine[Any, Any, Response]]
     summary: str
     body: type[BaseModel] | dict[str, Any] | None = None
     """Class of a JSON body, or the JSON schema of each field of a form; the first field is required."""

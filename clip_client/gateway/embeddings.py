@@ -45,7 +45,7 @@ class Base64Images(BaseModel):
 
 async def _embeddings(service: Service, body: Body, *, modality: Modality | None = None) -> Response:
     """Answer with a vector for each item. If an item fails, the request fails. ``modality`` is the default."""
-    asked = await body.json(Embeddings)
+    asked = body.json(Embeddings)
     items = items_of(asked.input, modality=asked.modality or modality, most=body.max_items)
     model, batch = await service.embed(asked.model, items, dimension=asked.dimensions)
     for index, error in batch.errors.items():
@@ -74,7 +74,7 @@ async def _embed_form(service: Service, body: Body) -> Response:
 
 
 async def _embed_base64(service: Service, body: Body) -> Response:
-    texts = (await body.json(Base64Images)).images
+    texts = body.json(Base64Images).images
     return await _embed(service, body, [decoded(index, text) for index, text in enumerate(texts)])
 
 

@@ -30,8 +30,6 @@ class Limits(BaseModel):
     """seconds for the vectors of one request; allow for a restart of Triton"""
     max_body_bytes: PositiveInt = 64 * 2**20
     """most bytes of one request"""
-    max_held_bytes: PositiveInt = 2**30
-    """most bytes of requests and answers that a process holds at a time; requests beyond them get 503"""
 
 
 class Settings(Limits):

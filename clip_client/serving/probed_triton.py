@@ -187,7 +187,8 @@ class ProbedTriton:
                 if found.error is not None:
                     return await self._failed(found.step, found.error)
                 if found.step is Step.HANDSHAKE:
-                    if self._old_server_answered():
+                    assert self._process is not None
+                    if self._is_candidate and not connections(self._process.pid, self._config.grpc_port):
                         message = "The old server answered in its place."
                         return Probe(outcome=ProbeOutcome.BROKEN, step=found.step, message=message)
                     served.info = found.model
@@ -197,19 +198,17 @@ class ProbedTriton:
 
     async def _no_server(self) -> Probe | None:
         """Return why the server that was started cannot be asked; None if it can."""
+        assert self._process is not None
+        pid, port = self._process.pid, self._config.grpc_port
         # Not with gRPC, which retries at growing intervals while the port is closed.
         if not await self._can_connect():
             return self._no_connection()
-        process, port = self._process, self._config.grpc_port
-        if process is not None and not listens(process.pid, port):
-            return self._no_connection() if self._is_candidate else self._port_taken()
-        if process is not None and not self._began_beside and shares_port(process.pid, port):
-            return self._port_taken()
-        return None
-
-    def _old_server_answered(self) -> bool:
-        process = self._process
-        return process is not None and self._is_candidate and not connections(process.pid, self._config.grpc_port)
+        if listens(pid, port) and (self._began_beside or not shares_port(pid, port)):
+            return None
+        if self._is_candidate:
+            return self._no_connection()
+        message = f"Another program has opened port {port}: stop it, or choose another port with --grpc-port."
+        return Probe(outcome=ProbeOutcome.BROKEN, step=Step.CONNECT, message=message)
 
     async def _failed(self, step: Step, error: ClipError) -> Probe:
         """Return what an error of a step means."""
@@ -233,13 +232,9 @@ class ProbedTriton:
         Only those of the tower whose canary was sent last: the others may work while this one hangs. Only those of an
         ensemble: the preprocessor alone answers clients' handshakes.
         """
-        counts = await self._counts(f'nv_inference_request_success{{model="{self._probed_ensemble}"')
-        return None if counts is None else counts[0]
-
-    async def load(self) -> tuple[float, float] | None:
-        """Return how many requests wait for a model and how many have ended; None if the server does not say."""
-        counts = await self._counts(_PENDING, *_ENDED)
-        return None if counts is None else (counts[0], sum(counts[1:]))
+        ended = f'nv_inference_request_success{{model="{self._probed_ensemble}"'
+        counts = await asyncio.to_thread(read_metrics, self.metrics_url, [ended])
+        return counts[0] if counts else None
 
     async def answer_all(self) -> None:
         """Return when the server has no request in flight.
@@ -248,19 +243,17 @@ class ProbedTriton:
         be idle for a moment, and then to answer a canary, which waits for the batches before it.
         """
         assert self._process is not None
-        before: tuple[float, float] | None = None
+        before: list[float] | None = None
         computed_s = self._process.computed_s()
         while True:
             await asyncio.sleep(_QUIET_S)
-            load, was_s, computed_s = await self.load(), computed_s, self._process.computed_s()
-            waits = load is not None and load[0] > 0
-            idle = not waits and load == before and computed_s - was_s <= COMPUTES * _QUIET_S + _TICK_S
+            counts = await asyncio.to_thread(read_metrics, self.metrics_url, [_PENDING, *_ENDED])
+            was_s, computed_s = computed_s, self._process.computed_s()
+            waits = counts is not None and counts[0] > 0
+            idle = not waits and counts == before and computed_s - was_s <= COMPUTES * _QUIET_S + _TICK_S
             if idle and (await self.probe()).outcome is not ProbeOutcome.SLOW:
                 return
-            before = load
-
-    async def _counts(self, *metrics: str) -> list[float] | None:
-        return await asyncio.to_thread(read_metrics, self.metrics_url, metrics)
+            before = counts
 
     async def aclose(self) -> None:
         """Close the canary's connection. The supervisor stops the process."""
@@ -302,13 +295,6 @@ class ProbedTriton:
             )
         self._full_batch_fits = True
         return ""
-
-    def _port_taken(self) -> Probe:
-        message = (
-            f"Another program has opened port {self._config.grpc_port}: stop it, or choose another port with "
-            "--grpc-port."
-        )
-        return Probe(outcome=ProbeOutcome.BROKEN, step=Step.CONNECT, message=message)
 
     def _no_connection(self) -> Probe:
         message = f"No server listens at {self._config.grpc_url} yet."

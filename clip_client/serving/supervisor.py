@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from clip_client._health import Step
-from clip_client.serving.activity import Activity
+from clip_client.serving.activity import SAMPLE_S, Activity
 from clip_client.serving.config import CONNECTION_AGE_S
 from clip_client.serving.health_endpoint import HEALTHY, Status
 from clip_client.serving.probed_triton import Probe, ProbedTriton, ProbeOutcome
@@ -269,15 +269,15 @@ class Supervisor:
 
         Two finished requests may be a minute apart if a full batch of a large model runs on a busy machine.
         """
-        at_work = await self._activity.sample(process, self._triton.progress)
+        idle_s, unfinished_s = await self._activity.sample(process, self._triton.progress)
         if not process.running:
             return
         # An idle server may also lack processor time that other programs use; either way, no client gets an answer.
-        status = Status.OVERLOADED if at_work else Status.STUCK
+        status = Status.OVERLOADED if idle_s <= 2 * SAMPLE_S else Status.STUCK
         if status is not self._status:
-            logger.warning("%s: server %s; canary timed out", status.value, "busy" if at_work else "idle")
+            found = "busy" if status is Status.OVERLOADED else "idle"
+            logger.warning("%s: server %s; canary timed out", status.value, found)
         self._status = status
-        idle_s, unfinished_s = self._activity.idle_s, self._activity.unfinished_s
         limit_s = self._config.frozen_after_s
         if idle_s > limit_s or unfinished_s > _BUSY_FACTOR * limit_s:
             although = "" if idle_s > limit_s else ", although the server computes"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
 import os
 import re
 import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +19,8 @@ from preprocess_ensemble.export.model_source import ExportError
 
 _HUB: Final = "https://huggingface.co"
 _TIMEOUT_S: Final = 10.0
+_ATTEMPTS: Final = 6
+_CHUNK_BYTES: Final = 2**20
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -53,7 +57,8 @@ def download_weights(model: str, tag: str, repository: str, file: str) -> Path:
         ) from None
     try:
         if not isinstance(huggingface_hub.try_to_load_from_cache(repository, file), str):
-            _fetch(repository, file)
+            with suppress(OSError, http.client.HTTPException):  # huggingface_hub may be able to, and says what is wrong
+                _fetch(repository, file)
         path = Path(huggingface_hub.hf_hub_download(repository, file))
     except Exception as error:  # errors of huggingface_hub, of its HTTP library or of the file system
         raise weights_unavailable(model, tag, tried=repository, error=error) from error
@@ -62,44 +67,40 @@ def download_weights(model: str, tag: str, repository: str, file: str) -> Path:
 
 
 def _fetch(repository: str, file: str) -> None:
-    """Download a file into its place in the hub's cache, where ``hf_hub_download`` finds it.
+    """Download a file into its place in the hub's cache, and continue what an earlier process has left of it.
 
-    Since huggingface_hub 1.18, ``hf_hub_download`` itself starts from the beginning after a kill. The partial file is
-    named after the SHA-256 of the whole file, so it always belongs to the same file. Raises the errors of
-    huggingface_hub.
+    Since huggingface_hub 1.18, ``hf_hub_download`` starts from the beginning after a kill. The partial file is named
+    after the SHA-256 of the whole file, so it always belongs to the same file. Raises ``OSError`` or ``HTTPException``.
     """
     from filelock import FileLock
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
-    from huggingface_hub.errors import OfflineModeIsEnabled
-    from huggingface_hub.file_download import http_get, repo_folder_name
-    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # documented, but loaded lazily
+    from huggingface_hub.utils import tqdm  # type: ignore[attr-defined]  # documented, but loaded lazily
 
-    url = hf_hub_url(repository, file)
-    try:
-        about = get_hf_file_metadata(url)
-    except OfflineModeIsEnabled:
+    about = get_hf_file_metadata(hf_hub_url(repository, file))
+    if about.size is None or about.etag is None or not _SHA256.fullmatch(about.etag):
         return
-    if about.etag is None or not _SHA256.fullmatch(about.etag):
-        return
-    blob = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=repository, repo_type="model"), "blobs", about.etag)
-    blob.parent.mkdir(parents=True, exist_ok=True)
-    partial = blob.with_suffix(".partial")
-    with FileLock(blob.with_suffix(".lock")):
-        if blob.exists():
-            return
-        with partial.open("ab") as target:
-            if about.size is not None and target.tell() > about.size:
-                target.truncate(0)
+    # The layout that huggingface_hub documents in "Manage the cache".
+    blobs = Path(constants.HF_HUB_CACHE, f"models--{repository.replace('/', '--')}", "blobs")
+    blobs.mkdir(parents=True, exist_ok=True)
+    partial = blobs / f"{about.etag}.partial"
+    with FileLock(blobs / f"{about.etag}.lock"), partial.open("ab") as target:
+        for _ in range(_ATTEMPTS):
             done = target.seek(0, os.SEEK_END)
-            http_get(
-                url,
-                target,
-                resume_size=done,
-                headers=build_hf_headers(),
-                expected_size=about.size,
-                displayed_filename=file,
-            )
-        partial.rename(blob)
+            if done == about.size:
+                partial.rename(blobs / about.etag)
+                return
+            # Large files lie on other servers, whose addresses are signed, so this sends no token.
+            request = urllib.request.Request(about.location, headers={"Range": f"bytes={done}-"})
+            with (
+                suppress(ConnectionError, TimeoutError),
+                urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer,
+            ):
+                if answer.status != http.HTTPStatus.PARTIAL_CONTENT or done > about.size:
+                    done = target.truncate(0)
+                bar = tqdm(desc=file, initial=done, total=about.size, unit="B", unit_scale=True)  # type: ignore[no-untyped-call]
+                with bar:
+                    while chunk := answer.read(_CHUNK_BYTES):
+                        bar.update(target.write(chunk))
 
 
 def _verify(path: Path) -> None:

@@ -23,6 +23,7 @@ from PIL import Image
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.containers.jpeg import JpegHeader, read_header
+from preprocess_ensemble.imaging.facts import Facts, check
 from preprocess_ensemble.imaging.formats import ImageFormat, identify
 from preprocess_ensemble.imaging.limits import DecodeError as DecodeError
 from preprocess_ensemble.imaging.limits import DecodeLimits as DecodeLimits
@@ -30,7 +31,7 @@ from preprocess_ensemble.imaging.orientation import SCALE_INFO as SCALE_INFO
 from preprocess_ensemble.imaging.orientation import ScaleInfo, apply_transpose, swaps_sides
 from preprocess_ensemble.imaging.pillow_decoder import PillowFile
 from preprocess_ensemble.imaging.quiet import quiet_libraries
-from preprocess_ensemble.imaging.structure_limits import scans_within_limit
+from preprocess_ensemble.imaging.structure_limits import count_scans
 
 if TYPE_CHECKING:
     import numpy as np
@@ -112,12 +113,11 @@ def suffices_for(image: Image.Image, at_least: tuple[int, int], more: tuple[int,
 def decode_image(
     data: bytes | memoryview,
     limits: DecodeLimits = _DEFAULT_LIMITS,
-    image_format: ImageFormat | None = None,
     *,
     at_least: tuple[int, int] | None = None,
     out: npt.NDArray[np.uint8] | None = None,
 ) -> Decoded:
-    """Decode as :func:`decode` does, and tell how; ``image_format`` is the result of :func:`identify`, if known.
+    """Decode as :func:`decode` does, and tell how.
 
     With ``out``, C-contiguous uint8 (H, W, 3), a plain JPEG of exactly that size may be decoded straight into ``out``
     as RGB, with exact pixels: :func:`~.transform.preprocess` would not change them. In all other cases, and after an
@@ -125,7 +125,7 @@ def decode_image(
     """
     try:
         with quiet_libraries():
-            return _decode(bytes(data), limits, image_format, at_least, out)
+            return _decode(bytes(data), limits, at_least, out)
     except DecodeError:
         raise
     except Image.DecompressionBombError as error:
@@ -139,45 +139,41 @@ def decode_image(
 
 
 def _decode(
-    data: bytes,
-    limits: DecodeLimits,
-    image_format: ImageFormat | None,
-    at_least: tuple[int, int] | None,
-    out: npt.NDArray[np.uint8] | None,
+    data: bytes, limits: DecodeLimits, at_least: tuple[int, int] | None, out: npt.NDArray[np.uint8] | None
 ) -> Decoded:
-    if not data:
-        raise DecodeError(ImageStatus.EMPTY, "The image is empty: 0 bytes were received.")
-    if len(data) > limits.max_bytes:
-        message = f"The image file has {len(data):,} bytes; the limit is {limits.max_bytes:,}."
-        raise DecodeError(ImageStatus.TOO_LARGE, message)
-    image_format = image_format or identify(data)
-    if image_format is None:
-        raise DecodeError(ImageStatus.NOT_AN_IMAGE, "The file is not an image of any known format.")
-    if not image_format.readable:
-        raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, image_format.refusal)
-    if image_format.name != "JPEG":
-        file = PillowFile(data, image_format, limits)
-        return Decoded(image=file.decode(), decode_path=DecodePath.NOT_JPEG, decoder=Decoder.PILLOW)
-    header = _plain_header(data, limits)
-    # Only Pillow reads EXIF. Open the file once, even if Pillow decodes the pixels, too.
-    opened = PillowFile(data, image_format, limits) if header is not None and header.has_app1 else None
-    transpose = opened.transpose if opened is not None else None
-    decode_path, scale = _plan(header, transpose, at_least)
-    turbojpeg = turbojpeg_decoder.installed()
-    if (
-        header is not None
-        and turbojpeg is not None
-        and (scale > 1 or turbojpeg.is_exact(header))
-        and _is_within(limits, header, data)
-    ):
+    image_format = _readable_format(data, limits)
+    header = _plain_header(data, limits) if image_format.name == "JPEG" else None
+    if header is not None:
+        scans = count_scans(data) if header.is_progressive else 0
+        check(Facts(len(data), header.width, header.height, scans=scans), limits)
+    # Only Pillow reads EXIF and other headers. Open the file once, even if Pillow decodes the pixels, too.
+    file = PillowFile(data, image_format, limits) if header is None or header.has_app1 else None
+    transpose = file.transpose if file is not None and header is not None else None
+    decode_path, scale = _plan(image_format, header, transpose, at_least)
+    turbojpeg = turbojpeg_decoder.installed() if header is not None and not limits.allow_truncated else None
+    if header is not None and turbojpeg is not None and (scale > 1 or turbojpeg.is_exact(header)):
         if scale == 1 and transpose is None and out is not None and out.shape == (header.height, header.width, 3):
             if turbojpeg.decode_into(data, out):
                 return Decoded(image=None, decode_path=decode_path, decoder=Decoder.TURBOJPEG)
         elif (image := turbojpeg.decode(data, header, scale)) is not None:
             image = apply_transpose(image, transpose)
             return Decoded(image=image, decode_path=decode_path, decoder=Decoder.TURBOJPEG)
-    file = opened or PillowFile(data, image_format, limits)
-    return Decoded(image=file.decode(scale=scale), decode_path=decode_path, decoder=Decoder.PILLOW)
+    file = file or PillowFile(data, image_format, limits)
+    return Decoded(image=file.decode(scale), decode_path=decode_path, decoder=Decoder.PILLOW)
+
+
+def _readable_format(data: bytes, limits: DecodeLimits) -> ImageFormat:
+    if not data:
+        raise DecodeError(ImageStatus.EMPTY, "The image is empty: 0 bytes were received.")
+    if len(data) > limits.max_bytes:
+        message = f"The image file has {len(data):,} bytes; the limit is {limits.max_bytes:,}."
+        raise DecodeError(ImageStatus.TOO_LARGE, message)
+    image_format = identify(data)
+    if image_format is None:
+        raise DecodeError(ImageStatus.NOT_AN_IMAGE, "The file is not an image of any known format.")
+    if not image_format.readable:
+        raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, image_format.refusal)
+    return image_format
 
 
 def _plain_header(data: bytes, limits: DecodeLimits) -> JpegHeader | None:
@@ -189,9 +185,14 @@ def _plain_header(data: bytes, limits: DecodeLimits) -> JpegHeader | None:
 
 
 def _plan(
-    header: JpegHeader | None, transpose: Image.Transpose | None, at_least: tuple[int, int] | None
+    image_format: ImageFormat,
+    header: JpegHeader | None,
+    transpose: Image.Transpose | None,
+    at_least: tuple[int, int] | None,
 ) -> tuple[DecodePath, int]:
-    """Return whether to scale a JPEG, or why not, and the scale."""
+    """Return whether to scale the picture, or why not, and the scale."""
+    if image_format.name != "JPEG":
+        return DecodePath.NOT_JPEG, 1
     if at_least is None:
         return DecodePath.OFF, 1
     if header is None:
@@ -201,15 +202,3 @@ def _plan(
         if header.height // scale >= height and header.width // scale >= width:
             return DecodePath.SCALED, scale
     return DecodePath.SMALL, 1
-
-
-def _is_within(limits: DecodeLimits, header: JpegHeader, data: bytes) -> bool:
-    """Whether a file is within the limits. Pillow gets other files, and its error names the limit."""
-    pixels = header.width * header.height
-    ratio = max(header.width, header.height) / min(header.width, header.height)
-    return (
-        not limits.allow_truncated
-        and pixels <= limits.max_pixels
-        and ratio <= limits.max_side_ratio
-        and (not header.is_progressive or scans_within_limit(data, pixels))
-    )

@@ -109,8 +109,9 @@ class JxlFile(ImageFile.ImageFile):
 
     def _load_jpeg(self, data: bytes) -> None:
         with JpegImagePlugin.JpegImageFile(io.BytesIO(data)) as image:
-            if image.info.get("progressive") and not scans_within_limit(data, image.width * image.height):
-                message = f"The JPEG XL file holds a JPEG of {count_scans(data):,} scans, too many for its pixels."
+            scans = count_scans(data) if image.info.get("progressive") else 0
+            if not scans_within_limit(scans, image.width * image.height):
+                message = f"The JPEG XL file holds a JPEG of {scans:,} scans, too many for its pixels."
                 raise DecodeError(ImageStatus.LIMIT, message)
             if image.size != self._size:
                 raise ValueError("The JPEG inside has another size.")

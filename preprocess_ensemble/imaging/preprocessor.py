@@ -95,7 +95,7 @@ class Preprocessor:
             image_format = identify(file)
             has_own_threads = image_format is not None and image_format.has_own_threads
             with budget.limits_for(file, has_own_threads=has_own_threads) as limits:
-                decoded = decode_image(file, limits, image_format, at_least=self._at_least, out=pixels)
+                decoded = decode_image(file, limits, at_least=self._at_least, out=pixels)
                 if decoded.image is not None:
                     preprocess(decoded.image, self._config, pixels)
         except Exception as error:

@@ -6,25 +6,34 @@ A model sees less: :mod:`.decode` composites on white, and reduces to 8 bits.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final
+import sys
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from PIL import Image
+from PIL import Image, TiffImagePlugin
 
 from preprocess_ensemble.imaging.containers.container import number
 from preprocess_ensemble.imaging.containers.plain import BIT_FIELDS, bmp_size
 from preprocess_ensemble.imaging.decode import DecodeLimits, decode
 from preprocess_ensemble.imaging.formats import identify
 from preprocess_ensemble.imaging.limits import unsupported_variant
-from preprocess_ensemble.imaging.pillow_decoder import PillowFile
+from preprocess_ensemble.imaging.pillow_decoder import WHITE_IS_ZERO, PillowFile, with_alpha
 from preprocess_ensemble.imaging.quiet import quiet_libraries
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from preprocess_ensemble.imaging.containers.container import Layout
+    from preprocess_ensemble.imaging.limits import DecodeError
 
 _OPAQUE: Final = (255, 255)
+
+_IN_OTHER_ORDER: Final = {
+    f"{mode};16{order}": f"{mode};16{other}"
+    for mode in ("RGB", "RGBA", "RGBX", "CMYK")
+    for order, other in (("B", "L"), ("L", "B"), ("N", "B" if sys.byteorder == "little" else "L"))
+}
+"""Raw modes of Pillow for channels of 16 bits, and those of the opposite byte order."""
 
 
 def decode_whole(data: bytes, layout: Layout) -> list[Image.Image]:
@@ -45,12 +54,16 @@ def decode_whole(data: bytes, layout: Layout) -> list[Image.Image]:
         raise refusal
     is_deep = layout.depth > 8
     with quiet_libraries():
-        parts = [PillowFile(data, image_format, DecodeLimits()).decode_whole()]
+        parts = [_as_it_is(PillowFile(data, image_format, DecodeLimits()))]
         if is_deep and parts[0].mode.startswith("I"):
             values = np.asarray(parts[0]).astype(np.uint16) << (16 - min(16, layout.depth))
             parts = [Image.fromarray((values >> shift).astype(np.uint8)) for shift in (8, 0)]
         elif is_deep:
-            parts.append(PillowFile(data, image_format, DecodeLimits()).decode_whole(low_bytes=True))
+            file = PillowFile(data, image_format, DecodeLimits())
+            if not file.image.tile:  # the reader has already reduced it to 8 bits
+                raise refusal
+            file.image.tile = [tile._replace(args=_of_low_bytes(tile.args, refusal)) for tile in file.image.tile]
+            parts.append(_as_it_is(file))
     if image_format.name == "BMP" and layout.has_alpha and parts[0].mode != "RGBA":
         bits = _unused_bits(data)
         if bits.min() != bits.max():
@@ -60,6 +73,29 @@ def decode_whole(data: bytes, layout: Layout) -> list[Image.Image]:
     if (len(parts) > 1 and not parts[1].getbbox(alpha_only=False)) or parts[0].tobytes() == parts[-1].tobytes():
         return parts[:1]
     return parts
+
+
+def _as_it_is(file: PillowFile) -> Image.Image:
+    """Return the picture in mode L, RGB, CMYK or YCbCr; RGBA if it may have transparency; I or I;16 for deeper grey."""
+    image = file.load()
+    if image.mode.startswith("I"):
+        is_inverted = file.tags.get(TiffImagePlugin.PHOTOMETRIC_INTERPRETATION) == WHITE_IS_ZERO
+        if is_inverted or "transparency" in image.info:
+            raise unsupported_variant(file.name)
+        return image
+    return with_alpha(image) if image.has_transparency_data else file.in_plain_mode(image)
+
+
+def _of_low_bytes(arguments: Any, refusal: DecodeError) -> Any:
+    """Return arguments for Pillow's reader of 16-bit channels, with the opposite byte order.
+
+    With the opposite order, the reader returns the low byte of each channel instead of the high byte.
+    """
+    raw_mode, *others = arguments if isinstance(arguments, tuple) else (arguments,)
+    if not isinstance(raw_mode, str) or raw_mode not in _IN_OTHER_ORDER:
+        raise refusal
+    other = _IN_OTHER_ORDER[raw_mode]
+    return (other, *others) if isinstance(arguments, tuple) else other
 
 
 def _is_transparent(picture: Image.Image) -> bool:

@@ -74,45 +74,24 @@ def free_bytes(prefix: str) -> int:
     return usage.f_bavail * usage.f_frsize + in_use
 
 
-def remove_leftovers() -> None:
-    """Remove the regions, links and empty folders that dead servers have left.
+def remove_leftovers(shared_memory: Path = SHARED_MEMORY) -> None:
+    """Kill the stubs that dead servers have left, and remove their regions, links and empty folders.
 
-    What has another prefix, or belongs to another PID namespace or user, stays.
+    A stub's command line names its region of shared memory, and that identifies the server. What has another prefix, or
+    belongs to another PID namespace or user, stays.
     """
-    remove_stale_regions()
-    for links in TEMPORARY.glob(f"{_PREFIX}_*_{LINKS_SUFFIX}"):
-        if _is_of_dead_server(links.name):
-            shutil.rmtree(links, ignore_errors=True)
-    _remove_empty_environments()
-
-
-def remove_stale_regions(directory: Path = SHARED_MEMORY) -> list[str]:
-    """Remove the regions of dead servers from ``directory`` and return their names.
-
-    Regions without the prefix, of another PID namespace or of another user stay.
-    """
-    removed = []
-    for region in sorted(directory.glob(f"{_PREFIX}_*")):
+    for pid in _stubs_of_dead_servers():
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    for region in shared_memory.glob(f"{_PREFIX}_*"):
         # Another start may be faster, and the region may be another user's.
         with contextlib.suppress(FileNotFoundError, PermissionError):
             if _is_of_dead_server(region.name):
                 region.unlink()
-                removed.append(region.name)
-    return removed
-
-
-def end_orphaned_stubs() -> list[int]:
-    """Kill the stubs of dead servers and return their PIDs.
-
-    A stub's command line names its region of shared memory, and that identifies the server. Stubs of servers that the
-    launcher did not start, of another PID namespace and of other users stay.
-    """
-    ended = []
-    for pid in _stubs_of_dead_servers():
-        with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
-            ended.append(pid)
-    return ended
+    for links in TEMPORARY.glob(f"{_PREFIX}_*_{LINKS_SUFFIX}"):
+        if _is_of_dead_server(links.name):
+            shutil.rmtree(links, ignore_errors=True)
+    _remove_empty_environments()
 
 
 def _stubs_of_dead_servers() -> list[int]:
@@ -167,7 +146,6 @@ def guard(server: int, *, owns_group: bool) -> None:
     if owns_group:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server, signal.SIGKILL)
-    end_orphaned_stubs()
     remove_leftovers()
 
 

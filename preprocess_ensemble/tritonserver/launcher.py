@@ -28,7 +28,6 @@ from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.tritonserver.cleanup import (
     TEMPORARY,
     die_with_parent,
-    end_orphaned_stubs,
     region_prefix,
     remove_leftovers,
     start_guardian,
@@ -156,7 +155,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         # SIGKILL, because no process is left then that could follow up a SIGTERM.
         if parent is not None and not die_with_parent(signal.SIGKILL, int(parent)):
             raise ReportedError("The supervisor ended before its server had started.")
-        end_orphaned_stubs()
         remove_leftovers()
         start_guardian(with_package(environment), owns_group=parent is not None)
         command, environment = server_command(arguments, environment, pid=os.getpid(), only_models=parent is not None)

@@ -12,7 +12,7 @@ import urllib.request
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from preprocess_ensemble.tritonserver.cleanup import remove_stale_regions
+from preprocess_ensemble.tritonserver.cleanup import remove_leftovers
 from preprocess_ensemble.tritonserver.launcher import PARENT_VARIABLE
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def launched(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[byt
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        remove_stale_regions()
+        remove_leftovers()
 
 
 def wait_until_live(server: subprocess.Popen[bytes], http_port: int, log: Path, *, ready: bool = True) -> None:

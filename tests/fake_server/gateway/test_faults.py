@@ -9,13 +9,11 @@ import os
 import re
 import socket
 import tracemalloc
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
 
-from clip_client.gateway.command import Connection
 from clip_client.testing import PNG_1X1, FakeTriton, Reply
 from tests.fixtures.gateways import data_uri, gateway
 from tests.fixtures.waiting import until
@@ -143,11 +141,6 @@ async def connected(http: httpx.AsyncClient, sends: bytes) -> socket.socket:
     return caller
 
 
-async def held_bytes(http: httpx.AsyncClient) -> float:
-    (line,) = [one for one in (await http.get("/metrics")).text.splitlines() if one.startswith("clip_gateway_held")]
-    return float(line.rpartition(" ")[2])
-
-
 async def test_slow_and_vanished_callers_leave_memory_flat(triton: FakeTriton) -> None:
     """Half of them stop in the middle of a body, half leave while Triton works.
 
@@ -167,7 +160,6 @@ async def test_slow_and_vanished_callers_leave_memory_flat(triton: FakeTriton) -
             await until(lambda: not triton.in_flight)
             triton.answer_always(Reply())
             assert (await http.post(**EMBEDDING[0])).status_code == 200
-            assert await held_bytes(http) == 0
             triton.requests.clear()  # which keep the images
             gc.collect()
             return tracemalloc.get_traced_memory()[0]
@@ -180,49 +172,3 @@ async def test_slow_and_vanished_callers_leave_memory_flat(triton: FakeTriton) -
         finally:
             tracemalloc.stop()
         assert after - before < len(body)
-
-
-class Hasty(Connection):
-    limit_s = 0.5
-
-
-@pytest.mark.parametrize(
-    "sends",
-    [
-        (b"",),
-        (b"POST /v1/embeddings HTTP/1.1\r\nhost: ",),
-        (b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n", b"GET /healthz HTTP/1.1\r\nhost: "),
-    ],
-    ids=["nothing", "half a head", "half of another head"],
-)
-async def test_a_caller_without_a_request_is_left(triton: FakeTriton, sends: tuple[bytes, ...]) -> None:
-    loop = asyncio.get_running_loop()
-    async with gateway(triton.url, connection=Hasty) as http:
-        with await connected(http, sends[0]) as caller:
-            for more in sends[1:]:
-                assert await loop.sock_recv(caller, 2**20)
-                await loop.sock_sendall(caller, more)
-            with suppress(ConnectionResetError):  # or an orderly end
-                while await loop.sock_recv(caller, 2**20):
-                    pass
-        assert (await http.post(**EMBEDDING[0])).status_code == 200
-
-
-async def test_an_answer_counts_as_held_until_it_is_taken_or_given_up() -> None:
-    body = json.dumps({"input": ["word"] * 1000}).encode()
-    async with FakeTriton(dimension=512, has_text=True) as triton:
-        async with gateway(triton.url, connection=Hasty) as http:
-            with await connected(http, HEAD % len(body) + body):
-                while await held_bytes(http) <= 1_000_000:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-                while await held_bytes(http):  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
-            # Who takes it gets all of it.
-            answer = await http.post("/v1/embeddings", content=body)
-            assert len(answer.json()["data"]) == 1000
-
-
-async def test_a_slow_triton_is_waited_for_longer_than_a_slow_caller(triton: FakeTriton) -> None:
-    triton.script(Reply(delay_s=3 * Hasty.limit_s))
-    async with gateway(triton.url, connection=Hasty) as http:
-        assert (await http.post(**EMBEDDING[0])).status_code == 200

@@ -12,10 +12,9 @@ import pytest
 from clip_client._errors import Overloaded, Shed
 from clip_client.gateway.body import Body
 from clip_client.gateway.dialect import Refusal
-from clip_client.testing import PNG_1X1, FakeTriton, Reply
+from clip_client.testing import PNG_1X1, FakeTriton
 from tests.fixtures.gateways import data_uri, gateway
 from tests.fixtures.images.image_files import jpeg
-from tests.fixtures.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -83,7 +82,8 @@ def raw(url: str, content: bytes, content_type: str = FORM) -> dict[str, Any]:
         ({"url": "/embed", "files": [("other", ("a", b"a"))]}, 422, "1 to 2048"),
         (raw("/embed", b"a", "image/jpeg"), 422, FORM),
         (raw("/embed", b"a"), 422, "cannot be read"),
-        (raw("/embed", b"a", f"{FORM}; boundary=x"), 422, "cannot be read"),
+        (raw("/embed", b"a", f"{FORM}; boundary=x"), 422, "last boundary"),
+        (raw("/embed", b"--x\r\na\r\n--x--", f"{FORM}; boundary=x"), 422, "cannot be read"),
         # One that was cut off is not a shorter one.
         (raw("/embed", PART + PNG_1X1 + b"\r\n" + PART + PNG_1X1[:20], f"{FORM}; boundary=b"), 422, "last boundary"),
         ({"url": "/embed/base64", "json": {"images": []}}, 422, "1 to 2048"),
@@ -173,21 +173,6 @@ async def test_json_of_many_tiny_values_is_refused_before_it_is_parsed(http: htt
     text = '[],"\\' * 600_000
     refused = await http.post("/v1/embeddings", json={"input": text})
     assert refused.json()["error"]["code"] == "TOO_LARGE"
-
-
-async def test_requests_over_the_memory_of_the_process_are_shed(triton: FakeTriton) -> None:
-    triton.script(Reply(delay_s=float("inf")))
-    body = {**BODY, "user": "x" * 1000}
-    async with gateway(triton.url, max_held_bytes=2000) as http:
-        held = asyncio.create_task(http.post("/v1/embeddings", json=body))
-        await until(lambda: triton.in_flight)
-        shed = await http.post("/v1/embeddings", json=body)
-        assert (shed.status_code, shed.headers["retry-after"]) == (503, "5")
-        held.cancel()
-        await until(lambda: not triton.in_flight)
-        # What was held is free again. Answers count as well.
-        assert (await http.post("/v1/embeddings", json=body)).status_code == 200
-        assert (await http.post("/v1/embeddings", json={"input": ["a"] * 30})).status_code == 503
 
 
 async def answer_to(http: httpx.AsyncClient, announced: int) -> bytes:

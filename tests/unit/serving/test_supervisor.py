@@ -308,6 +308,22 @@ def test_a_server_that_does_not_answer_is_restarted_after_its_last_sign_of_work(
     assert ("although the server computes" in caplog.text) == is_busy
 
 
+def test_housekeeping_just_before_a_sample_does_not_look_like_work() -> None:
+    """Processor time is counted in hundredths of a second, and a frozen server uses one now and then."""
+    canary_s = 5.05
+    cycle_s = LIMITS.canary_interval_s + canary_s
+
+    class Slow(FakeServer):
+        async def probe(self) -> Probe:
+            if now() < 1 or len(self.starts) > 1:
+                return OK
+            await asyncio.sleep(canary_s)
+            return SLOW
+
+    server = Slow(computed=lambda age: 0.01 * ((age + 0.02) // cycle_s)).run(until=60)
+    assert server.starts == pytest.approx([0, 3 * cycle_s], abs=0.01)
+
+
 @pytest.mark.parametrize(
     ("slow_s", "finished", "status"),
     [(3, lambda now: None, "stuck"), (800, lambda now: 7 * now, "overloaded")],
