@@ -1,7 +1,7 @@
 """The asynchronous client, and the path of a call: source -> encode -> pack -> send -> results.
 
 :class:`Stream` takes images from the caller's source, encodes them, and submits them to the client's one
-:class:`Sender`. The sender returns a future for each image, sends requests, and sets the results of the futures.
+:class:`Sender`, which sends requests and gives each image its result.
 """
 
 from __future__ import annotations
@@ -219,9 +219,9 @@ class ClipClient(ClientBase):
         texts = await self.embed_text(prompts, timeout_s=left_s())
         if texts.errors:
             prompt, error = min(texts.errors.items())
-            error.index = prompt // len(templates)
-            error.message = f"The label {labels[error.index]!r:.80} cannot be embedded: {error.message}"
-            raise error
+            label = prompt // len(templates)
+            message = f"The label {labels[label]!r:.80} cannot be embedded: {error.message}"
+            raise type(error)(message, code=error.code, index=label, request_id=error.request_id)
         batch = await self.embed(images, timeout_s=left_s())
         if {texts.model_id, batch.model_id} != {model.id}:
             raise ProtocolMismatch("The servers changed their model during the call; call again.")
@@ -309,8 +309,8 @@ class ClipClient(ClientBase):
         collector = Collector(model, tower, expected=len(items) if isinstance(items, Sized) else None)
         async with Stream(items, model, encoder, session.sender, session.threads, deadline=deadline) as stream:
             async for chunk in stream:
-                for index, item, result in chunk:
-                    collector.add(index, encoder.path_of(item), result)
+                for item in chunk:
+                    collector.add(item.index, encoder.path_of(item.source), item.result)
         return collector.batch()
 
     async def _embed_stream(
@@ -334,15 +334,16 @@ class ClipClient(ClientBase):
             max_ahead=max_in_flight,
         ) as stream:
             async for chunk in stream:
-                for index, item, result in chunk:
+                for item in chunk:
+                    result = item.result
                     if isinstance(result, tuple):
                         vector, truncated = result
                         # A copy, because a view would keep the whole answer in memory.
                         yield EmbeddedItem(
-                            index=index, source=item, vector=vector.copy(), error=None, truncated=truncated
+                            index=item.index, source=item.source, vector=vector.copy(), error=None, truncated=truncated
                         )
                     elif isinstance(result, ItemError):
-                        yield EmbeddedItem(index=index, source=item, vector=None, error=result)
+                        yield EmbeddedItem(index=item.index, source=item.source, vector=None, error=result)
                     else:
                         raise result
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from clip_client._balancing.concurrency_limit import AdaptiveLimit
+from clip_client._deadline import Deadline
 from clip_client._endpoint import Endpoint, EndpointKind
 from clip_client._errors import ClipError, DeadlineExceeded, ModelNotReady, Overloaded, Unavailable
 from clip_client._results import ServerStats
@@ -93,6 +94,11 @@ class Server:
         """Whether the last request failed because of the server."""
         return self._failures > 0
 
+    @property
+    def load(self) -> tuple[int, int]:
+        """The server with the lowest gets the next request."""
+        return self.limit.in_flight, self.times_chosen
+
     def stats(self) -> ServerStats:
         return ServerStats(
             url=str(self.endpoint),
@@ -153,7 +159,8 @@ class Balancer:
         self._addresses: dict[Endpoint, Sequence[str]] = {}
         """Endpoint -> addresses from the last successful look-up of its name."""
         self._first_look_up = asyncio.Lock()
-        self._resolved_at: float | None = None
+        self._resolved: Deadline | None = None
+        """Time since the last look-up."""
         self._resolving: asyncio.Task[None] | None = None
 
     @property
@@ -163,20 +170,21 @@ class Balancer:
     async def ensure_resolved(self) -> None:
         """Look the names up once."""
         async with self._first_look_up:
-            if self._resolved_at is None:
+            if self._resolved is None:
                 await self._look_up()
 
     def choose(self, waiting: int, max_batch_size: int) -> tuple[Server, int] | None:
         """Return a server and the number of images that it takes now; None if all servers are busy or back off."""
         now = self._loop.time()
-        self._refresh(now)
-        offers = [(server, server.available_slots(now, waiting, max_batch_size)) for server in self._servers.values()]
-        able = [(server, available_slots) for server, available_slots in offers if available_slots]
-        if not able:
-            return None
-        server, available_slots = min(able, key=lambda offer: (offer[0].limit.in_flight, offer[0].times_chosen))
-        server.times_chosen += 1
-        return server, available_slots
+        self._refresh()
+        best: tuple[Server, int] | None = None
+        for server in self._servers.values():
+            slots = server.available_slots(now, waiting, max_batch_size)
+            if slots and (best is None or server.load < best[0].load):
+                best = server, slots
+        if best is not None:
+            best[0].times_chosen += 1
+        return best
 
     def has_other(self, server: Server) -> bool:
         """Return whether there is another server besides ``server`` whose last request did not fail."""
@@ -196,9 +204,11 @@ class Balancer:
         for server in (*self._servers.values(), *self._retired):
             await server.transport.close()
 
-    def _refresh(self, now: float) -> None:
-        period = _RESOLVE_WHEN_DOWN_S if any(server.is_down for server in self._servers.values()) else _RESOLVE_EVERY_S
-        if self._resolving is None and (self._resolved_at is None or now - self._resolved_at > period):
+    def _refresh(self) -> None:
+        passed_s = 0.0 if self._resolved is None or self._resolving is not None else self._resolved.elapsed
+        if passed_s > _RESOLVE_EVERY_S or (
+            passed_s > _RESOLVE_WHEN_DOWN_S and any(server.is_down for server in self._servers.values())
+        ):
             self._resolving = asyncio.create_task(self._look_up(), name="clip_client names")
             self._resolving.add_done_callback(self._on_looked_up)
 
@@ -218,7 +228,7 @@ class Balancer:
             else:
                 # Leave a single address to gRPC, which looks the name up again at each reconnection.
                 found[endpoint] = None
-        self._resolved_at = self._loop.time()
+        self._resolved = Deadline(_RESOLVE_EVERY_S)
         for endpoint, name in found.items():
             if endpoint not in self._servers:
                 self._servers[endpoint] = Server(endpoint, self._connect(endpoint, name), self._config)

@@ -73,9 +73,11 @@ class ImageEncoder(Encoder):
 
     def path_of(self, item: object) -> str | None:
         """Return the item if it is a path, else None; names that are not UTF-8 carry surrogate escapes."""
-        return os.fsdecode(item) if isinstance(item, str | os.PathLike) else None
+        return None if isinstance(item, bytes) or not isinstance(item, str | os.PathLike) else os.fsdecode(item)
 
     def unchanged(self, source: object) -> bytes | None:
+        if type(source) is bytes:  # the quick answer for most images that are not paths
+            return source if len(source) <= self._unchanged_up_to else None
         if isinstance(source, EncodedImage):
             return source if source.file_bytes <= self._max_bytes else None
         if not isinstance(source, bytes | bytearray | memoryview):
