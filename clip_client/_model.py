@@ -100,9 +100,7 @@ class ModelInfo:
     canary_vector: NDArray[np.float32]
     """Vector (D,) that the server must make of ``canary_image``."""
     transfer: str = "original"
-    """Form in which this client sends images, such as ``thumb-jpeg-q90-444``. The canary image is always sent
-    unchanged."""
-
+    """Form in which this client sends images, such as ``thumb-jpeg-q90-444``; the canary image is sent unchanged."""
     runtime: str = ""
     """Engine and precision of a model in this process: ``"OpenVINO 2026.4.1, bf16"``. Empty for a server, whose log
     names them."""

@@ -84,15 +84,11 @@ class EmbeddingBatch:
         return len(self.vectors)
 
     def raise_for_errors(self) -> None:
-        """Raise the ImageError or TextError if one item failed, ItemErrors if several failed.
-
-        Items that ran out of time (``TIMEOUT``) count as failed.
-        """
-        if not self.errors:
-            return
+        """Raise the ImageError or TextError if one item failed or ran out of time, ItemErrors if several did."""
         if len(self.errors) == 1:
             raise next(iter(self.errors.values()))
-        raise ItemErrors(self.errors)
+        if self.errors:
+            raise ItemErrors(self.errors)
 
     def to_arrow(self) -> pa.Table:
         """Return a ``pyarrow.Table`` with one row per image or text.
@@ -108,9 +104,10 @@ class EmbeddingBatch:
         errors = [self.errors.get(index) for index in range(rows)]
         numbers = pa.array(np.ascontiguousarray(self.vectors, dtype=np.float32).reshape(-1))
         about = {"model": self.model_id, "vector_id": self.vector_id, "dimension": str(columns)}
+        paths = [path and os.fsencode(path).decode("utf-8", "backslashreplace") for path in self.sources]
         return pa.table(
             {
-                "path": pa.array([None if path is None else _as_text(path) for path in self.sources], pa.string()),
+                "path": pa.array(paths, pa.string()),
                 "vector": pa.FixedSizeListArray.from_arrays(numbers, columns),
                 "error_code": pa.array([error and error.code for error in errors], pa.string()),
                 "error": pa.array([error and error.message for error in errors], pa.string()),
@@ -154,10 +151,7 @@ class ServerStats:
 
 @dataclass(kw_only=True, slots=True)
 class ClientStats:
-    """A snapshot: two counts of this moment, and the other counts since the client was entered.
-
-    Texts are counted like images.
-    """
+    """A snapshot: two counts of this moment, and counts since the client was entered. Texts count like images."""
 
     images_waiting: int = 0
     """Images that are encoded and not in a request now."""
@@ -182,8 +176,7 @@ class Collector:
     def __init__(self, model: ModelInfo, tower: Tower, *, expected: int | None) -> None:
         self._model = model
         self._tower = tower
-        # If the number is unknown, the matrix is doubled as needed: one large copy at the end would block the event
-        # loop.
+        # Without a number, the matrix is doubled as needed: one large copy at the end would block the event loop.
         self._matrix = np.full((1024 if expected is None else expected, model.dimension), np.nan, dtype=np.float32)
         self._errors: dict[int, ItemError] = {}
         self._truncated: list[int] = []
@@ -198,9 +191,8 @@ class Collector:
             self._paths[index] = path
         self._count += 1
         if index >= len(self._matrix):
-            more = np.full((max(index + 1, 2 * len(self._matrix)), self._matrix.shape[1]), np.nan, np.float32)
-            more[: len(self._matrix)] = self._matrix
-            self._matrix = more
+            more = np.full((max(index + 1 - len(self._matrix), len(self._matrix)), self._matrix.shape[1]), np.nan, "f4")
+            self._matrix = np.concatenate([self._matrix, more])
         if isinstance(result, tuple):
             self._matrix[index], truncated = result
             if truncated:
@@ -232,10 +224,6 @@ class Collector:
             sources=tuple(map(self._paths.get, range(self._count))),
             truncated=tuple(sorted(self._truncated)),
         )
-
-
-def _as_text(path: str) -> str:
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _short(source: object) -> str:

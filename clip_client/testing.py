@@ -33,13 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = (
-    "PNG_1X1",
-    "FakeTriton",
-    "ReceivedRequest",
-    "Reply",
-    "fake_vector",
-)
+__all__ = ("PNG_1X1", "FakeTriton", "ReceivedRequest", "Reply", "fake_vector")
 
 PNG_1X1: Final = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -89,10 +83,7 @@ class ReceivedRequest:
 
 
 def fake_vector(image: bytes, dimension: int = 8) -> NDArray[np.float32]:
-    """Return the unit vector (D,), float32, of a :class:`FakeTriton` for the bytes of an image or of a text.
-
-    Equal bytes have equal vectors.
-    """
+    """Return the unit vector (D,), float32, of a :class:`FakeTriton` for the bytes of an image or text."""
     seed = int.from_bytes(hashlib.sha256(image).digest()[:8], "little")
     vector = np.random.default_rng(seed).standard_normal(dimension).astype(np.float32)
     unit: NDArray[np.float32] = vector / np.float32(np.linalg.norm(vector))
@@ -130,7 +121,6 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         self.has_text = has_text
         self.logit_scale = 100.0
         self.logit_bias: float | None = None
-        """Written into the passport, as ``logit_scale`` is."""
         self.fingerprint = fingerprint
         self.token = token
         self.seconds_per_image = seconds_per_image
@@ -140,10 +130,8 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         self.images_embedded = 0
         self.images_worked_on = 0
         """Images that ``seconds_per_image`` was spent on, answered or not."""
-        self.in_flight = 0
-        """Requests that wait for their answer now."""
-        self.max_in_flight = 0
-        """The highest value of ``in_flight`` so far."""
+        self.in_flight = self.max_in_flight = 0
+        """Requests that wait for their answer now, and the most so far."""
         self.handshakes = 0
         """Number of requests for the passport."""
         self.port = 0
@@ -183,7 +171,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
             fingerprint=_TEXT_FINGERPRINT,
             parity=_PARITY,
             canary=_CANARY_TEXT,
-            canary_vector=tuple(float(number) for number in self.vector(_CANARY_TEXT.encode())),
+            canary_vector=tuple(self.vector(_CANARY_TEXT.encode()).tolist()),
             logit_scale=self.logit_scale,
             logit_bias=self.logit_bias,
         )
@@ -204,7 +192,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
             weights_dtype="fp32",
             fingerprint=self.fingerprint,
             parity=_PARITY,
-            canary=Canary(image=PNG_1X1, vector=tuple(float(number) for number in self.vector(PNG_1X1))),
+            canary=Canary(image=PNG_1X1, vector=tuple(self.vector(PNG_1X1).tolist())),
             opset=17,
             ir_version=8,
             exported_at=1_700_000_000,
@@ -216,24 +204,20 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     async def start(self, *, port: int | None = None) -> None:
         """Listen on ``port``, else on the same port as before, else on any free port."""
         self.port = self.port if port is None else port
-        self._server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
-        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self, self._server)
-        address = f"{self._host}:{self.port}"
-        if self._credentials is None:
-            self.port = self._server.add_insecure_port(address)
-        else:
-            self.port = self._server.add_secure_port(address, self._credentials)
-        await self._server.start()
+        server = self._server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self, server)
+        address, credentials = f"{self._host}:{self.port}", self._credentials
+        self.port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
+        await server.start()
 
     async def stop(self) -> None:
         """Break every connection and stop listening."""
         server, self._server = self._server, None
         if server is not None:
             await server.stop(None)
-        for task in list(self._working):
+        for task in self._working:
             task.cancel()
-        if self._working:
-            await asyncio.wait(self._working)
+        await asyncio.gather(*self._working, return_exceptions=True)
 
     async def __aenter__(self) -> Self:
         await self.start()

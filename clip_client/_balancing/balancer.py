@@ -94,11 +94,6 @@ class Server:
         """Whether the last request failed because of the server."""
         return self._failures > 0
 
-    @property
-    def load(self) -> tuple[int, int]:
-        """The server with the lowest gets the next request."""
-        return self.limit.in_flight, self.times_chosen
-
     def stats(self) -> ServerStats:
         return ServerStats(
             url=str(self.endpoint),
@@ -178,10 +173,12 @@ class Balancer:
         now = self._loop.time()
         self._refresh()
         best: tuple[Server, int] | None = None
+        least = (0, 0)
         for server in self._servers.values():
             slots = server.available_slots(now, waiting, max_batch_size)
-            if slots and (best is None or server.load < best[0].load):
-                best = server, slots
+            load = server.limit.in_flight, server.times_chosen
+            if slots and (best is None or load < least):
+                best, least = (server, slots), load
         if best is not None:
             best[0].times_chosen += 1
         return best

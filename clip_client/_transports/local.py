@@ -8,7 +8,6 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -225,7 +224,7 @@ class LocalTransport(Transport):
         tower = self._text_tower
         tokens, outcomes = tokenize_rows(tower.tokenizer, texts)
         answer = _run(tower.runtime.session, contract.TOKENS, tokens, outcomes)
-        return replace(answer, truncated=np.array([outcome.truncated for outcome in outcomes], np.bool_))
+        return answer._replace(truncated=np.array([outcome.truncated for outcome in outcomes], np.bool_))
 
 
 def _need(package: str) -> None:
