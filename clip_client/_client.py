@@ -87,9 +87,9 @@ class ClipClient(ClientBase):
 
     ``url`` is ``host:port``, ``grpc://host:port`` or ``grpcs://host:port`` (TLS), or several of them; the default is
     the environment variable ``CLIP_URL``, then ``localhost:8001``. ``local:`` or ``local:DIR`` embeds in this process,
-    with the model of a repository: by default that of the environment variable ``CLIP_REPOSITORY``, else
-    ``triton_models`` in this folder if it has a model, else the repository in your data folder. ``auto:`` or
-    ``auto:host:port`` uses a server if one responds. If none responds, it uses this process and logs one warning.
+    with the model of a repository: ``CLIP_REPOSITORY``, else ``triton_models`` in this folder if it has a model, else
+    the one in your data folder. ``auto:`` or ``auto:host:port`` uses a server if one responds, else this process, with
+    a warning.
 
     ``timeout_s`` is the time in which a call must get results (see :meth:`embed`), and ``token`` the bearer token.
     ``transfer`` is the form in which images are sent: ``"thumbnail"``, the default, reduces an image to the pixels
@@ -105,11 +105,10 @@ class ClipClient(ClientBase):
     """Set when the client is opened; kept after it is closed."""
 
     def __repr__(self) -> str:
-        state, model = "new", ""
-        if self._session is not None:
-            state = "closed" if self._session.closed else "open"
-            model = "" if (known := self._session.handshake.known) is None else f" model={known.id}"
-        return f"<ClipClient {', '.join(map(str, self._endpoints()))} [{state}]{model}>"
+        session = self._session
+        state = "new" if session is None else "closed" if session.closed else "open"
+        model = "" if session is None or session.handshake.known is None else f" model={session.handshake.known.id}"
+        return f"<ClipClient {self._names()} [{state}]{model}>"
 
     async def __aenter__(self) -> Self:
         if self._session is not None:
@@ -218,9 +217,8 @@ class ClipClient(ClientBase):
         batch = await self.embed(images, timeout_s=timeout_s and deadline.remaining)
         if {texts.model_id, batch.model_id} != {model.id}:
             raise ProtocolMismatch("The servers changed their model during the call; call again.")
-        shares = await anyio.to_thread.run_sync(
-            zero_shot.probabilities, batch.vectors, texts.vectors, model.text_tower, len(labels)
-        )
+        vectors = batch.vectors, texts.vectors
+        shares = await anyio.to_thread.run_sync(zero_shot.probabilities, *vectors, model.text_tower, len(labels))
         return zero_shot.Classification(
             labels=tuple(labels), probabilities=shares, errors=batch.errors, sources=batch.sources
         )
@@ -244,20 +242,16 @@ class ClipClient(ClientBase):
         try:
             await asyncio.wait_for(session.balancer.ensure_resolved(), deadline.remaining)
         except TimeoutError:
-            return without_address(", ".join(map(str, self._endpoints())), deadline.elapsed)
-        reports = await asyncio.gather(
-            *(
-                run_health_checks(server.transport, name=str(server.endpoint), deadline=deadline)
-                for server in session.balancer.servers
-            )
-        )
+            return without_address(self._names(), deadline.elapsed)
+        checks = [run_health_checks(one.transport, str(one.endpoint), deadline) for one in session.balancer.servers]
+        reports = await asyncio.gather(*checks)
         return HealthReport(
             steps=tuple(step for report in reports for step in report.steps),
             model=next((report.model for report in reports if report.model is not None), None),
         )
 
     def stats(self) -> ClientStats:
-        """Return a snapshot of the counts since the client was entered."""
+        """Return a snapshot of the counts."""
         return self._open_session().sender.stats()
 
     @property
@@ -278,6 +272,9 @@ class ClipClient(ClientBase):
 
     def _endpoints(self) -> tuple[Endpoint, ...]:
         return self._config.endpoints if self._session is None else self._session.balancer.endpoints
+
+    def _names(self) -> str:
+        return ", ".join(map(str, self._endpoints()))
 
     def _open_session(self) -> _Session:
         self._refuse_if_forked()

@@ -146,8 +146,8 @@ async def health_steps(
             return
 
 
-async def run_health_checks(transport: Transport, *, name: str, deadline: Deadline) -> HealthReport:
-    """Run all steps before ``deadline``. Nothing is retried, and the steps after the first failure are skipped."""
+async def run_health_checks(transport: Transport, name: str, deadline: Deadline) -> HealthReport:
+    """Run all steps of a report before ``deadline``; nothing is retried."""
 
     def limit_s() -> float:
         if deadline.expired:

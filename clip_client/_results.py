@@ -23,10 +23,8 @@ ImageSource: TypeAlias = Union[
     str, "os.PathLike[str]", bytes, bytearray, memoryview, "Image", "NDArray[np.uint8]", IO[bytes]
 ]
 """A path, the bytes of an image file, a PIL image, a uint8 array (H, W, 3) in RGB, or a binary file object."""
-
 ImageSources: TypeAlias = ImageSource | Iterable[ImageSource] | AsyncIterable[ImageSource]
 """One image, or any iterable of images. An array (N, H, W, 3) counts as N images."""
-
 TextSources: TypeAlias = str | Iterable[str] | AsyncIterable[str]
 """One text, or any iterable of texts."""
 
@@ -115,10 +113,7 @@ class EmbeddingBatch:
         ).replace_schema_metadata(about)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return the columns of :meth:`to_arrow` as a ``pandas.DataFrame``, each vector an array (D,) of float32.
-
-        Raises ImportError without ``pandas`` or ``pyarrow``. This package does not install ``pandas``.
-        """
+        """Return the columns of :meth:`to_arrow` as a ``pandas.DataFrame``. Raises ImportError without ``pandas``."""
         require("pandas", "pandas")
         return self.to_arrow().to_pandas()
 
@@ -174,10 +169,9 @@ class Collector:
     """Collects the results of a stream, in any order, into one batch."""
 
     def __init__(self, model: ModelInfo, tower: Tower, *, expected: int | None) -> None:
-        self._model = model
-        self._tower = tower
+        self._model, self._tower = model, tower
         # Without a number, the matrix is doubled as needed: one large copy at the end would block the event loop.
-        self._matrix = np.full((1024 if expected is None else expected, model.dimension), np.nan, dtype=np.float32)
+        self._matrix = np.empty((1024 if expected is None else expected, model.dimension), np.float32)
         self._errors: dict[int, ItemError] = {}
         self._truncated: list[int] = []
         self._late: ClipError | None = None
@@ -191,26 +185,26 @@ class Collector:
             self._paths[index] = path
         self._count += 1
         if index >= len(self._matrix):
-            more = np.full((max(index + 1 - len(self._matrix), len(self._matrix)), self._matrix.shape[1]), np.nan, "f4")
-            self._matrix = np.concatenate([self._matrix, more])
+            more = max(index + 1 - len(self._matrix), len(self._matrix))
+            self._matrix = np.concatenate([self._matrix, np.empty((more, self._matrix.shape[1]), np.float32)])
         if isinstance(result, tuple):
             self._matrix[index], truncated = result
             if truncated:
                 self._truncated.append(index)
             self._vectors += 1
-        elif isinstance(result, ItemError):
+            return
+        self._matrix[index] = np.nan
+        if isinstance(result, ItemError):
             self._errors[index] = result
         else:
             self._late = self._late or result
             item = self._tower.value
-            self._errors[index] = self._tower.error(
+            message = (
                 f"timeout_s ran out before this {item} was embedded; embed it again with a longer timeout_s, or use "
-                f"{self._tower.stream_method}, where timeout_s counts for each {item}.",
-                code="TIMEOUT",
-                index=index,
-                source=path,
-                request_id=result.request_id,
+                f"{self._tower.stream_method}, where timeout_s counts for each {item}."
             )
+            error = self._tower.error(message, code="TIMEOUT", index=index, source=path, request_id=result.request_id)
+            self._errors[index] = error
 
     def batch(self) -> EmbeddingBatch:
         """Return all results that were added. If no item has a vector, raise the first error of the service."""

@@ -45,9 +45,7 @@ _CONTEXT_WORDS: Final = 77
 _CANARY_TEXT: Final = "a photo of a cat"
 _TEXT_FINGERPRINT: Final = (7654321, -1234567)
 _PARITY: Final = Parity(images=1, min_cosine=1.0, required=0.9999)
-
 _KEPT_REQUESTS: Final = 100
-"""Enough for the tests of a program. Keeping all requests would need 800 MB for 100,000 images."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,9 +55,8 @@ class Reply:
     delay_s: float = 0.0
     """Time before the fake does anything else; use ``float("inf")`` for a server that never answers."""
     status: grpc.StatusCode | None = None
-    """Status that the request fails with."""
+    """Status that the request fails with, and the text with it."""
     details: str = ""
-    """Text that comes with ``status``."""
     row_errors: Mapping[int, tuple[int, str]] = field(default_factory=dict)
     """Row -> (number of an ``ImageStatus``, sentence): only these images or texts fail."""
     fingerprint: tuple[int, int] | None = None
@@ -78,7 +75,6 @@ class ReceivedRequest:
     images: tuple[bytes, ...] = field(repr=False)
     """The images, or the texts in UTF-8."""
     timeout_s: float | None
-    """The deadline that came with the request."""
     metadata: Mapping[str, str] = field(repr=False)
 
 
@@ -148,7 +144,6 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
 
     @property
     def url(self) -> str:
-        """URL to give to :class:`clip_client.ClipClient`."""
         return f"{'grpc' if self._credentials is None else 'grpcs'}://{self._host}:{self.port}"
 
     def script(self, *replies: Reply) -> None:
@@ -164,7 +159,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         self._credentials = grpc.ssl_server_credentials([(key, certificate)], client_ca, client_ca is not None)
 
     def passport(self) -> dict[str, Any]:
-        """Return the model's passport as the handshake sends it: the content of a complete ``model.json``."""
+        """Return the model's passport as the handshake sends it: a complete ``model.json``."""
         text = TextTower(
             tokenizer={"kind": "clip-bpe", "clean": "lower", "context_length": _CONTEXT_WORDS},
             tokenizer_sha256={},
@@ -198,8 +193,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
             exported_at=1_700_000_000,
             text=text if self.has_text else None,
         )
-        document: dict[str, Any] = json.loads(passport.to_json())
-        return document
+        return dict(json.loads(passport.to_json()))
 
     async def start(self, *, port: int | None = None) -> None:
         """Listen on ``port``, else on the same port as before, else on any free port."""
@@ -238,17 +232,12 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         return service_pb2.ModelReadyResponse(ready=request.name in self.ready_models)
 
     async def RepositoryIndex(self, request: Any, context: Any) -> Any:
-        response = service_pb2.RepositoryIndexResponse()
-        for name in sorted(self.ready_models):
-            response.models.add(name=name, state="READY")
-        return response
+        models = [{"name": name, "state": "READY"} for name in sorted(self.ready_models)]
+        return service_pb2.RepositoryIndexResponse(models=models)
 
     async def ModelConfig(self, request: Any, context: Any) -> Any:
         await self._check_call(request.name, context)
-        response = service_pb2.ModelConfigResponse()
-        response.config.name = request.name
-        response.config.max_batch_size = self.max_batch_size
-        return response
+        return service_pb2.ModelConfigResponse(config={"name": request.name, "max_batch_size": self.max_batch_size})
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:
         """Answer a handshake or a request for embeddings, depending on the model's name."""
@@ -312,14 +301,12 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         vectors = np.full((rows, self.dimension), np.nan, dtype="<f4")
         statuses = np.zeros(rows, dtype="<i4")
         errors = [""] * rows
+        empty = contract.ImageStatus.EMPTY, f"The {'text' if is_text else 'file'} is empty."
         for row, image in enumerate(images):
-            if row in reply.row_errors:
-                statuses[row], errors[row] = reply.row_errors[row]
-            elif image.strip() if is_text else image:
+            if row not in reply.row_errors and (image.strip() if is_text else image):
                 vectors[row] = self.vector(image)
             else:
-                statuses[row] = contract.ImageStatus.EMPTY
-                errors[row] = f"The {'text' if is_text else 'file'} is empty."
+                statuses[row], errors[row] = reply.row_errors.get(row, empty)
         fingerprint = reply.fingerprint or (_TEXT_FINGERPRINT if is_text else self.fingerprint)
         fingerprints = np.tile(np.array(fingerprint, dtype="<i4"), rows)
         tensors = {

@@ -44,8 +44,8 @@ _RESOLVE_WHEN_DOWN_S: Final = 5.0
 def backoff_s(failures: int) -> float:
     """Return the seconds to back off after this many failures in a row (1 or more).
 
-    This is the "full jitter" of Brooker, "Exponential Backoff And Jitter" (AWS, 2015): uniform between 0 and the
-    exponential cap, so that clients that lost a server together do not reconnect together.
+    This is the "full jitter" of Brooker, "Exponential Backoff And Jitter" (AWS, 2015), so that clients that lost a
+    server together do not reconnect together.
     """
     doublings = min(failures - 1, 30)  # an outage of hours must not overflow
     return _random.uniform(0.0, min(_MAX_DELAY_S, _FIRST_DELAY_S * 2.0**doublings))
@@ -54,8 +54,7 @@ def backoff_s(failures: int) -> float:
 class RetryBudget:
     """Tokens for retries: a success earns a tenth, a second earns five, and a retry costs one (as in Finagle).
 
-    During an outage of any length, the tokens are enough to probe each server that is down twice a second. If a server
-    refuses many requests, only some of them are retried.
+    In an outage, they are enough to probe each server that is down twice a second, but not to retry many refusals.
     """
 
     def __init__(self, now: float) -> None:
@@ -115,10 +114,7 @@ class Server:
         self._failures = 0
 
     def failed(self, images: int, error: ClipError, *, started_at: float, now: float, has_other: bool) -> None:
-        """Record a failed request: shrink the limit, back off, both or neither.
-
-        ``has_other`` says that another server works.
-        """
+        """Record a failed request: shrink the limit, back off, both or neither. ``has_other``: another server works."""
         if isinstance(error, Overloaded):
             self.limit.refused(images, started_at=started_at, now=now)
         elif isinstance(error, DeadlineExceeded):
@@ -136,10 +132,7 @@ class Server:
 
 
 class Balancer:
-    """Chooses the server with the fewest images in flight.
-
-    It opens one connection per address, because gRPC's own balancing ignores limits and batches.
-    """
+    """Chooses the server with the fewest images in flight, of one per address: gRPC's balancing ignores batches."""
 
     def __init__(self, config: ClientConfig, connect: TransportFactory) -> None:
         self.endpoints = config.endpoints
@@ -190,9 +183,7 @@ class Balancer:
     def next_attempt_at(self) -> float | None:
         """Return the loop time at which the first back-off ends; None without a back-off."""
         now = self._loop.time()
-        return min(
-            (server.backoff_until for server in self._servers.values() if server.backoff_until > now), default=None
-        )
+        return min((one.backoff_until for one in self._servers.values() if one.backoff_until > now), default=None)
 
     async def aclose(self) -> None:
         if self._resolving is not None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import math
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -89,12 +90,11 @@ class Sender:
         self._loop = asyncio.get_running_loop()
         self._budget = RetryBudget(self._loop.time())
         self._counts = ClientStats()
-        """Counts; :meth:`stats` adds the numbers of the present moment."""
+        """:meth:`stats` adds the numbers of the present moment."""
 
         # A submitted item is in _waiting or in a request of _requests, until it has its result or is given up.
         self._waiting: OrderedDict[PendingItem, None] = OrderedDict()
         self._requests: dict[asyncio.Task[None], _Request] = {}
-        self._max_bytes = _HELD_REQUESTS * config.max_request_bytes
         self._held_bytes = 0
         """Bytes of the items in _waiting and _requests."""
         self._room = asyncio.Event()
@@ -107,7 +107,7 @@ class Sender:
     @property
     def is_full(self) -> bool:
         """True if the unfinished items use up the memory for items."""
-        return self._held_bytes >= self._max_bytes
+        return self._held_bytes >= _HELD_REQUESTS * self.config.max_request_bytes
 
     async def has_room(self) -> None:
         """Wait while the sender is full."""
@@ -132,7 +132,8 @@ class Sender:
         for item in items:
             if item.is_open:
                 item.is_open = False
-                self._release_payload(item)
+                self._held_bytes -= len(item.payload)
+                item.payload = b""
                 self._waiting.pop(item, None)
         for task, request in self._requests.items():
             if not any(item.is_open for item in request.items):
@@ -154,11 +155,10 @@ class Sender:
             end()
         if self._timer is not None:
             self._timer.cancel()
-        tasks = list(self._requests)
-        for task in tasks:
+        for task in self._requests:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        if self._requests:
+            await asyncio.wait(list(self._requests))
         self._fail(self._waiting, Unavailable(_CLOSED))
         self._waiting.clear()
 
@@ -166,24 +166,20 @@ class Sender:
 
     def _finish(self, item: PendingItem, result: Result) -> None:
         if item.is_open:
-            self._release_payload(item)
+            self._held_bytes -= len(item.payload)
+            item.payload = b""
             item.finish(result)
 
     def _fail(self, items: Iterable[PendingItem], error: ClipError) -> None:
         for item in items:
-            # Copy the error for each item, because raising an exception adds to its traceback.
-            self._finish(item, copy.copy(error))
-
-    def _release_payload(self, item: PendingItem) -> None:
-        self._held_bytes -= len(item.payload)
-        item.payload = b""
-        if self._held_bytes < self._max_bytes:  # not the property: this runs for every item
-            self._room.set()
+            self._finish(item, copy.copy(error))  # a copy for each, because raising an exception adds to its traceback
 
     # The choice of the next items.
 
     def _schedule(self) -> None:
-        # Dispatch at the end of this iteration of the loop, so that a burst of items shares a request.
+        """Tell those who wait for room, and dispatch at the end of this iteration, so that bursts share a request."""
+        if not self.is_full:
+            self._room.set()
         if not self._dispatch_scheduled and self._waiting and not self.closed:
             self._dispatch_scheduled = True
             self._loop.call_soon(self._dispatch)
@@ -213,14 +209,11 @@ class Sender:
         times = [time for time in (when, None if deadline is None else deadline.at) if time is not None]
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        if times:
-            self._timer = self._loop.call_at(min(times), self._on_timer)
+        self._timer = self._loop.call_at(min(times), self._on_timer) if times else None
 
     def _on_timer(self) -> None:
         self._timer = None
-        # Check only the front of the queue: under overload it holds thousands of items, and one expires every
-        # millisecond.
+        # Check only the front: under overload the queue holds thousands of items, and one expires every millisecond.
         while self._waiting:
             item = next(iter(self._waiting))
             if item.deadline is None or not item.deadline.expired:
@@ -231,31 +224,25 @@ class Sender:
         self._schedule()
 
     def _take(self, server: Server, available_slots: int, first: PendingItem) -> _Request:
-        """Remove the items of one request from the queue: all like ``first``, within the slots and byte limit.
-
-        Items of the other tower keep their places, so that images and texts in turn still share requests.
-        """
+        """Remove the items of one request from the queue: all like ``first``, within the slots and byte limit."""
         items: list[PendingItem] = []
         late: dict[PendingItem, Deadline] = {}
         deadlines: dict[Deadline, float] = {}
-        passed_over = size = 0
-        own: Deadline | None = None
+        size = 0
+        own = ample = None  # the deadline of items without a call's, and the last one that leaves time for an answer
         # If a server is down, items are late for that reason, not because of overload.
         latency = None if server.is_down else server.limit.latency_s
-        for item in self._waiting:
+        for item in self._alike(first):
             if len(items) == available_slots:
                 break
-            if item.tower is not first.tower or item.model is not first.model:
-                if passed_over == item.model.max_batch_size:
-                    break
-                passed_over += 1
-                continue
             deadline = item.deadline
             if deadline is None:
                 deadline = own = own or Deadline(self.config.timeout_s)
-            elif latency is not None and deadline.is_late(item.submitted_at, 2 * latency):
-                late[item] = deadline
-                continue
+            elif latency is not None and deadline is not ample:
+                if deadline.is_late(item.submitted_at, 2 * latency):
+                    late[item] = deadline
+                    continue
+                ample = None if deadline.ends_within(2 * latency) else deadline
             size += len(item.payload)
             if items and size > self.config.max_request_bytes:
                 break
@@ -269,12 +256,25 @@ class Sender:
             self._shed(item, deadline, f"{server.endpoint} is overloaded", latency or 0.0)
         return _Request(server, items, deadlines, self._loop.time())
 
+    def _alike(self, first: PendingItem) -> Iterator[PendingItem]:
+        """Yield the waiting items that can share a request with ``first``, before too many others.
+
+        The others keep their places, so that images and texts in turn still share requests.
+        """
+        others = 0
+        for item in self._waiting:
+            if item.tower is first.tower and item.model is first.model:
+                yield item
+            elif others == item.model.max_batch_size:
+                return
+            else:
+                others += 1
+
     def _shed(self, item: PendingItem, deadline: Deadline, reason: str, latency: float) -> None:
         """Fail an item that has waited for more than half of its time and cannot be answered in the rest.
 
-        The server would still work on the item, for a caller that has left. If such items are sent, goodput falls to
-        zero under overload. An item is late at twice the mean latency, because half of all answers take longer than the
-        mean.
+        If such items are sent, goodput falls to zero under overload, because servers work for callers that have left.
+        An item is late at twice the mean latency, because half of all answers take longer than the mean.
         """
         self._counts.images_shed += 1
         error = Shed(
@@ -282,6 +282,7 @@ class Sender:
             f"{deadline.remaining:.2f} s are left, and an answer takes {latency:.2f} s."
         )
         self._finish(item, error)
+        self._room.set()
 
     # The way of a request.
 
@@ -290,7 +291,7 @@ class Sender:
         request_id = uuid.uuid4().hex
         payloads = [item.payload for item in items]
         self._counts.bytes_sent += sum(map(len, payloads))
-        # Take the longest time of all items. If an item has less time, its call gives it up.
+        # The longest time of all items, because the call of an item that has less time gives it up.
         timeout_s = max(deadline.of_request for deadline in request.deadlines)
         try:
             answer = await server.transport.infer(
@@ -337,18 +338,19 @@ class Sender:
         tower, model = items[0].tower, items[0].model
         truncated = [False] * len(items) if answer.truncated is None else answer.truncated.tolist()
         results: list[Result] = list(zip(answer.vectors, truncated, strict=True))
-        expected = model.fingerprint_of(tower)
         # Convert all numbers to Python's at once: indexing an array for each item would cost more than the rest.
-        same_model = [tuple(fingerprint) == expected for fingerprint in answer.fingerprints.tolist()]
+        expected, fingerprints = [*model.fingerprint_of(tower)], answer.fingerprints.tolist()
         statuses = answer.statuses.tolist()
-        is_good = all(same_model) and not any(statuses) and answer.vectors.shape[1] == model.dimension
-        if is_good and np.isfinite(answer.vectors).all():
+        is_good = fingerprints.count(expected) == len(items) and not any(statuses)
+        numbers = answer.vectors.reshape(-1)
+        # A sum of squares is finite only if all numbers are, and is made in one pass.
+        if is_good and answer.vectors.shape[1] == model.dimension and math.isfinite(numbers.dot(numbers)):
             self._counts.images_embedded += len(items)
             for item, result in zip(items, results, strict=True):
                 self._finish(item, result)
             return
         for row, item in enumerate(items):
-            if not same_model[row]:
+            if fingerprints[row] != expected:
                 self._on_mismatch(model)
                 result = ProtocolMismatch(
                     f"{server.endpoint} does not serve {model.id}, which it or another server named before; all "
@@ -383,8 +385,7 @@ class Sender:
             raise error
 
     def _on_cancelled(self, request: _Request) -> None:
-        now = self._loop.time()
-        limit = request.server.limit
+        now, limit = self._loop.time(), request.server.limit
         if any(deadline.expired for deadline in request.deadlines):
             # Count it as an expired deadline: a call gives up its items a moment before gRPC ends the request.
             limit.expired(len(request.items), started_at=request.started_at, now=now)

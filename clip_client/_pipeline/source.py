@@ -61,8 +61,9 @@ class Source(ABC):
 
     def delivered(self) -> None:
         """Report that an item has reached the consumer, so that the iterable may give another item."""
+        if not self._slots:
+            self._slot_freed.set()
         self._slots += 1
-        self._slot_freed.set()
 
     def untaken_items(self) -> list[Any] | None:
         """Return all items that were not taken yet; None if only the iterable knows them."""

@@ -128,19 +128,17 @@ class Stream:
 
     def _submit_arrived(self) -> None:
         while self._arrived and not self._sender.is_full:
-            self._submit(self._arrived.popleft())
-
-    def _submit(self, source: Any) -> None:
-        payload = self._encoder.unchanged(source)
-        item = self._new_item(source)
-        if self._ordered:
-            self._queue.append(item)
-        if payload is not None:
-            self._sender.submit(item, payload)
-        else:
-            task = asyncio.create_task(self._encode_and_submit(item), name=f"clip_client {self._tower.value}")
-            self._encoding.add(task)
-            task.add_done_callback(self._encoding.discard)
+            source = self._arrived.popleft()
+            payload = self._encoder.unchanged(source)
+            item = self._new_item(source)
+            if self._ordered:
+                self._queue.append(item)
+            if payload is not None:
+                self._sender.submit(item, payload)
+            else:
+                task = asyncio.create_task(self._encode_and_submit(item), name=f"clip_client {self._tower.value}")
+                self._encoding.add(task)
+                task.add_done_callback(self._encoding.discard)
 
     def _new_item(self, source: Any) -> PendingItem:
         item = PendingItem(self._submitted, source, self._tower, self._model, self._deadline, self._on_result)

@@ -13,6 +13,7 @@ import struct
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -41,7 +42,7 @@ _OF_IMAGES: Final[tuple[str, ...]] = (contract.EMBEDDING, contract.STATUS, contr
 _OF_TEXTS: Final[tuple[str, ...]] = (*_OF_IMAGES, contract.TRUNCATED)
 """Outputs that requests ask for."""
 _LENGTH_DELIMITED: Final = 2
-"""Protobuf's wire type of bytes: tag and length as varints, then the bytes."""
+"""Protobuf's wire type of bytes and strings."""
 _LARGEST_REQUEST: Final = 8 * 2**20
 _ENSEMBLE: Final = contract.DEFAULT_NAMES.image.removeprefix(contract.DEFAULT_NAME)
 """Ending of the names of all image ensembles."""
@@ -80,13 +81,12 @@ class TritonTransport(Transport):
         """Ask the preprocessor for the passport, and the server for the ensemble's ``max_batch_size``."""
         deadline = Deadline(timeout_s)
         passport = await self._passport(uuid.uuid4().hex, timeout_s)
-        request = service_pb2.ModelConfigRequest(name=self._names.image)
-        response = await self._call(self._stub.ModelConfig, request, deadline.remaining)
+        response = await self._ask("ModelConfig", deadline.remaining, name=self._names.image)
         return ModelInfo.from_json(passport, max_batch_size=max(1, int(response.config.max_batch_size)))
 
     async def _passport(self, request_id: str, timeout_s: float) -> str:
         """Request only the optional output with the passport, for one empty image, which is then not decoded."""
-        request = _request(self._names.preprocess, contract.IMAGE, [b""], [contract.PASSPORT], request_id)
+        request = _request(self._names.preprocess, contract.IMAGE, [b""], (contract.PASSPORT,), request_id)
         try:
             response = await self._call(self._model_infer, request, timeout_s, request_id)
         except ModelNotReady:
@@ -109,32 +109,27 @@ class TritonTransport(Transport):
         return _read_strings(raw, 1, request_id)[0]
 
     async def server_live(self, *, timeout_s: float) -> bool:
-        response = await self._call(self._stub.ServerLive, service_pb2.ServerLiveRequest(), timeout_s)
-        return bool(response.live)
+        return bool((await self._ask("ServerLive", timeout_s)).live)
 
     async def models_ready(self, *, timeout_s: float) -> None:
         for name in self._names.of_images:
-            request = service_pb2.ModelReadyRequest(name=name)
-            response = await self._call(self._stub.ModelReady, request, timeout_s)
-            if not response.ready:
+            if not (await self._ask("ModelReady", timeout_s, name=name)).ready:
                 raise ModelNotReady(
                     f"The server at {self.endpoint} has no ready model {name}; export one with clip-export, and see "
                     "the server's log for why it was not loaded."
                 )
 
     async def describe(self, *, timeout_s: float) -> ServerDescription:
-        metadata = await self._call(self._stub.ServerMetadata, service_pb2.ServerMetadataRequest(), timeout_s)
+        metadata = await self._ask("ServerMetadata", timeout_s)
         models = {}
         for name in self._names.of_images:
-            request = service_pb2.ModelConfigRequest(name=name)
-            config = (await self._call(self._stub.ModelConfig, request, timeout_s)).config
+            config = (await self._ask("ModelConfig", timeout_s, name=name)).config
             hints = config.optimization.execution_accelerators
+            accelerators = (*hints.gpu_execution_accelerator, *hints.cpu_execution_accelerator)
             models[name] = ModelSettings(
                 backend=config.backend,
                 kinds=tuple(group.Kind.Name(group.kind) for group in config.instance_group),
-                accelerators=tuple(
-                    hint.name for hint in (*hints.gpu_execution_accelerator, *hints.cpu_execution_accelerator)
-                ),
+                accelerators=tuple(hint.name for hint in accelerators),
                 parameters={key: value.string_value for key, value in config.parameters.items()},
             )
         return ServerDescription(name=metadata.name, version=metadata.version, models=models)
@@ -149,26 +144,22 @@ class TritonTransport(Transport):
         """
         names: set[str] = set()
         with contextlib.suppress(ClipError):
-            metadata = await self._call(self._stub.ServerMetadata, service_pb2.ServerMetadataRequest(), timeout_s)
+            metadata = await self._ask("ServerMetadata", timeout_s)
             if metadata.name.startswith(contract.SERVER_ID):
                 listed = metadata.name.removeprefix(contract.SERVER_ID).split(",")
                 names = {f"{name}{_ENSEMBLE}" for name in listed if name}
         if not names:
             with contextlib.suppress(ClipError):
-                request = service_pb2.RepositoryIndexRequest(ready=True)
-                names = {
-                    model.name for model in (await self._call(self._stub.RepositoryIndex, request, timeout_s)).models
-                }
+                names = {model.name for model in (await self._ask("RepositoryIndex", timeout_s, ready=True)).models}
         return set() if self._names.image in names else names
 
+    async def _ask(self, method: str, timeout_s: float, /, **fields: Any) -> Any:
+        """Call a method of Triton's service that takes a small request."""
+        request = getattr(service_pb2, f"{method}Request")(**fields)
+        return await self._call(getattr(self._stub, method), request, timeout_s)
+
     async def _call(
-        self,
-        method: Any,
-        request: Any,
-        timeout_s: float,
-        request_id: str | None = None,
-        headers: Metadata = (),
-        model: str | None = None,
+        self, method: Any, request: Any, timeout_s: float, request_id: str = "", headers: Metadata = (), model: str = ""
     ) -> Any:
         try:
             return await method(request, timeout=timeout_s, metadata=self._metadata + headers)
@@ -178,15 +169,15 @@ class TritonTransport(Transport):
             sentence = row.sentence.format(
                 endpoint=self.endpoint, model=model or self._names.image, status=http_status(details)
             )
-            failure = row.error(sentence, request_id=request_id)
+            failure = row.error(sentence, request_id=request_id or None)
         except grpc.aio.UsageError:
-            failure = Unavailable("This client is closed.", request_id=request_id)
+            failure = Unavailable("This client is closed.", request_id=request_id or None)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
             # This task was not cancelled: the channel was closed, because the name of the server now leads elsewhere.
-            failure = Unavailable(f"The connection to {self.endpoint} was closed.", request_id=request_id)
+            failure = Unavailable(f"The connection to {self.endpoint} was closed.", request_id=request_id or None)
         # Raise the error outside the except block, so that gRPC's error is not its context. That error would show the
         # server's text, with paths and tracebacks. Its frames would also keep the call alive, and gRPC would go on
         # connecting for the call after the channel is closed.
@@ -269,35 +260,44 @@ def _is_without_proxy(name: str) -> bool:
     return name.lower().endswith(tuple(filter(None, map(str.strip, listed.split(",")))))
 
 
-def _request(model: str, tensor: str, items: Sequence[bytes], outputs: Sequence[str], request_id: str) -> bytes:
-    request = service_pb2.ModelInferRequest(model_name=model, id=request_id)
-    request.inputs.add(name=tensor, datatype="BYTES", shape=[len(items), 1])
+@lru_cache(maxsize=256)
+def _head(model: str, tensor: str, rows: int, outputs: Sequence[str]) -> bytes:
+    """Return a serialised request without its id and items."""
+    request = service_pb2.ModelInferRequest(model_name=model)
+    request.inputs.add(name=tensor, datatype="BYTES", shape=[rows, 1])
     for name in outputs:
         request.outputs.add(name=name)
-    return _with_strings(request.SerializeToString(), request.RAW_INPUT_CONTENTS_FIELD_NUMBER, items)
+    return bytes(request.SerializeToString())
 
 
-def _with_strings(head: bytes, field: int, strings: Sequence[bytes]) -> bytes:
-    """Append a BYTES tensor to a serialised message, as the next element of its bytes field number ``field``.
+def _request(model: str, tensor: str, items: Sequence[bytes], outputs: Sequence[str], request_id: str) -> bytes:
+    """Return a serialised request, whose last field is a BYTES tensor of the items.
 
     Concatenated messages of one type are one message (protobuf's encoding, "Last One Wins"). Protobuf itself would copy
     all images twice more.
     """
-    tensor_bytes = sum(map(len, strings)) + 4 * len(strings)
-    parts = [head, _varint(field << 3 | _LENGTH_DELIMITED), _varint(tensor_bytes)]
-    for string in strings:
+    message = service_pb2.ModelInferRequest
+    size = sum(map(len, items)) + 4 * len(items)
+    parts = [
+        _head(model, tensor, len(items), outputs),
+        _field(message.ID_FIELD_NUMBER, len(request_id)),
+        request_id.encode(),
+        _field(message.RAW_INPUT_CONTENTS_FIELD_NUMBER, size),
+    ]
+    for item in items:
         # Each element of a BYTES tensor is a 4-byte little-endian length and then the bytes.
-        parts += (len(string).to_bytes(4, "little"), string)
+        parts += (len(item).to_bytes(4, "little"), item)
     return b"".join(parts)
 
 
-def _varint(number: int) -> bytes:
-    """Encode a number like protobuf: seven bits per byte, the lowest first; the top bit is set if more bytes follow."""
+def _field(number: int, size: int) -> bytes:
+    """Return what protobuf writes before a field of ``size`` bytes: the tag and the size, both as varints."""
     encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
+    for rest in (number << 3 | _LENGTH_DELIMITED, size):
+        while rest > 0x7F:  # seven bits per byte, the lowest first; the top bit is set if more bytes follow
+            encoded.append(rest & 0x7F | 0x80)
+            rest >>= 7
+        encoded.append(rest)
     return bytes(encoded)
 
 
