@@ -173,6 +173,7 @@ class Sender:
     def _fail(self, items: Iterable[PendingItem], error: ClipError) -> None:
         for item in items:
             self._finish(item, copy.copy(error))  # a copy for each, because raising an exception adds to its traceback
+        self._room.set()
 
     # The choice of the next items.
 
@@ -281,8 +282,7 @@ class Sender:
             f"{reason}: the {item.tower.value} waited {deadline.waited(item.submitted_at):.2f} s, "
             f"{deadline.remaining:.2f} s are left, and an answer takes {latency:.2f} s."
         )
-        self._finish(item, error)
-        self._room.set()
+        self._fail([item], error)
 
     # The way of a request.
 
