@@ -40,40 +40,12 @@ from clip_client._sync import SyncClipClient
 from clip_client._zero_shot import Classification
 
 __all__ = (
-    "Classification",
-    "ClientConfig",
-    "ClientStats",
-    "ClipClient",
-    "ClipError",
-    "DeadlineExceeded",
-    "EmbeddedItem",
-    "EmbeddingBatch",
-    "ForkedProcess",
-    "HealthReport",
-    "HealthStep",
-    "ImageError",
-    "ImageErrors",
-    "ImageSource",
-    "ImageSources",
-    "ItemError",
-    "ItemErrors",
-    "ModelInfo",
-    "ModelNotReady",
-    "Neighbour",
-    "Overloaded",
-    "ProtocolMismatch",
-    "ServerStats",
-    "SyncClipClient",
-    "TextError",
-    "TextInfo",
-    "TextSources",
-    "Unauthorized",
-    "Unavailable",
-    "VectorsError",
-    "load_vectors",
-    "nearest",
-    "save_vectors",
-)
+    "Classification", "ClientConfig", "ClientStats", "ClipClient", "ClipError", "DeadlineExceeded", "EmbeddedItem",
+    "EmbeddingBatch", "ForkedProcess", "HealthReport", "HealthStep", "ImageError", "ImageErrors", "ImageSource",
+    "ImageSources", "ItemError", "ItemErrors", "ModelInfo", "ModelNotReady", "Neighbour", "Overloaded",
+    "ProtocolMismatch", "ServerStats", "SyncClipClient", "TextError", "TextInfo", "TextSources", "Unauthorized",
+    "Unavailable", "VectorsError", "load_vectors", "nearest", "save_vectors",
+)  # fmt: skip
 
 for _name in __all__:
     # Tracebacks and reprs then show the path that users import from. Type aliases have no module of their own.

@@ -1,7 +1,7 @@
 """The asynchronous client, and the path of a call: source -> encode -> pack -> send -> results.
 
 :class:`Stream` takes images from the caller's source, encodes them, and submits them to the client's one
-:class:`Sender`. The sender returns a future for each image, sends requests, and sets the results of the futures.
+:class:`Sender`, which sends requests and gives each image its result.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncGenerator, Iterable, Sequence, Sized
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence, Sized
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -61,8 +61,8 @@ class ClientBase:
         model: str | None = None,
         config: ClientConfig | None = None,
     ) -> None:
-        self._config = make_config(url, timeout_s=timeout_s, token=token, transfer=transfer, model=model, config=config)
-        self._opened_in: int | None = None
+        self._config = make_config(url, config, timeout_s=timeout_s, token=token, transfer=transfer, model=model)
+        self._opened_in = 0
         """Id of the process that opened the client."""
         self._opening = threading.Lock()
         """Held while a blocking client is opened, because several threads may open it at once."""
@@ -70,10 +70,10 @@ class ClientBase:
     @property
     def _is_forked(self) -> bool:
         """True in a process that was forked after the client was opened: the client's threads are not there."""
-        return self._opened_in is not None and self._opened_in != os.getpid()
+        return self._opened_in not in (0, os.getpid())
 
     def _refuse_if_forked(self) -> None:
-        if self._opened_in is not None and self._is_forked:
+        if self._is_forked:
             raise forked_process("This client was opened", self._opened_in)
 
 
@@ -87,9 +87,9 @@ class ClipClient(ClientBase):
 
     ``url`` is ``host:port``, ``grpc://host:port`` or ``grpcs://host:port`` (TLS), or several of them; the default is
     the environment variable ``CLIP_URL``, then ``localhost:8001``. ``local:`` or ``local:DIR`` embeds in this process,
-    with the model of a repository: by default that of the environment variable ``CLIP_REPOSITORY``, else
-    ``triton_models`` in this folder if it has a model, else the repository in your data folder. ``auto:`` or
-    ``auto:host:port`` uses a server if one responds. If none responds, it uses this process and logs one warning.
+    with the model of a repository: ``CLIP_REPOSITORY``, else ``triton_models`` in this folder if it has a model, else
+    the one in your data folder. ``auto:`` or ``auto:host:port`` uses a server if one responds, else this process, with
+    a warning.
 
     ``timeout_s`` is the time in which a call must get results (see :meth:`embed`), and ``token`` the bearer token.
     ``transfer`` is the form in which images are sent: ``"thumbnail"``, the default, reduces an image to the pixels
@@ -105,11 +105,10 @@ class ClipClient(ClientBase):
     """Set when the client is opened; kept after it is closed."""
 
     def __repr__(self) -> str:
-        state, model = "new", ""
-        if self._session is not None:
-            state = "closed" if self._session.closed else "open"
-            model = "" if (known := self._session.handshake.known) is None else f" model={known.id}"
-        return f"<ClipClient {', '.join(map(str, self._endpoints()))} [{state}]{model}>"
+        session = self._session
+        state = "new" if session is None else "closed" if session.closed else "open"
+        model = "" if session is None or session.handshake.known is None else f" model={session.handshake.known.id}"
+        return f"<ClipClient {self._names()} [{state}]{model}>"
 
     async def __aenter__(self) -> Self:
         if self._session is not None:
@@ -185,10 +184,7 @@ class ClipClient(ClientBase):
         max_in_flight: int | None = None,
         timeout_s: float | None = None,
     ) -> AsyncGenerator[EmbeddedItem, None]:
-        """Embed texts as :meth:`embed_stream` embeds images; the errors are those of :meth:`embed_text`.
-
-        An item has ``truncated`` set if its text is longer than the model's context.
-        """
+        """Embed texts as :meth:`embed_stream` embeds images; errors and ``truncated`` are as in :meth:`embed_text`."""
         return self._embed_stream(Tower.TEXT, source, ordered, max_in_flight, timeout_s)
 
     async def classify(
@@ -211,23 +207,18 @@ class ClipClient(ClientBase):
         """
         prompts = zero_shot.prompts(labels, templates)
         session, deadline = self._begin(timeout_s)
-
-        def left_s() -> float | None:
-            return None if timeout_s is None else deadline.remaining
-
         model = await session.handshake.model(deadline)
-        texts = await self.embed_text(prompts, timeout_s=left_s())
+        texts = await self.embed_text(prompts, timeout_s=timeout_s and deadline.remaining)
         if texts.errors:
             prompt, error = min(texts.errors.items())
-            error.index = prompt // len(templates)
-            error.message = f"The label {labels[error.index]!r:.80} cannot be embedded: {error.message}"
-            raise error
-        batch = await self.embed(images, timeout_s=left_s())
+            label = prompt // len(templates)
+            message = f"The label {labels[label]!r:.80} cannot be embedded: {error.message}"
+            raise type(error)(message, code=error.code, index=label, request_id=error.request_id)
+        batch = await self.embed(images, timeout_s=timeout_s and deadline.remaining)
         if {texts.model_id, batch.model_id} != {model.id}:
             raise ProtocolMismatch("The servers changed their model during the call; call again.")
-        shares = await anyio.to_thread.run_sync(
-            zero_shot.probabilities, batch.vectors, texts.vectors, model.text_tower, len(labels)
-        )
+        vectors = batch.vectors, texts.vectors
+        shares = await anyio.to_thread.run_sync(zero_shot.probabilities, *vectors, model.text_tower, len(labels))
         return zero_shot.Classification(
             labels=tuple(labels), probabilities=shares, errors=batch.errors, sources=batch.sources
         )
@@ -241,10 +232,7 @@ class ClipClient(ClientBase):
         return await find_duplicates(self, images, threshold=threshold)
 
     async def model(self, *, timeout_s: float | None = None) -> ModelInfo:
-        """Describe the model that the servers serve.
-
-        The client asks once and remembers the answer until a response shows that the model has changed.
-        """
+        """Describe the model of the servers. The client asks once, and again if a response shows another model."""
         session, deadline = self._begin(timeout_s)
         return await session.handshake.model(deadline)
 
@@ -254,28 +242,21 @@ class ClipClient(ClientBase):
         try:
             await asyncio.wait_for(session.balancer.ensure_resolved(), deadline.remaining)
         except TimeoutError:
-            return without_address(", ".join(map(str, self._endpoints())), deadline.elapsed)
-        reports = await asyncio.gather(
-            *(
-                run_health_checks(server.transport, name=str(server.endpoint), deadline=deadline)
-                for server in session.balancer.servers
-            )
-        )
+            return without_address(self._names(), deadline.elapsed)
+        checks = [run_health_checks(one.transport, str(one.endpoint), deadline) for one in session.balancer.servers]
+        reports = await asyncio.gather(*checks)
         return HealthReport(
             steps=tuple(step for report in reports for step in report.steps),
             model=next((report.model for report in reports if report.model is not None), None),
         )
 
     def stats(self) -> ClientStats:
-        """Return a snapshot of the counts since the client was entered."""
+        """Return a snapshot of the counts."""
         return self._open_session().sender.stats()
 
     @property
     def vector_id(self) -> str:
-        """Model, preprocessing and transfer in one text: the id of this client's vectors of images.
-
-        Raises RuntimeError before the first call has asked the server for its model.
-        """
+        """Id of this client's vectors of images. Raises RuntimeError before a call has asked a server for its model."""
         known = None if self._session is None else self._session.handshake.known
         if known is None:
             raise RuntimeError("the model is not known yet: await embed() or model() first")
@@ -292,6 +273,9 @@ class ClipClient(ClientBase):
     def _endpoints(self) -> tuple[Endpoint, ...]:
         return self._config.endpoints if self._session is None else self._session.balancer.endpoints
 
+    def _names(self) -> str:
+        return ", ".join(map(str, self._endpoints()))
+
     def _open_session(self) -> _Session:
         self._refuse_if_forked()
         if self._session is None or self._session.closed:
@@ -300,51 +284,50 @@ class ClipClient(ClientBase):
 
     async def _embed(self, tower: Tower, source: object, timeout_s: float | None) -> EmbeddingBatch:
         session, deadline = self._begin(timeout_s)
-        encoder = session.encoders[tower]
-        items = encoder.items(source)
-        model = await session.handshake.model(deadline)
-        model.check_tower(tower)
+        encoder, items, model = await self._prepare(tower, source, deadline)
         if timeout_s is None:
             deadline.extended_by_s = self._config.timeout_s
         collector = Collector(model, tower, expected=len(items) if isinstance(items, Sized) else None)
         async with Stream(items, model, encoder, session.sender, session.threads, deadline=deadline) as stream:
             async for chunk in stream:
-                for index, item, result in chunk:
-                    collector.add(index, encoder.path_of(item), result)
+                for item in chunk:
+                    collector.add(item.index, encoder.path_of(item.source), item.result)
         return collector.batch()
 
     async def _embed_stream(
-        self, tower: Tower, source: object, ordered: bool, max_in_flight: int | None, timeout_s: float | None
+        self, tower: Tower, source: object, ordered: bool, max_ahead: int | None, timeout_s: float | None
     ) -> AsyncGenerator[EmbeddedItem, None]:
-        if max_in_flight is not None:
-            check_count("max_in_flight", max_in_flight)
+        if max_ahead is not None:
+            check_count("max_in_flight", max_ahead)
         session, deadline = self._begin(timeout_s)
-        encoder = session.encoders[tower]
-        items = encoder.items(source)
-        model = await session.handshake.model(deadline)
-        model.check_tower(tower)
+        encoder, items, model = await self._prepare(tower, source, deadline)
+        limit = None if timeout_s is None else deadline
         async with Stream(
-            items,
-            model,
-            encoder,
-            session.sender,
-            session.threads,
-            deadline=None if timeout_s is None else deadline,
-            ordered=ordered,
-            max_ahead=max_in_flight,
+            items, model, encoder, session.sender, session.threads, deadline=limit, ordered=ordered, max_ahead=max_ahead
         ) as stream:
             async for chunk in stream:
-                for index, item, result in chunk:
-                    if isinstance(result, tuple):
-                        vector, truncated = result
+                for item in chunk:
+                    if isinstance(item.result, tuple):
+                        vector, truncated = item.result
                         # A copy, because a view would keep the whole answer in memory.
                         yield EmbeddedItem(
-                            index=index, source=item, vector=vector.copy(), error=None, truncated=truncated
+                            index=item.index, source=item.source, vector=vector.copy(), error=None, truncated=truncated
                         )
-                    elif isinstance(result, ItemError):
-                        yield EmbeddedItem(index=index, source=item, vector=None, error=result)
+                    elif isinstance(item.result, ItemError):
+                        yield EmbeddedItem(index=item.index, source=item.source, vector=None, error=item.result)
                     else:
-                        raise result
+                        raise item.result
+
+    async def _prepare(
+        self, tower: Tower, source: object, deadline: Deadline
+    ) -> tuple[Encoder, Iterable[Any] | AsyncIterable[Any], ModelInfo]:
+        """Return the encoder of a call, its items, and the model."""
+        session = self._open_session()
+        encoder = session.encoders[tower]
+        items = encoder.items(source)
+        model = session.handshake.known or await session.handshake.model(deadline)
+        model.check_tower(tower)
+        return encoder, items, model
 
     def _begin(self, timeout_s: float | None) -> tuple[_Session, Deadline]:
         """Return the session and the deadline of a call that begins now."""
@@ -379,17 +362,8 @@ class _Session:
             await self.balancer.aclose()
 
 
-def make_config(
-    url: str | Sequence[str] | None,
-    *,
-    timeout_s: float | None = None,
-    token: str | None = None,
-    transfer: TransferName | None = None,
-    model: str | None = None,
-    config: ClientConfig | None = None,
-) -> ClientConfig:
+def make_config(url: str | Sequence[str] | None, config: ClientConfig | None = None, **changes: Any) -> ClientConfig:
     """Merge a client's arguments: an argument overrides ``config``. Without both, ``CLIP_URL`` names the server."""
-    changes: dict[str, Any] = {"timeout_s": timeout_s, "transfer": transfer, "token": token, "model": model}
     if url is None and config is None:
         url = os.environ.get(URL_VARIABLE) or DEFAULT_URL
     if url is not None:

@@ -25,61 +25,44 @@ class ClientConfig:
     urls: tuple[str, ...] = (DEFAULT_URL,)
     """One or more servers that serve the same model; a DNS name stands for all its addresses. ``local:`` and ``auto:``
     stand alone (see :func:`parse_url`)."""
-
     model: str = DEFAULT_NAME
     """Name of the model, as ``clip-export --name`` gave it; a server may serve several."""
-
     timeout_s: float = 60.0
     """Time for one image or text, everything included: connecting, reading its file, queueing, retries. A call with
     many images or texts fails if it gets no result for this long."""
-
     transfer: TransferName = "thumbnail"
     """``"thumbnail"`` reduces a photo on this side to the pixels that the model takes, as a JPEG of 17 KB on average;
     ``"thumbnail-small"`` to a WebP file of 8 KB, which takes more time to make; ``"original"`` sends each file as it
     is. The choice is part of a vector's id."""
-
     max_in_flight: int = 256
     """The most images and texts in flight at one time, over all calls; the adaptive limit stays at or below it."""
-
     target_latency_s: float = 2.0
     """If an answer takes longer, this client keeps fewer images in flight. A lower value gives shorter queues under
     load, a higher value fuller batches; the value must be above the network's round trip."""
-
     max_request_bytes: int = 8 * 2**20
     """Largest size of a request with several images or texts; a larger image or text travels alone."""
-
     max_image_bytes: int = 64 * 2**20
     """A larger file fails with an ImageError (``TOO_LARGE``) and is not read."""
-
     keepalive_time_s: float = 10.0
     """A connection that is silent for this long during a request is probed. If it stays silent for the same time again,
     it is closed."""
-
     local_threads: int | None = None
     """Threads that ``local:`` decodes and embeds with; None means one for each core that the process may use."""
-
     local_precision: Precision | None = None
     """Precision of ``local:``. ``"auto"`` takes the precision that was measured as the fastest on such a processor, if
     its vectors agree with those of fp32. None means the environment variable ``CLIP_PRECISION``, else ``"auto"``."""
-
     token: str | None = field(default=None, repr=False)
     """Sent as ``authorization: Bearer ...`` and as the value of ``token_header``; to other hosts only over TLS."""
-
     allow_token_in_clear: bool = False
     """Let the token travel without TLS to other hosts, for networks that encrypt below gRPC."""
-
     token_header: str = "triton-grpc-protocol-authorization"
     """Header that Triton's ``--grpc-restricted-protocol=inference:authorization=TOKEN`` reads."""
-
     ca_certificate: Pem | None = field(default=None, repr=False)
     """Roots to trust instead of the system's. This and the next three settings are for ``grpcs://`` only."""
-
     server_name: str | None = None
     """Name that the servers' certificates must have, if it differs from the name in the URLs."""
-
     client_certificate: Pem | None = field(default=None, repr=False)
     """This client's certificate chain, for mutual TLS; needs ``client_key``."""
-
     client_key: Pem | None = field(default=None, repr=False)
     """Private key of ``client_certificate``."""
 

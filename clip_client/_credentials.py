@@ -29,24 +29,13 @@ _OPTIONS: Final = {
 def add_credential_options(parser: argparse.ArgumentParser, title: str = "TLS and token") -> None:
     """Add ``--tls-ca``, ``--tls-certificate``, ``--tls-key``, ``--tls-name`` and ``--token-file``."""
     group = parser.add_argument_group(title)
-    group.add_argument(
-        "--tls-ca",
-        type=user_path,
-        metavar="FILE",
-        help="PEM file of certificate authorities to trust instead of the system's; needs a grpcs:// URL",
-    )
-    group.add_argument(
-        "--tls-certificate",
-        type=user_path,
-        metavar="FILE",
-        help="PEM file of this client's certificate or chain, if the server requires one",
-    )
-    group.add_argument("--tls-key", type=user_path, metavar="FILE", help="PEM file of the key of --tls-certificate")
-    group.add_argument(
-        "--tls-name",
-        metavar="HOST",
-        help="host name to expect in the server's certificate, if it differs from the URL",
-    )
+    for name, metavar, about in (
+        ("ca", "FILE", "PEM file of certificate authorities to trust instead of the system's; needs a grpcs:// URL"),
+        ("certificate", "FILE", "PEM file of this client's certificate or chain, if the server requires one"),
+        ("key", "FILE", "PEM file of the key of --tls-certificate"),
+        ("name", "HOST", "host name to expect in the server's certificate, if it differs from the URL"),
+    ):
+        group.add_argument(f"--tls-{name}", type=str if name == "name" else user_path, metavar=metavar, help=about)
     group.add_argument(
         "--token-file",
         type=user_path,

@@ -1,9 +1,8 @@
-"""The time that is left to a call, or to some of its items. Only this module adds and subtracts such times."""
+"""The time that is left to a call, to some of its items, or to other work. Only this module computes such times."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Final
 
 _LEAST_S: Final = 0.001
@@ -13,14 +12,14 @@ _LEAST_S: Final = 0.001
 class Deadline:
     """The end of the time of some items: of one call, or of the items first sent together.
 
-    Times are in seconds of the event loop's clock.
+    Times are in seconds of the running event loop's clock.
     """
 
     __slots__ = ("_now", "at", "extended_by_s", "since")
 
-    def __init__(self, seconds: float, now: Callable[[], float] | None = None) -> None:
-        """Begin now and end in ``seconds``; ``now`` is the clock, by default the running loop's."""
-        self._now = asyncio.get_running_loop().time if now is None else now
+    def __init__(self, seconds: float) -> None:
+        """Begin now and end in ``seconds``."""
+        self._now = asyncio.get_running_loop().time
         self.since = self._now()
         """Beginning of the time."""
         self.at = self.since + seconds
@@ -49,6 +48,10 @@ class Deadline:
     def ends_within(self, seconds: float) -> bool:
         return self.at - self._now() <= seconds
 
+    def is_late(self, submitted_at: float, answer_s: float) -> bool:
+        """Return whether an item has waited for half of its time, and the rest is not more than ``answer_s``."""
+        return self.ends_within(answer_s) and self.remaining <= self.waited(submitted_at)
+
     def or_later(self, other: Deadline) -> Deadline:
         """Return the later of the two deadlines."""
         return other if other.at > self.at else self
@@ -60,6 +63,10 @@ class Deadline:
     def given(self, submitted_at: float) -> float:
         """Return all seconds that an item has, counted from the same moment as in :meth:`waited`."""
         return self.at - max(submitted_at, self.since)
+
+    def has_progressed(self, since: float) -> bool:
+        """Return whether the call has got a result since the time ``since``."""
+        return self.since > since
 
     def on_progress(self) -> None:
         """Record that an item of the call has its result."""

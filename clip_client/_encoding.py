@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
-    from preprocess_ensemble.imaging.transform import PreprocessConfig
+from typing import Any, Final, Literal
 
 TransferName = Literal["thumbnail", "thumbnail-small", "original"]
 
@@ -26,18 +20,6 @@ class ImageEncoding:
     """A file of at most this many bytes, the mean size of a reduced picture, is sent unchanged."""
     save_options: Mapping[str, Any] | None = None
     """Arguments with which Pillow writes a reduced picture; None if files are never reduced."""
-
-    def payload(self, picture: Image, config: PreprocessConfig, file: bytes | None) -> bytes:
-        """Return the bytes to send for a decoded ``picture``: the model's input, encoded, or the picture's ``file`` if
-        the file is not larger. Needs ``save_options``."""
-        from PIL.Image import fromarray
-
-        from preprocess_ensemble.imaging.transform import preprocess
-
-        assert self.save_options is not None
-        reduced = io.BytesIO()
-        fromarray(preprocess(picture, config)).save(reduced, **self.save_options)
-        return reduced.getvalue() if file is None or reduced.tell() < len(file) else file
 
 
 class EncodedImage(bytes):

@@ -13,9 +13,9 @@ from preprocess_ensemble.errors import ReportedError
 class ClipError(ReportedError):
     """Root of all errors that this package raises on purpose.
 
-    ``message`` is one sentence for people. ``request_id`` names the request in the server's log; it is None if the
-    error does not belong to one request. ``ran_out_of_time`` is True for :class:`DeadlineExceeded`. It is also True for
-    :class:`Overloaded` if the client did not send an image because its answer would have come too late.
+    ``message`` is one sentence for people. ``request_id`` names the request in the server's log, if the error belongs
+    to one. ``ran_out_of_time`` is True for :class:`DeadlineExceeded`, and for :class:`Overloaded` if the client did not
+    send an image because its answer would have come too late.
     """
 
     ran_out_of_time = False
@@ -32,33 +32,23 @@ class ClipError(ReportedError):
 class ItemError(ClipError):
     """One image or text could not be embedded; this does not affect the others in its batch.
 
-    ``code`` is the name of an ``ImageStatus`` (``"TRUNCATED"``, ``"LIMIT"``, ...), or ``"UNREADABLE"`` if the client
-    could not read the source of an image. It is ``"TIMEOUT"`` if the ``timeout_s`` of :meth:`ClipClient.embed` or
-    :meth:`ClipClient.embed_text` ran out, or if reading the source took longer than the client's ``timeout_s``. Only an
-    item with ``"TIMEOUT"`` is worth embedding again. ``index`` is the position in the caller's input; ``source`` is the
-    path of an image if the caller passed a path, else ``None``.
+    ``code`` is the name of an ``ImageStatus`` (``"TRUNCATED"``, ``"LIMIT"``, ...), ``"UNREADABLE"`` if the source could
+    not be read, or ``"TIMEOUT"`` if the ``timeout_s`` of the call ran out, or the client's while the source was read.
+    Only an item with ``"TIMEOUT"`` is worth embedding again. ``index`` is the position in the caller's input;
+    ``source`` is the path of an image if the caller passed a path, else ``None``.
     """
 
     item: ClassVar[str] = "item"
     """Word for one item in a message."""
 
     def __init__(
-        self,
-        message: str,
-        *,
-        code: str,
-        index: int = 0,
-        source: str | None = None,
-        request_id: str | None = None,
+        self, message: str, *, code: str, index: int = 0, source: str | None = None, request_id: str | None = None
     ) -> None:
         super().__init__(message, request_id=request_id)
-        self.code = code
-        self.index = index
-        self.source = source
+        self.code, self.index, self.source = code, index, source
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Pickle rebuilds exceptions from positional arguments, and ``code`` is a keyword argument: without this method
-        # a worker process could not hand an ItemError to its parent.
+        # Pickle rebuilds exceptions from positional arguments, and ``code`` is a keyword argument.
         return (partial(type(self), code=self.code), (self.message,), self.__dict__)
 
     def __repr__(self) -> str:

@@ -99,7 +99,6 @@ class Finding:
     model: ModelInfo | None
     """None before the handshake."""
     error: ClipError | None = None
-    """Error of a step that failed; ``message`` is its text."""
 
 
 async def health_steps(
@@ -147,43 +146,42 @@ async def health_steps(
             return
 
 
-async def run_health_checks(transport: Transport, *, name: str, deadline: Deadline) -> HealthReport:
-    """Run all steps before ``deadline``. Nothing is retried, and the steps after the first failure are skipped."""
+async def run_health_checks(transport: Transport, name: str, deadline: Deadline) -> HealthReport:
+    """Run all steps of a report before ``deadline``; nothing is retried."""
 
     def limit_s() -> float:
         if deadline.expired:
             raise DeadlineExceeded("timeout_s ran out before this step.")
         return deadline.remaining
 
-    found = {one.step: one async for one in health_steps(transport, _STEPS, limit_s=limit_s)}
-    model = next((one.model for one in reversed(found.values()) if one.model is not None), None)
-    has_text = model is not None and model.text is not None
-    planned = [step for step in _STEPS if step is not Step.TEXT_CANARY or has_text]
-    steps = tuple(_reported(name, found[step]) if step in found else _not_tried(name, step) for step in planned)
-    return HealthReport(steps=steps, model=model)
-
-
-def _reported(server: str, found: Finding) -> HealthStep:
-    return HealthStep(
-        server=server,
-        name=found.step.value,
-        ok=found.error is None,
-        message=found.message,
-        elapsed_s=found.elapsed_s,
-        error=None if found.error is None else type(found.error),
-    )
+    return _report(name, {one.step: one async for one in health_steps(transport, _STEPS, limit_s=limit_s)})
 
 
 def without_address(name: str, elapsed_s: float) -> HealthReport:
     """Return the report for servers whose addresses were not known in time; ``name`` names all of them."""
     error = DeadlineExceeded("timeout_s ran out before the address was known; does the name server answer?")
-    first, *others = (step for step in _STEPS if step is not Step.TEXT_CANARY)
-    failed = Finding(step=first, message=error.message, elapsed_s=elapsed_s, model=None, error=error)
-    return HealthReport(steps=(_reported(name, failed), *(_not_tried(name, step) for step in others)))
+    failed = Finding(step=_STEPS[0], message=error.message, elapsed_s=elapsed_s, model=None, error=error)
+    return _report(name, {failed.step: failed})
 
 
-def _not_tried(server: str, step: Step) -> HealthStep:
-    return HealthStep(server=server, name=step.value, ok=None, message="not tried", elapsed_s=0.0)
+def _report(server: str, findings: dict[Step, Finding]) -> HealthReport:
+    model = next((found.model for found in reversed(findings.values()) if found.model is not None), None)
+    has_text = model is not None and model.text is not None
+    planned = [step for step in _STEPS if step is not Step.TEXT_CANARY or has_text]
+    return HealthReport(steps=tuple(_reported(server, step, findings.get(step)) for step in planned), model=model)
+
+
+def _reported(server: str, step: Step, found: Finding | None) -> HealthStep:
+    if found is None:
+        return HealthStep(server=server, name=step.value, ok=None, message="not tried", elapsed_s=0.0)
+    return HealthStep(
+        server=server,
+        name=step.value,
+        ok=found.error is None,
+        message=found.message,
+        elapsed_s=found.elapsed_s,
+        error=None if found.error is None else type(found.error),
+    )
 
 
 async def check_canary(transport: Transport, model: ModelInfo, tower: Tower = Tower.IMAGE, *, timeout_s: float) -> str:

@@ -86,9 +86,8 @@ class ModelInfo:
     preprocess_id: str
     """Id of the preprocessing, such as ``"shortest-bicubic-224x224"``."""
     preprocess: Mapping[str, Any]
-    """Settings of the preprocessing, in the form that ``PreprocessConfig.from_mapping`` takes."""
+    """Its settings, as ``PreprocessConfig.from_mapping`` takes them."""
     dimension: int
-    """Length of a vector."""
     weights_dtype: str
     """Precision of the exported weights: ``"fp32"``, ``"fp16"`` or ``"int8"``. ``runtime`` may compute in another."""
     fingerprint: tuple[int, int]
@@ -100,12 +99,9 @@ class ModelInfo:
     canary_vector: NDArray[np.float32]
     """Vector (D,) that the server must make of ``canary_image``."""
     transfer: str = "original"
-    """Form in which this client sends images, such as ``thumb-jpeg-q90-444``. The canary image is always sent
-    unchanged."""
-
+    """Form in which this client sends images, such as ``thumb-jpeg-q90-444``; the canary image is sent unchanged."""
     runtime: str = ""
-    """Engine and precision of a model in this process: ``"OpenVINO 2026.4.1, bf16"``. Empty for a server, whose log
-    names them."""
+    """Engine and precision of a model in this process: ``"OpenVINO 2026.4.1, bf16"``. Empty for a server."""
     text: TextInfo | None = None
     """None if only the image tower was exported."""
     exported_at: int = 0

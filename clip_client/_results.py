@@ -23,10 +23,8 @@ ImageSource: TypeAlias = Union[
     str, "os.PathLike[str]", bytes, bytearray, memoryview, "Image", "NDArray[np.uint8]", IO[bytes]
 ]
 """A path, the bytes of an image file, a PIL image, a uint8 array (H, W, 3) in RGB, or a binary file object."""
-
 ImageSources: TypeAlias = ImageSource | Iterable[ImageSource] | AsyncIterable[ImageSource]
 """One image, or any iterable of images. An array (N, H, W, 3) counts as N images."""
-
 TextSources: TypeAlias = str | Iterable[str] | AsyncIterable[str]
 """One text, or any iterable of texts."""
 
@@ -84,15 +82,11 @@ class EmbeddingBatch:
         return len(self.vectors)
 
     def raise_for_errors(self) -> None:
-        """Raise the ImageError or TextError if one item failed, ItemErrors if several failed.
-
-        Items that ran out of time (``TIMEOUT``) count as failed.
-        """
-        if not self.errors:
-            return
+        """Raise the ImageError or TextError if one item failed or ran out of time, ItemErrors if several did."""
         if len(self.errors) == 1:
             raise next(iter(self.errors.values()))
-        raise ItemErrors(self.errors)
+        if self.errors:
+            raise ItemErrors(self.errors)
 
     def to_arrow(self) -> pa.Table:
         """Return a ``pyarrow.Table`` with one row per image or text.
@@ -108,9 +102,10 @@ class EmbeddingBatch:
         errors = [self.errors.get(index) for index in range(rows)]
         numbers = pa.array(np.ascontiguousarray(self.vectors, dtype=np.float32).reshape(-1))
         about = {"model": self.model_id, "vector_id": self.vector_id, "dimension": str(columns)}
+        paths = [path and os.fsencode(path).decode("utf-8", "backslashreplace") for path in self.sources]
         return pa.table(
             {
-                "path": pa.array([None if path is None else _as_text(path) for path in self.sources], pa.string()),
+                "path": pa.array(paths, pa.string()),
                 "vector": pa.FixedSizeListArray.from_arrays(numbers, columns),
                 "error_code": pa.array([error and error.code for error in errors], pa.string()),
                 "error": pa.array([error and error.message for error in errors], pa.string()),
@@ -118,10 +113,7 @@ class EmbeddingBatch:
         ).replace_schema_metadata(about)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return the columns of :meth:`to_arrow` as a ``pandas.DataFrame``, each vector an array (D,) of float32.
-
-        Raises ImportError without ``pandas`` or ``pyarrow``. This package does not install ``pandas``.
-        """
+        """Return the columns of :meth:`to_arrow` as a ``pandas.DataFrame``. Raises ImportError without ``pandas``."""
         require("pandas", "pandas")
         return self.to_arrow().to_pandas()
 
@@ -154,10 +146,7 @@ class ServerStats:
 
 @dataclass(kw_only=True, slots=True)
 class ClientStats:
-    """A snapshot: two counts of this moment, and the other counts since the client was entered.
-
-    Texts are counted like images.
-    """
+    """A snapshot: two counts of this moment, and counts since the client was entered. Texts count like images."""
 
     images_waiting: int = 0
     """Images that are encoded and not in a request now."""
@@ -180,11 +169,9 @@ class Collector:
     """Collects the results of a stream, in any order, into one batch."""
 
     def __init__(self, model: ModelInfo, tower: Tower, *, expected: int | None) -> None:
-        self._model = model
-        self._tower = tower
-        # If the number is unknown, the matrix is doubled as needed: one large copy at the end would block the event
-        # loop.
-        self._matrix = np.full((1024 if expected is None else expected, model.dimension), np.nan, dtype=np.float32)
+        self._model, self._tower = model, tower
+        # Without a number, the matrix is doubled as needed: one large copy at the end would block the event loop.
+        self._matrix = np.empty((1024 if expected is None else expected, model.dimension), np.float32)
         self._errors: dict[int, ItemError] = {}
         self._truncated: list[int] = []
         self._late: ClipError | None = None
@@ -198,27 +185,26 @@ class Collector:
             self._paths[index] = path
         self._count += 1
         if index >= len(self._matrix):
-            more = np.full((max(index + 1, 2 * len(self._matrix)), self._matrix.shape[1]), np.nan, np.float32)
-            more[: len(self._matrix)] = self._matrix
-            self._matrix = more
+            more = max(index + 1 - len(self._matrix), len(self._matrix))
+            self._matrix = np.concatenate([self._matrix, np.empty((more, self._matrix.shape[1]), np.float32)])
         if isinstance(result, tuple):
             self._matrix[index], truncated = result
             if truncated:
                 self._truncated.append(index)
             self._vectors += 1
-        elif isinstance(result, ItemError):
+            return
+        self._matrix[index] = np.nan
+        if isinstance(result, ItemError):
             self._errors[index] = result
         else:
             self._late = self._late or result
             item = self._tower.value
-            self._errors[index] = self._tower.error(
+            message = (
                 f"timeout_s ran out before this {item} was embedded; embed it again with a longer timeout_s, or use "
-                f"{self._tower.stream_method}, where timeout_s counts for each {item}.",
-                code="TIMEOUT",
-                index=index,
-                source=path,
-                request_id=result.request_id,
+                f"{self._tower.stream_method}, where timeout_s counts for each {item}."
             )
+            error = self._tower.error(message, code="TIMEOUT", index=index, source=path, request_id=result.request_id)
+            self._errors[index] = error
 
     def batch(self) -> EmbeddingBatch:
         """Return all results that were added. If no item has a vector, raise the first error of the service."""
@@ -232,10 +218,6 @@ class Collector:
             sources=tuple(map(self._paths.get, range(self._count))),
             truncated=tuple(sorted(self._truncated)),
         )
-
-
-def _as_text(path: str) -> str:
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _short(source: object) -> str:

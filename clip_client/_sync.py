@@ -84,13 +84,8 @@ class SyncClipClient(ClientBase):
 
     It has the same arguments, methods and errors, but the methods block. Any number of threads may share one client. It
     works in notebooks, where an event loop already runs, and an interrupt (Ctrl-C) ends the call. It runs a
-    :class:`ClipClient` in a thread of its own, which ends with the client or with the process.
-
-    In a notebook, where a ``with`` block is in the way::
-
-        clip = SyncClipClient("localhost:8001").open()
-        ...
-        clip.close()
+    :class:`ClipClient` in a thread of its own, which ends with the client or with the process. Where a ``with`` block
+    is in the way, as in a notebook, call :meth:`open` and :meth:`close`.
     """
 
     _portal: BlockingPortal | None = None
@@ -110,19 +105,18 @@ class SyncClipClient(ClientBase):
         """
         with self._opening:
             if self._portal is None:
-                self._start()
+                started: Future[BlockingPortal] = Future()
+                self._thread = threading.Thread(
+                    target=self._run, args=(started,), name="clip_client portal", daemon=True
+                )
+                self._thread.start()
+                try:
+                    self._portal = started.result()
+                except Exception:
+                    self._thread.join()
+                    raise
+                self._opened_in = os.getpid()
         return self
-
-    def _start(self) -> None:
-        started: Future[BlockingPortal] = Future()
-        self._thread = threading.Thread(target=self._run, args=(started,), name="clip_client portal", daemon=True)
-        self._thread.start()
-        try:
-            self._portal = started.result()
-        except Exception:
-            self._thread.join()
-            raise
-        self._opened_in = os.getpid()
 
     def __enter__(self) -> Self:
         return self.open()
@@ -142,7 +136,6 @@ class SyncClipClient(ClientBase):
             self._thread.join()
 
     embed = _blocking(ClipClient.embed)
-
     embed_text = _blocking(ClipClient.embed_text)
     embed_stream = _streaming(ClipClient.embed_stream)
     embed_text_stream = _streaming(ClipClient.embed_text_stream)

@@ -33,13 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = (
-    "PNG_1X1",
-    "FakeTriton",
-    "ReceivedRequest",
-    "Reply",
-    "fake_vector",
-)
+__all__ = ("PNG_1X1", "FakeTriton", "ReceivedRequest", "Reply", "fake_vector")
 
 PNG_1X1: Final = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -51,9 +45,7 @@ _CONTEXT_WORDS: Final = 77
 _CANARY_TEXT: Final = "a photo of a cat"
 _TEXT_FINGERPRINT: Final = (7654321, -1234567)
 _PARITY: Final = Parity(images=1, min_cosine=1.0, required=0.9999)
-
 _KEPT_REQUESTS: Final = 100
-"""Enough for the tests of a program. Keeping all requests would need 800 MB for 100,000 images."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,9 +55,8 @@ class Reply:
     delay_s: float = 0.0
     """Time before the fake does anything else; use ``float("inf")`` for a server that never answers."""
     status: grpc.StatusCode | None = None
-    """Status that the request fails with."""
+    """Status that the request fails with, and the text with it."""
     details: str = ""
-    """Text that comes with ``status``."""
     row_errors: Mapping[int, tuple[int, str]] = field(default_factory=dict)
     """Row -> (number of an ``ImageStatus``, sentence): only these images or texts fail."""
     fingerprint: tuple[int, int] | None = None
@@ -84,15 +75,11 @@ class ReceivedRequest:
     images: tuple[bytes, ...] = field(repr=False)
     """The images, or the texts in UTF-8."""
     timeout_s: float | None
-    """The deadline that came with the request."""
     metadata: Mapping[str, str] = field(repr=False)
 
 
 def fake_vector(image: bytes, dimension: int = 8) -> NDArray[np.float32]:
-    """Return the unit vector (D,), float32, of a :class:`FakeTriton` for the bytes of an image or of a text.
-
-    Equal bytes have equal vectors.
-    """
+    """Return the unit vector (D,), float32, of a :class:`FakeTriton` for the bytes of an image or text."""
     seed = int.from_bytes(hashlib.sha256(image).digest()[:8], "little")
     vector = np.random.default_rng(seed).standard_normal(dimension).astype(np.float32)
     unit: NDArray[np.float32] = vector / np.float32(np.linalg.norm(vector))
@@ -130,7 +117,6 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         self.has_text = has_text
         self.logit_scale = 100.0
         self.logit_bias: float | None = None
-        """Written into the passport, as ``logit_scale`` is."""
         self.fingerprint = fingerprint
         self.token = token
         self.seconds_per_image = seconds_per_image
@@ -140,10 +126,8 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         self.images_embedded = 0
         self.images_worked_on = 0
         """Images that ``seconds_per_image`` was spent on, answered or not."""
-        self.in_flight = 0
-        """Requests that wait for their answer now."""
-        self.max_in_flight = 0
-        """The highest value of ``in_flight`` so far."""
+        self.in_flight = self.max_in_flight = 0
+        """Requests that wait for their answer now, and the most so far."""
         self.handshakes = 0
         """Number of requests for the passport."""
         self.port = 0
@@ -160,7 +144,6 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
 
     @property
     def url(self) -> str:
-        """URL to give to :class:`clip_client.ClipClient`."""
         return f"{'grpc' if self._credentials is None else 'grpcs'}://{self._host}:{self.port}"
 
     def script(self, *replies: Reply) -> None:
@@ -176,14 +159,14 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         self._credentials = grpc.ssl_server_credentials([(key, certificate)], client_ca, client_ca is not None)
 
     def passport(self) -> dict[str, Any]:
-        """Return the model's passport as the handshake sends it: the content of a complete ``model.json``."""
+        """Return the model's passport as the handshake sends it: a complete ``model.json``."""
         text = TextTower(
             tokenizer={"kind": "clip-bpe", "clean": "lower", "context_length": _CONTEXT_WORDS},
             tokenizer_sha256={},
             fingerprint=_TEXT_FINGERPRINT,
             parity=_PARITY,
             canary=_CANARY_TEXT,
-            canary_vector=tuple(float(number) for number in self.vector(_CANARY_TEXT.encode())),
+            canary_vector=tuple(self.vector(_CANARY_TEXT.encode()).tolist()),
             logit_scale=self.logit_scale,
             logit_bias=self.logit_bias,
         )
@@ -204,36 +187,31 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
             weights_dtype="fp32",
             fingerprint=self.fingerprint,
             parity=_PARITY,
-            canary=Canary(image=PNG_1X1, vector=tuple(float(number) for number in self.vector(PNG_1X1))),
+            canary=Canary(image=PNG_1X1, vector=tuple(self.vector(PNG_1X1).tolist())),
             opset=17,
             ir_version=8,
             exported_at=1_700_000_000,
             text=text if self.has_text else None,
         )
-        document: dict[str, Any] = json.loads(passport.to_json())
-        return document
+        return dict(json.loads(passport.to_json()))
 
     async def start(self, *, port: int | None = None) -> None:
         """Listen on ``port``, else on the same port as before, else on any free port."""
         self.port = self.port if port is None else port
-        self._server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
-        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self, self._server)
-        address = f"{self._host}:{self.port}"
-        if self._credentials is None:
-            self.port = self._server.add_insecure_port(address)
-        else:
-            self.port = self._server.add_secure_port(address, self._credentials)
-        await self._server.start()
+        server = self._server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self, server)
+        address, credentials = f"{self._host}:{self.port}", self._credentials
+        self.port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
+        await server.start()
 
     async def stop(self) -> None:
         """Break every connection and stop listening."""
         server, self._server = self._server, None
         if server is not None:
             await server.stop(None)
-        for task in list(self._working):
+        for task in self._working:
             task.cancel()
-        if self._working:
-            await asyncio.wait(self._working)
+        await asyncio.gather(*self._working, return_exceptions=True)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -254,17 +232,12 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         return service_pb2.ModelReadyResponse(ready=request.name in self.ready_models)
 
     async def RepositoryIndex(self, request: Any, context: Any) -> Any:
-        response = service_pb2.RepositoryIndexResponse()
-        for name in sorted(self.ready_models):
-            response.models.add(name=name, state="READY")
-        return response
+        models = [{"name": name, "state": "READY"} for name in sorted(self.ready_models)]
+        return service_pb2.RepositoryIndexResponse(models=models)
 
     async def ModelConfig(self, request: Any, context: Any) -> Any:
         await self._check_call(request.name, context)
-        response = service_pb2.ModelConfigResponse()
-        response.config.name = request.name
-        response.config.max_batch_size = self.max_batch_size
-        return response
+        return service_pb2.ModelConfigResponse(config={"name": request.name, "max_batch_size": self.max_batch_size})
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:
         """Answer a handshake or a request for embeddings, depending on the model's name."""
@@ -328,14 +301,12 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         vectors = np.full((rows, self.dimension), np.nan, dtype="<f4")
         statuses = np.zeros(rows, dtype="<i4")
         errors = [""] * rows
+        empty = contract.ImageStatus.EMPTY, f"The {'text' if is_text else 'file'} is empty."
         for row, image in enumerate(images):
-            if row in reply.row_errors:
-                statuses[row], errors[row] = reply.row_errors[row]
-            elif image.strip() if is_text else image:
+            if row not in reply.row_errors and (image.strip() if is_text else image):
                 vectors[row] = self.vector(image)
             else:
-                statuses[row] = contract.ImageStatus.EMPTY
-                errors[row] = f"The {'text' if is_text else 'file'} is empty."
+                statuses[row], errors[row] = reply.row_errors.get(row, empty)
         fingerprint = reply.fingerprint or (_TEXT_FINGERPRINT if is_text else self.fingerprint)
         fingerprints = np.tile(np.array(fingerprint, dtype="<i4"), rows)
         tensors = {

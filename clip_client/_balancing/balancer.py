@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from clip_client._balancing.concurrency_limit import AdaptiveLimit
+from clip_client._deadline import Deadline
 from clip_client._endpoint import Endpoint, EndpointKind
 from clip_client._errors import ClipError, DeadlineExceeded, ModelNotReady, Overloaded, Unavailable
 from clip_client._results import ServerStats
@@ -43,8 +44,8 @@ _RESOLVE_WHEN_DOWN_S: Final = 5.0
 def backoff_s(failures: int) -> float:
     """Return the seconds to back off after this many failures in a row (1 or more).
 
-    This is the "full jitter" of Brooker, "Exponential Backoff And Jitter" (AWS, 2015): uniform between 0 and the
-    exponential cap, so that clients that lost a server together do not reconnect together.
+    This is the "full jitter" of Brooker, "Exponential Backoff And Jitter" (AWS, 2015), so that clients that lost a
+    server together do not reconnect together.
     """
     doublings = min(failures - 1, 30)  # an outage of hours must not overflow
     return _random.uniform(0.0, min(_MAX_DELAY_S, _FIRST_DELAY_S * 2.0**doublings))
@@ -53,8 +54,7 @@ def backoff_s(failures: int) -> float:
 class RetryBudget:
     """Tokens for retries: a success earns a tenth, a second earns five, and a retry costs one (as in Finagle).
 
-    During an outage of any length, the tokens are enough to probe each server that is down twice a second. If a server
-    refuses many requests, only some of them are retried.
+    In an outage, they are enough to probe each server that is down twice a second, but not to retry many refusals.
     """
 
     def __init__(self, now: float) -> None:
@@ -114,10 +114,7 @@ class Server:
         self._failures = 0
 
     def failed(self, images: int, error: ClipError, *, started_at: float, now: float, has_other: bool) -> None:
-        """Record a failed request: shrink the limit, back off, both or neither.
-
-        ``has_other`` says that another server works.
-        """
+        """Record a failed request: shrink the limit, back off, both or neither. ``has_other``: another server works."""
         if isinstance(error, Overloaded):
             self.limit.refused(images, started_at=started_at, now=now)
         elif isinstance(error, DeadlineExceeded):
@@ -135,10 +132,7 @@ class Server:
 
 
 class Balancer:
-    """Chooses the server with the fewest images in flight.
-
-    It opens one connection per address, because gRPC's own balancing ignores limits and batches.
-    """
+    """Chooses the server with the fewest images in flight, of one per address: gRPC's balancing ignores batches."""
 
     def __init__(self, config: ClientConfig, connect: TransportFactory) -> None:
         self.endpoints = config.endpoints
@@ -153,7 +147,8 @@ class Balancer:
         self._addresses: dict[Endpoint, Sequence[str]] = {}
         """Endpoint -> addresses from the last successful look-up of its name."""
         self._first_look_up = asyncio.Lock()
-        self._resolved_at: float | None = None
+        self._resolved: Deadline | None = None
+        """Time since the last look-up."""
         self._resolving: asyncio.Task[None] | None = None
 
     @property
@@ -163,20 +158,23 @@ class Balancer:
     async def ensure_resolved(self) -> None:
         """Look the names up once."""
         async with self._first_look_up:
-            if self._resolved_at is None:
+            if self._resolved is None:
                 await self._look_up()
 
     def choose(self, waiting: int, max_batch_size: int) -> tuple[Server, int] | None:
         """Return a server and the number of images that it takes now; None if all servers are busy or back off."""
         now = self._loop.time()
-        self._refresh(now)
-        offers = [(server, server.available_slots(now, waiting, max_batch_size)) for server in self._servers.values()]
-        able = [(server, available_slots) for server, available_slots in offers if available_slots]
-        if not able:
-            return None
-        server, available_slots = min(able, key=lambda offer: (offer[0].limit.in_flight, offer[0].times_chosen))
-        server.times_chosen += 1
-        return server, available_slots
+        self._refresh()
+        best: tuple[Server, int] | None = None
+        least = (0, 0)
+        for server in self._servers.values():
+            slots = server.available_slots(now, waiting, max_batch_size)
+            load = server.limit.in_flight, server.times_chosen
+            if slots and (best is None or load < least):
+                best, least = (server, slots), load
+        if best is not None:
+            best[0].times_chosen += 1
+        return best
 
     def has_other(self, server: Server) -> bool:
         """Return whether there is another server besides ``server`` whose last request did not fail."""
@@ -185,9 +183,7 @@ class Balancer:
     def next_attempt_at(self) -> float | None:
         """Return the loop time at which the first back-off ends; None without a back-off."""
         now = self._loop.time()
-        return min(
-            (server.backoff_until for server in self._servers.values() if server.backoff_until > now), default=None
-        )
+        return min((one.backoff_until for one in self._servers.values() if one.backoff_until > now), default=None)
 
     async def aclose(self) -> None:
         if self._resolving is not None:
@@ -196,9 +192,11 @@ class Balancer:
         for server in (*self._servers.values(), *self._retired):
             await server.transport.close()
 
-    def _refresh(self, now: float) -> None:
-        period = _RESOLVE_WHEN_DOWN_S if any(server.is_down for server in self._servers.values()) else _RESOLVE_EVERY_S
-        if self._resolving is None and (self._resolved_at is None or now - self._resolved_at > period):
+    def _refresh(self) -> None:
+        passed_s = 0.0 if self._resolved is None or self._resolving is not None else self._resolved.elapsed
+        if passed_s > _RESOLVE_EVERY_S or (
+            passed_s > _RESOLVE_WHEN_DOWN_S and any(server.is_down for server in self._servers.values())
+        ):
             self._resolving = asyncio.create_task(self._look_up(), name="clip_client names")
             self._resolving.add_done_callback(self._on_looked_up)
 
@@ -218,7 +216,7 @@ class Balancer:
             else:
                 # Leave a single address to gRPC, which looks the name up again at each reconnection.
                 found[endpoint] = None
-        self._resolved_at = self._loop.time()
+        self._resolved = Deadline(_RESOLVE_EVERY_S)
         for endpoint, name in found.items():
             if endpoint not in self._servers:
                 self._servers[endpoint] = Server(endpoint, self._connect(endpoint, name), self._config)

@@ -1,8 +1,7 @@
 """The limit of images in flight at one server, which adapts to the latency.
 
-Triton 2.51 neither refuses work nor drops expired or cancelled requests, so a long queue in it is wasted work. The only
-sign of that queue is time. The rule is additive increase, multiplicative decrease (Chiu and Jain, 1989), as in TCP
-(RFC 5681) and in the AIMD limit of Netflix's concurrency-limits. The signal is a latency that is too long:
+Triton 2.51 neither refuses work nor drops expired or cancelled requests, so a long queue in it is wasted work, and time
+is its only sign. The rule is additive increase, multiplicative decrease (Chiu and Jain, 1989), as in TCP (RFC 5681):
 
 * An answer is *late* if it took longer than ``target_latency_s``, or longer than a quarter of its caller's time. Under
   overload an image may wait for half of that time before it is sent, and the last quarter allows for variation.
@@ -14,10 +13,9 @@ sign of that queue is time. The rule is additive increase, multiplicative decrea
   about the server, and growing it would let the next burst use untested capacity (congestion window validation,
   RFC 7661).
 
-The target is a fixed time, not a multiple of the shortest latency as in TCP Vegas. Independent clients then judge one
-queue by one measure and converge to equal shares. With a multiple, a client that first saw a busy server would take the
-queue for the normal state and displace the others. The cost is a queue of up to the target time under full load; the
-benefit is full batches.
+The target is a fixed time, not a multiple of the shortest latency as in TCP Vegas: a client that first saw a busy
+server would take the queue for the normal state and displace the others. The cost is a queue of up to the target time
+under full load; the benefit is full batches.
 """
 
 from __future__ import annotations

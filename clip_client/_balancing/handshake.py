@@ -28,7 +28,7 @@ class Handshake:
         self._balancer = balancer
         self._config = config
         self.known: ModelInfo | None = None
-        """The model; None if it has not been fetched yet, or has changed."""
+        """None if the model has not been fetched yet, or has changed."""
         self._fetching: asyncio.Task[ModelInfo] | None = None
         self._latest = Deadline(config.timeout_s)
         """Latest deadline of the callers that wait."""
@@ -119,11 +119,9 @@ class Handshake:
         for server, outcome in zip(servers, outcomes, strict=True):
             if isinstance(outcome, ModelInfo):
                 models.append((server, outcome))
-            elif isinstance(outcome, asyncio.CancelledError):
-                continue  # the server did not answer in time
             elif isinstance(outcome, ClipError) and not isinstance(outcome, ProtocolMismatch | Unauthorized):
                 failures.append(outcome)
-            else:
+            elif not isinstance(outcome, asyncio.CancelledError):  # a server that did not answer in time
                 raise outcome
         if not models:
             raise failures[0] if failures else Unavailable("There is no server.")

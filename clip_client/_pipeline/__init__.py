@@ -6,12 +6,12 @@ The diagram shows the way of one image through one call, from top to bottom. A t
     the caller's iterable
       │  source.Source           takes images, at most max_ahead before they are delivered
       ▼
-    stream.Stream                one call: the futures of its images, delivered in order if asked
+    stream.Stream                one call: its images, delivered in order if asked
       │  images.read_image       reads a file, or turns a picture in memory into a file
       │  encoder.ImageEncoder    reduces it to the pixels that the model takes (in worker threads)
-      │  submit() -> PendingItem, a future
+      │  submit(PendingItem)
       ▼
-    sender.Sender                all calls: packs items into requests, retries, sets the futures' results
+    sender.Sender                all calls: packs items into requests, retries, gives items their results
       │  infer() -> Answer
       ▼
     _balancing.Server            one server: its concurrency limit, its back-off and its transport

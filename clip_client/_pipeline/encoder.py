@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, Iterable
+from collections.abc import AsyncIterable, Iterable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from clip_client._config import ClientConfig
-    from preprocess_ensemble.imaging.transform import PreprocessConfig
 
 _OBJECT_LOCKS: Final = 64
 """Number of locks that objects share by their addresses: several times the threads, so objects seldom share a lock."""
@@ -73,9 +72,11 @@ class ImageEncoder(Encoder):
 
     def path_of(self, item: object) -> str | None:
         """Return the item if it is a path, else None; names that are not UTF-8 carry surrogate escapes."""
-        return os.fsdecode(item) if isinstance(item, str | os.PathLike) else None
+        return None if isinstance(item, bytes) or not isinstance(item, str | os.PathLike) else os.fsdecode(item)
 
     def unchanged(self, source: object) -> bytes | None:
+        if type(source) is bytes:  # the quick answer for most images that are not paths
+            return source if len(source) <= self._unchanged_up_to else None
         if isinstance(source, EncodedImage):
             return source if source.file_bytes <= self._max_bytes else None
         if not isinstance(source, bytes | bytearray | memoryview):
@@ -99,22 +100,34 @@ class ImageEncoder(Encoder):
         is_shared = not isinstance(source, str | os.PathLike | bytes | bytearray | memoryview)
         with self._object_locks[id(source) // 16 % _OBJECT_LOCKS] if is_shared else nullcontext():
             image = read_image(source, max_bytes=self._max_bytes)
-        if self._encoding.save_options is not None and not isinstance(image, bytes) and _is_ordinary(image):
-            config = _preprocessing(model)
-            with self._cores:
-                return self._encoding.payload(image, config, None)
+        options = self._encoding.save_options
+        if options is not None and not isinstance(image, bytes) and _is_ordinary(image):
+            return self._reduced(image, model, options)
         data = image if isinstance(image, bytes) else png_of(image)
-        if len(data) <= self._encoding.unchanged_up_to:
+        if options is None or len(data) <= self._encoding.unchanged_up_to:
             return data
-        from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
+        # The file, if its picture is not smaller.
+        return min(data, self._reduced(data, model, options), key=len)
 
-        config = _preprocessing(model)
+    def _reduced(self, image: bytes | Image, model: ModelInfo, options: Mapping[str, Any]) -> bytes:
+        """Return the input of ``model`` for a file or an ordinary picture, encoded."""
+        from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
+        from preprocess_ensemble.imaging.transform import PreprocessConfig, encoded_input
+
+        try:
+            config = PreprocessConfig.from_mapping(model.preprocess)
+        except (ValueError, TypeError, KeyError) as error:
+            raise ProtocolMismatch(
+                f"This client does not know the preprocessing of {model.id} ({error}); install the same version of "
+                "clip-triton on both sides, or use transfer='original'."
+            ) from None
         with self._cores:
             try:
-                picture = decode(data, DecodeLimits(max_bytes=self._max_bytes), at_least=config.decode_at_least)
+                if isinstance(image, bytes):
+                    image = decode(image, DecodeLimits(max_bytes=self._max_bytes), at_least=config.decode_at_least)
             except DecodeError as error:
                 raise ImageError(error.message, code=error.status.name) from None
-            return self._encoding.payload(picture, config, data)
+            return encoded_input(image, config, options)
 
 
 def _is_ordinary(picture: Image) -> bool:
@@ -131,18 +144,6 @@ def _is_ordinary(picture: Image) -> bool:
         and max(picture.size) <= limits.max_side_ratio * min(picture.size)
         and picture.width * picture.height <= limits.max_pixels
     )
-
-
-def _preprocessing(model: ModelInfo) -> PreprocessConfig:
-    from preprocess_ensemble.imaging.transform import PreprocessConfig
-
-    try:
-        return PreprocessConfig.from_mapping(model.preprocess)
-    except (ValueError, TypeError, KeyError) as error:
-        raise ProtocolMismatch(
-            f"This client does not know the preprocessing of {model.id} ({error}); install the same version of "
-            "clip-triton on both sides, or use transfer='original'."
-        ) from None
 
 
 class TextEncoder(Encoder):

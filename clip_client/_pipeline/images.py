@@ -31,7 +31,9 @@ def is_single(images: object) -> bool:
     """Return whether ``images`` is one image, not a collection. A str is a path, and bytes are a file's content."""
     if isinstance(images, np.ndarray):
         return images.ndim != 4
-    return isinstance(images, str | os.PathLike | bytes | bytearray | memoryview) or _is_pil(images) or _is_file(images)
+    if isinstance(images, list | bytes):  # the checks below cost more than the rest of a call
+        return isinstance(images, bytes)
+    return isinstance(images, str | os.PathLike | bytearray | memoryview) or _is_pil(images) or _is_file(images)
 
 
 @contextmanager

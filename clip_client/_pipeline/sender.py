@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import math
 import uuid
-from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
 from clip_client._balancing.balancer import RETRIED, RetryBudget
 from clip_client._deadline import Deadline
 from clip_client._errors import ClipError, DeadlineExceeded, ProtocolMismatch, Shed, Unavailable
-from clip_client._pipeline.pending_item import PendingItem, Result
 from clip_client._results import ClientStats
 from preprocess_ensemble.contract import ImageStatus
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from clip_client._balancing.balancer import Balancer, Server
     from clip_client._config import ClientConfig
     from clip_client._model import ModelInfo, Tower
     from clip_client._transports.base import Answer
+
+Result: TypeAlias = tuple["NDArray[np.float32]", bool] | ClipError
+"""(vector (D,), whether the text was too long, so that the vector is that of its beginning); or an error. The vector is
+a read-only view of the whole answer: copy it before you hand it out."""
 
 _CLOSED: Final = "The client was closed before this was sent."
 
@@ -34,11 +40,47 @@ _CODES: Final = {status.value: status.name for status in ImageStatus if status i
 """Number of a status -> its name. A newer server may send further numbers, and a vector that is not finite has none."""
 
 
+@dataclass(slots=True, eq=False)
+class PendingItem:
+    """One image or text of a call."""
+
+    index: int
+    source: Any
+    tower: Tower
+    model: ModelInfo
+    """Model that the vector must come from."""
+    deadline: Deadline | None
+    """Deadline of the call; without one, None until the item is first sent."""
+    on_result: Callable[[PendingItem], None]
+    payload: bytes = b""
+    """The bytes to send; empty before the item is submitted and once it is finished."""
+    submitted_at: float = 0.0
+    is_open: bool = True
+    """False once the item has its result or was given up."""
+    result: Result = field(init=False)
+
+    def finish(self, result: Result) -> None:
+        self.is_open = False
+        self.result = result
+        self.on_result(self)
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """Images, or texts, that share a request."""
+
+    server: Server
+    items: list[PendingItem]
+    deadlines: dict[Deadline, float]
+    """Deadline -> time at which the last of its items was submitted."""
+    started_at: float
+
+
 class Sender:
     """Packs waiting items into requests as soon as a server has slots for them.
 
     It never waits to fill a batch: items that become ready while nothing may be sent fill the next batch. Items of
-    different calls may share a request if they belong to one tower; each has its own deadline and its own future.
+    different calls may share a request if they belong to one tower; each has its own deadline and its own result.
     """
 
     def __init__(self, balancer: Balancer, config: ClientConfig, on_mismatch: Callable[[ModelInfo], None]) -> None:
@@ -48,15 +90,11 @@ class Sender:
         self._loop = asyncio.get_running_loop()
         self._budget = RetryBudget(self._loop.time())
         self._counts = ClientStats()
-        """Counts; :meth:`stats` adds the numbers of the present moment."""
+        """:meth:`stats` adds the numbers of the present moment."""
 
-        # A submitted item is in _waiting or in a request of _requests until it has its result. A cancelled item may
-        # stay in _waiting for a while; _cancelled counts cancelled items since the last clean-up.
-        self._waiting: deque[PendingItem] = deque()
+        # A submitted item is in _waiting or in a request of _requests, until it has its result or is given up.
+        self._waiting: OrderedDict[PendingItem, None] = OrderedDict()
         self._requests: dict[asyncio.Task[None], _Request] = {}
-        self._cancelled = 0
-        self._is_cleaning_up = False
-        self._max_bytes = _HELD_REQUESTS * config.max_request_bytes
         self._held_bytes = 0
         """Bytes of the items in _waiting and _requests."""
         self._room = asyncio.Event()
@@ -69,7 +107,7 @@ class Sender:
     @property
     def is_full(self) -> bool:
         """True if the unfinished items use up the memory for items."""
-        return self._held_bytes >= self._max_bytes
+        return self._held_bytes >= _HELD_REQUESTS * self.config.max_request_bytes
 
     async def has_room(self) -> None:
         """Wait while the sender is full."""
@@ -77,23 +115,36 @@ class Sender:
             self._room.clear()
             await self._room.wait()
 
-    def submit(self, payload: bytes, tower: Tower, model: ModelInfo, deadline: Deadline | None) -> PendingItem:
-        """Queue an item; return the future of its result. After :meth:`aclose` the result is Unavailable at once."""
-        item = PendingItem(payload, tower, model, deadline, self._loop.time(), self._on_item_cancelled, self._loop)
-        self._held_bytes += len(payload)
+    def submit(self, item: PendingItem, payload: bytes) -> None:
+        """Queue an item to be sent as ``payload``. After :meth:`aclose` the result is Unavailable at once."""
         if self.closed:
-            self._finish(item, Unavailable(_CLOSED))
-        else:
-            self._waiting.append(item)
-            if not self._dispatch_scheduled:
-                self._schedule()
-        return item
+            item.finish(Unavailable(_CLOSED))
+            return
+        item.payload = payload
+        item.submitted_at = self._loop.time()
+        self._held_bytes += len(payload)
+        self._waiting[item] = None
+        if not self._dispatch_scheduled:
+            self._schedule()
+
+    def give_up(self, items: Iterable[PendingItem]) -> None:
+        """Forget items whose results nobody needs, and cancel requests that have no other items."""
+        for item in items:
+            if item.is_open:
+                item.is_open = False
+                self._held_bytes -= len(item.payload)
+                item.payload = b""
+                self._waiting.pop(item, None)
+        for task, request in self._requests.items():
+            if not any(item.is_open for item in request.items):
+                task.cancel()
+        self._schedule()
 
     def stats(self) -> ClientStats:
         return replace(
             self._counts,
-            images_waiting=sum(not item.done() for item in self._waiting),
-            images_in_flight=sum(len(request.items) for request in self._requests.values()),
+            images_waiting=len(self._waiting),
+            images_in_flight=sum(item.is_open for request in self._requests.values() for item in request.items),
             servers=tuple(server.stats() for server in self._balancer.servers),
         )
 
@@ -104,56 +155,32 @@ class Sender:
             end()
         if self._timer is not None:
             self._timer.cancel()
-        tasks = list(self._requests)
-        for task in tasks:
+        for task in self._requests:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        if self._requests:
+            await asyncio.wait(list(self._requests))
         self._fail(self._waiting, Unavailable(_CLOSED))
         self._waiting.clear()
 
     # The end of an item.
 
     def _finish(self, item: PendingItem, result: Result) -> None:
-        if not item.done():
-            item.set_result(result)
-            self._forget(item)
+        if item.is_open:
+            self._held_bytes -= len(item.payload)
+            item.payload = b""
+            item.finish(result)
 
     def _fail(self, items: Iterable[PendingItem], error: ClipError) -> None:
         for item in items:
-            # Copy the error for each item, because raising an exception adds to its traceback.
-            self._finish(item, copy.copy(error))
-
-    def _forget(self, item: PendingItem) -> None:
-        self._held_bytes -= len(item.payload)
-        item.payload = b""
-        if self._held_bytes < self._max_bytes:  # not the property: this runs for every item
-            self._room.set()
-
-    def _on_item_cancelled(self, item: PendingItem) -> None:
-        self._forget(item)
-        self._cancelled += 1
-        if not self._is_cleaning_up:
-            # Clean up once for all items of a call.
-            self._is_cleaning_up = True
-            self._loop.call_soon(self._clean_up)
-
-    def _clean_up(self) -> None:
-        """Drop cancelled items, and cancel requests whose items are all cancelled or finished."""
-        self._is_cleaning_up = False
-        if self._cancelled > max(64, len(self._waiting) // 2):
-            # Do this seldom, so that it costs little per item, but before most of the queue is cancelled.
-            self._waiting = deque(item for item in self._waiting if not item.done())
-            self._cancelled = 0
-        for task, request in self._requests.items():
-            if all(item.done() for item in request.items):
-                task.cancel()
-        self._schedule()
+            self._finish(item, copy.copy(error))  # a copy for each, because raising an exception adds to its traceback
+        self._room.set()
 
     # The choice of the next items.
 
     def _schedule(self) -> None:
-        # Dispatch at the end of this iteration of the loop, so that a burst of items shares a request.
+        """Tell those who wait for room, and dispatch at the end of this iteration, so that bursts share a request."""
+        if not self.is_full:
+            self._room.set()
         if not self._dispatch_scheduled and self._waiting and not self.closed:
             self._dispatch_scheduled = True
             self._loop.call_soon(self._dispatch)
@@ -161,16 +188,14 @@ class Sender:
     def _dispatch(self) -> None:
         self._dispatch_scheduled = False
         while self._waiting and not self.closed:
-            first = self._waiting[0]
+            first = next(iter(self._waiting))
             choice = self._balancer.choose(len(self._waiting), first.model.max_batch_size)
             if choice is None:
                 self._wake_at(self._balancer.next_attempt_at())
                 return
-            server, available_slots = choice
-            items = self._take(server, available_slots, first.tower, first.model)
-            if items:
-                request = _Request(server, items, self._loop.time())
-                server.limit.started(len(items))
+            request = self._take(*choice, first)
+            if request.items:
+                request.server.limit.started(len(request.items))
                 task = asyncio.create_task(self._send(request), name="clip_client request")
                 self._requests[task] = request
                 task.add_done_callback(self._on_request_done)
@@ -181,76 +206,83 @@ class Sender:
         The first item is enough: a call with a deadline gives up its own items, and items with their own deadlines were
         sent before, so they wait in front of all others.
         """
-        while self._waiting and self._waiting[0].done():
-            self._waiting.popleft()
-        deadline = self._waiting[0].deadline if self._waiting else None
+        deadline = next(iter(self._waiting)).deadline
         times = [time for time in (when, None if deadline is None else deadline.at) if time is not None]
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        if times:
-            self._timer = self._loop.call_at(min(times), self._on_timer)
+        self._timer = self._loop.call_at(min(times), self._on_timer) if times else None
 
     def _on_timer(self) -> None:
         self._timer = None
-        # Check only the front of the queue: under overload it holds thousands of items, and one expires every
-        # millisecond.
-        while self._waiting and (deadline := self._waiting[0].deadline) is not None and deadline.expired:
-            item = self._waiting.popleft()
-            error = DeadlineExceeded(f"timeout_s ran out before a server took the {item.tower.value}.")
-            self._finish(item, error)
+        # Check only the front: under overload the queue holds thousands of items, and one expires every millisecond.
+        while self._waiting:
+            item = next(iter(self._waiting))
+            if item.deadline is None or not item.deadline.expired:
+                break
+            del self._waiting[item]
+            name = item.tower.value
+            self._finish(item, DeadlineExceeded(f"timeout_s ran out before a server took the {name}."))
         self._schedule()
 
-    def _take(self, server: Server, available_slots: int, tower: Tower, model: ModelInfo) -> list[PendingItem]:
-        """Remove the items of one request from the queue: all of one tower, within the slots and the byte limit.
-
-        Items of the other tower keep their places, so that images and texts in turn still share requests.
-        """
-        waiting = self._waiting
+    def _take(self, server: Server, available_slots: int, first: PendingItem) -> _Request:
+        """Remove the items of one request from the queue: all like ``first``, within the slots and byte limit."""
         items: list[PendingItem] = []
-        others: list[PendingItem] = []
+        late: dict[PendingItem, Deadline] = {}
+        deadlines: dict[Deadline, float] = {}
         size = 0
-        of_item = Deadline(self.config.timeout_s, self._loop.time)
+        own = ample = None  # the deadline of items without a call's, and the last one that leaves time for an answer
         # If a server is down, items are late for that reason, not because of overload.
         latency = None if server.is_down else server.limit.latency_s
-        while waiting and len(items) < available_slots:
-            item = waiting[0]
-            if item.tower is not tower or item.model is not model:
-                if len(others) == model.max_batch_size:
-                    break
-                others.append(waiting.popleft())
-                continue
-            deadline = item.deadline or of_item
-            is_late = latency is not None and deadline.ends_within(2 * latency) and self._shed(item, server, latency)
-            if not is_late and not item.done():
-                size += len(item.payload)
-                if items and size > self.config.max_request_bytes:
-                    break
-                item.deadline = deadline
-                items.append(item)
-            waiting.popleft()
-        waiting.extendleft(reversed(others))
-        return items
+        for item in self._alike(first):
+            if len(items) == available_slots:
+                break
+            deadline = item.deadline
+            if deadline is None:
+                deadline = own = own or Deadline(self.config.timeout_s)
+            elif latency is not None and deadline is not ample:
+                if deadline.is_late(item.submitted_at, 2 * latency):
+                    late[item] = deadline
+                    continue
+                ample = None if deadline.ends_within(2 * latency) else deadline
+            size += len(item.payload)
+            if items and size > self.config.max_request_bytes:
+                break
+            item.deadline = deadline
+            items.append(item)
+            if item.submitted_at >= deadlines.get(deadline, 0.0):
+                deadlines[deadline] = item.submitted_at
+        for item in (*items, *late):
+            del self._waiting[item]
+        for item, deadline in late.items():
+            self._shed(item, deadline, f"{server.endpoint} is overloaded", latency or 0.0)
+        return _Request(server, items, deadlines, self._loop.time())
 
-    def _shed(self, item: PendingItem, server: Server, latency: float) -> bool:
+    def _alike(self, first: PendingItem) -> Iterator[PendingItem]:
+        """Yield the waiting items that can share a request with ``first``, before too many others.
+
+        The others keep their places, so that images and texts in turn still share requests.
+        """
+        others = 0
+        for item in self._waiting:
+            if item.tower is first.tower and item.model is first.model:
+                yield item
+            elif others == item.model.max_batch_size:
+                return
+            else:
+                others += 1
+
+    def _shed(self, item: PendingItem, deadline: Deadline, reason: str, latency: float) -> None:
         """Fail an item that has waited for more than half of its time and cannot be answered in the rest.
 
-        The server would still work on the item, for a caller that has left. If such items are sent, goodput falls to
-        zero under overload. An item is late at twice the mean latency, because half of all answers take longer than the
-        mean.
+        If such items are sent, goodput falls to zero under overload, because servers work for callers that have left.
+        An item is late at twice the mean latency, because half of all answers take longer than the mean.
         """
-        if item.deadline is None or item.done():
-            return False
-        remaining, waited = item.deadline.remaining, item.deadline.waited(item.submitted_at)
-        if remaining > waited:
-            return False
         self._counts.images_shed += 1
         error = Shed(
-            f"{server.endpoint} is overloaded: the {item.tower.value} waited {waited:.2f} s, "
-            f"{remaining:.2f} s are left, and an answer takes {latency:.2f} s."
+            f"{reason}: the {item.tower.value} waited {deadline.waited(item.submitted_at):.2f} s, "
+            f"{deadline.remaining:.2f} s are left, and an answer takes {latency:.2f} s."
         )
-        self._finish(item, error)
-        return True
+        self._fail([item], error)
 
     # The way of a request.
 
@@ -259,9 +291,8 @@ class Sender:
         request_id = uuid.uuid4().hex
         payloads = [item.payload for item in items]
         self._counts.bytes_sent += sum(map(len, payloads))
-        # Take the longest time of all items. If an item has less time, its call gives it up.
-        deadlines = request.deadlines
-        timeout_s = max(deadline.of_request for deadline in set(deadlines))
+        # The longest time of all items, because the call of an item that has less time gives it up.
+        timeout_s = max(deadline.of_request for deadline in request.deadlines)
         try:
             answer = await server.transport.infer(
                 payloads, tower=items[0].tower, request_id=request_id, timeout_s=timeout_s
@@ -275,7 +306,7 @@ class Sender:
             self._retry_or_fail(request, error, now)
         else:
             now = self._loop.time()
-            given = min(deadline.given(item.submitted_at) for deadline, item in zip(deadlines, items, strict=True))
+            given = min(deadline.given(submitted_at) for deadline, submitted_at in request.deadlines.items())
             server.succeeded(count, started_at=request.started_at, now=now, time_given_s=given)
             self._budget.success()
             self._deliver(answer, items, server, request_id)
@@ -284,7 +315,7 @@ class Sender:
         items = request.items
         if isinstance(error, DeadlineExceeded):
             # Send items again if their call got results meanwhile: a slow server had too much, or a server hangs.
-            again = [item for item in items if item.deadline is not None and item.deadline.since > request.started_at]
+            again = [item for item in items if item.deadline and item.deadline.has_progressed(request.started_at)]
         else:
             # A failure inside a server may be the server's fault, so try another server. If the request is the reason,
             # the other server fails as well, and then no server is left.
@@ -293,7 +324,10 @@ class Sender:
         if again and self._budget.spend(now):
             self._counts.requests_retried += 1
             # Put them in front, in their order, because an ordered stream waits for them.
-            self._waiting.extendleft(item for item in reversed(again) if not item.done())
+            for item in reversed(again):
+                if item.is_open:
+                    self._waiting[item] = None
+                    self._waiting.move_to_end(item, last=False)
         else:
             again = []
         if len(again) < len(items):
@@ -304,18 +338,19 @@ class Sender:
         tower, model = items[0].tower, items[0].model
         truncated = [False] * len(items) if answer.truncated is None else answer.truncated.tolist()
         results: list[Result] = list(zip(answer.vectors, truncated, strict=True))
-        expected = model.fingerprint_of(tower)
         # Convert all numbers to Python's at once: indexing an array for each item would cost more than the rest.
-        same_model = [tuple(fingerprint) == expected for fingerprint in answer.fingerprints.tolist()]
+        expected, fingerprints = [*model.fingerprint_of(tower)], answer.fingerprints.tolist()
         statuses = answer.statuses.tolist()
-        is_good = all(same_model) and not any(statuses) and answer.vectors.shape[1] == model.dimension
-        if is_good and np.isfinite(answer.vectors).all():
+        is_good = fingerprints.count(expected) == len(items) and not any(statuses)
+        numbers = answer.vectors.reshape(-1)
+        # A sum of squares is finite only if all numbers are, and is made in one pass.
+        if is_good and answer.vectors.shape[1] == model.dimension and math.isfinite(numbers.dot(numbers)):
             self._counts.images_embedded += len(items)
             for item, result in zip(items, results, strict=True):
                 self._finish(item, result)
             return
         for row, item in enumerate(items):
-            if not same_model[row]:
+            if fingerprints[row] != expected:
                 self._on_mismatch(model)
                 result = ProtocolMismatch(
                     f"{server.endpoint} does not serve {model.id}, which it or another server named before; all "
@@ -350,8 +385,7 @@ class Sender:
             raise error
 
     def _on_cancelled(self, request: _Request) -> None:
-        now = self._loop.time()
-        limit = request.server.limit
+        now, limit = self._loop.time(), request.server.limit
         if any(deadline.expired for deadline in request.deadlines):
             # Count it as an expired deadline: a call gives up its items a moment before gRPC ends the request.
             limit.expired(len(request.items), started_at=request.started_at, now=now)
@@ -364,16 +398,3 @@ class Sender:
     def _release(self, request: _Request) -> None:
         request.server.limit.release(len(request.items))
         self._schedule()
-
-
-@dataclass(slots=True, eq=False)
-class _Request:
-    """Images, or texts, that share a request."""
-
-    server: Server
-    items: list[PendingItem]
-    started_at: float
-
-    @property
-    def deadlines(self) -> list[Deadline]:
-        return [item.deadline for item in self.items if item.deadline is not None]

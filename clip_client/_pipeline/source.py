@@ -61,15 +61,15 @@ class Source(ABC):
 
     def delivered(self) -> None:
         """Report that an item has reached the consumer, so that the iterable may give another item."""
+        if not self._slots:
+            self._slot_freed.set()
         self._slots += 1
-        self._slot_freed.set()
 
     def untaken_items(self) -> list[Any] | None:
         """Return all items that were not taken yet; None if only the iterable knows them."""
         return None
 
-    @abstractmethod
-    async def aclose(self) -> None:
+    async def aclose(self) -> None:  # noqa: B027  a container has nothing to close
         """Stop iterating, and close an iterator with ``close`` or ``aclose``, such as a generator. Raises its error.
 
         If the iterable is blocking, its thread closes it later.
@@ -95,9 +95,6 @@ class _ContainerSource(Source):
 
     def untaken_items(self) -> list[Any]:
         return list(self._iterator)
-
-    async def aclose(self) -> None:
-        """Do nothing."""
 
 
 class _AsyncSource(Source):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
 
 from clip_client._errors import ClipError, DeadlineExceeded, ItemError, Unavailable
+from clip_client._pipeline.sender import PendingItem
 from clip_client._pipeline.source import open_source
 
 if TYPE_CHECKING:
@@ -19,22 +20,17 @@ if TYPE_CHECKING:
     from clip_client._deadline import Deadline
     from clip_client._model import ModelInfo
     from clip_client._pipeline.encoder import Encoder
-    from clip_client._pipeline.pending_item import Result
     from clip_client._pipeline.sender import Sender
-
-Delivery: TypeAlias = tuple[int, Any, "Result"]
-"""(index, item, result)."""
 
 
 class Stream:
     """One call, as a context manager: leaving it cancels the items in flight.
 
-    A task feeds the sender and keeps the future of each item. The pipeline therefore keeps moving while the consumer is
-    busy, as far as ``max_ahead`` allows (default: twice ``max_in_flight``). Without ``deadline``, each item has
-    ``timeout_s`` of the configuration.
+    A task feeds the sender. The pipeline therefore keeps moving while the consumer is busy, as far as ``max_ahead``
+    allows (default: twice ``max_in_flight``). Without ``deadline``, each item has ``timeout_s`` of the configuration.
 
-    Iterate over a stream for chunks: each step waits for results and gives an iterator over all deliverable results.
-    Each result that is taken from a chunk allows the source to give another item.
+    Iterate over a stream for chunks: each step waits for results and gives an iterator over all items that can be
+    delivered. Each item that is taken from a chunk allows the source to give another item.
     """
 
     def __init__(
@@ -58,11 +54,12 @@ class Stream:
         self._ordered = ordered
         self._loop = asyncio.get_running_loop()
 
-        # An item is in _arrived, then in _pending from its submission to its delivery. _queue is in the order of
-        # delivery: the order of the source, or, without ``ordered``, the order in which items got their results.
+        # An item is in _arrived, then in _pending until its delivery. _queue is in the order of delivery: the order of
+        # the source, or, without ``ordered``, the order in which items got their results.
         self._arrived: deque[Any] = deque()
-        self._pending: dict[asyncio.Future[Result], tuple[int, Any]] = {}
-        self._queue: deque[asyncio.Future[Result]] = deque()
+        self._pending: dict[PendingItem, None] = {}
+        self._queue: deque[PendingItem] = deque()
+        self._encoding: set[asyncio.Task[None]] = set()
         self._submitted = 0
         self._wake = asyncio.Event()
         self._source = open_source(items, max_ahead=max_ahead or 2 * sender.config.max_in_flight)
@@ -86,7 +83,7 @@ class Stream:
         self._sender.open_streams.discard(self._close)
         self._end()
         # Shield the wait, because anyio cancels a task again at each of its awaits, and the source would keep running.
-        if running := [task for task in (self._feeding, *self._pending) if task is not None and not task.done()]:
+        if running := [task for task in (self._feeding, *self._encoding) if task is not None and not task.done()]:
             with anyio.CancelScope(shield=True):
                 await asyncio.wait(running)
         if self._feeding is not None and not self._feeding.cancelled() and (error := self._feeding.exception()):
@@ -97,8 +94,10 @@ class Stream:
         self._has_ended = True
         if self._feeding is not None:
             self._feeding.cancel()
-        for future in self._pending:
-            future.cancel()
+        for task in self._encoding:
+            task.cancel()
+        if self._pending:
+            self._sender.give_up(self._pending)
 
     def _close(self) -> None:
         """End at once because the client is closed, even if the source waits for something."""
@@ -129,25 +128,32 @@ class Stream:
 
     def _submit_arrived(self) -> None:
         while self._arrived and not self._sender.is_full:
-            self._submit(self._arrived.popleft())
+            source = self._arrived.popleft()
+            payload = self._encoder.unchanged(source)
+            item = self._new_item(source)
+            if self._ordered:
+                self._queue.append(item)
+            if payload is not None:
+                self._sender.submit(item, payload)
+            else:
+                task = asyncio.create_task(self._encode_and_submit(item), name=f"clip_client {self._tower.value}")
+                self._encoding.add(task)
+                task.add_done_callback(self._encoding.discard)
 
-    def _submit(self, item: Any) -> None:
-        payload = self._encoder.unchanged(item)
-        if payload is None:
-            work = self._encode_and_send(self._submitted, item)
-            future: asyncio.Future[Result] = asyncio.create_task(work, name=f"clip_client {self._tower.value}")
-        else:
-            future = self._sender.submit(payload, self._tower, self._model, self._deadline)
-        self._pending[future] = (self._submitted, item)
+    def _new_item(self, source: Any) -> PendingItem:
+        item = PendingItem(self._submitted, source, self._tower, self._model, self._deadline, self._on_result)
         self._submitted += 1
-        if self._ordered:
-            self._queue.append(future)
-            if len(self._queue) == 1:
-                self._wake.set()  # the consumer waits for the first future
-        else:
-            future.add_done_callback(self._on_done)
+        self._pending[item] = None
+        return item
 
-    async def _encode_and_send(self, index: int, item: Any) -> Result:
+    async def _encode_and_submit(self, item: PendingItem) -> None:
+        encoded = await self._encode(item)
+        if isinstance(encoded, ClipError):
+            item.finish(encoded)
+        else:
+            self._sender.submit(item, encoded)
+
+    async def _encode(self, item: PendingItem) -> bytes | ClipError:
         try:
             # The time begins once a thread is free, so that items that waited long for a thread have as much time.
             async with self._threads:
@@ -156,9 +162,9 @@ class Stream:
                 if self._deadline is not None:
                     remaining = self._deadline.of_request
                 with anyio.fail_after(remaining):
-                    payload = await anyio.to_thread.run_sync(
+                    return await anyio.to_thread.run_sync(
                         self._encoder.encode,
-                        item,
+                        item.source,
                         self._model,
                         limiter=anyio.CapacityLimiter(1),
                         abandon_on_cancel=True,
@@ -167,44 +173,43 @@ class Stream:
             return error
         except TimeoutError:
             if self._deadline is not None and self._deadline.extended_by_s is None:  # the time of the call is over
-                return DeadlineExceeded(f"Reading {self._tower.value} {index} took longer than timeout_s.")
+                return DeadlineExceeded(f"Reading {self._tower.value} {item.index} took longer than timeout_s.")
             # Only this file is at fault, such as a file on a share that hangs.
             return self._tower.error(f"reading it took longer than timeout_s ({remaining:g} s).", code="TIMEOUT")
         except (Exception, asyncio.CancelledError) as error:
             if self._has_ended:
                 raise
             # The machine lacks memory or threads, or a caller's file object raises CancelledError.
-            message = f"Reading {self._tower.value} {index} failed: internal error ({type(error).__name__})."
+            message = f"Reading {self._tower.value} {item.index} failed: internal error ({type(error).__name__})."
             if isinstance(error, Exception):
                 self._loop.call_exception_handler({"message": message, "exception": error})
             return ClipError(message)
-        return await self._sender.submit(payload, self._tower, self._model, self._deadline)
 
-    def _on_done(self, future: asyncio.Future[Result]) -> None:
-        self._queue.append(future)
-        self._wake.set()
+    def _on_result(self, item: PendingItem) -> None:
+        if not self._ordered:
+            self._queue.append(item)
+        if self._queue[0] is item:  # else the consumer waits for another item, or has been woken
+            self._wake.set()
 
-    def _wake_up(self, _: asyncio.Future[Any]) -> None:
+    def _wake_up(self, _: asyncio.Task[None]) -> None:
         self._wake.set()
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Iterator[Delivery]:
+    async def __anext__(self) -> Iterator[PendingItem]:
         """Return the next chunk; after all results, raise the source's error.
 
         Raises DeadlineExceeded if the time is over and the source may have further items. The chunks raise if the
         service failed. If the deadline is fixed, items that ran out of time are not such a failure: their results are
         the only ClipErrors that are not ItemErrors.
         """
-        while not self._has_ended and not (self._queue and self._queue[0].done()):
+        while not self._has_ended and not (self._queue and not self._queue[0].is_open):
             if self._is_fed() and not self._pending:
                 self._has_ended = True
             elif self._deadline is not None and self._deadline.expired:
                 return self._give_up()
             else:
-                if self._queue:  # one callback is enough, because only the first item can be delivered
-                    self._queue[0].add_done_callback(self._wake_up)
                 timer = None if self._deadline is None else self._loop.call_at(self._deadline.at, self._wake.set)
                 try:
                     await self._wake.wait()
@@ -221,45 +226,42 @@ class Stream:
     def _is_fed(self) -> bool:
         return self._feeding is None or self._feeding.done()
 
-    def _deliver(self) -> Iterator[Delivery]:
-        while not self._has_ended and self._queue and self._queue[0].done():
-            future = self._queue.popleft()
-            index, item = self._pending.pop(future)
+    def _deliver(self) -> Iterator[PendingItem]:
+        while not self._has_ended and self._queue and not self._queue[0].is_open:
+            item = self._queue.popleft()
+            del self._pending[item]
             self._source.delivered()
-            result = future.result()
-            if isinstance(result, ClipError):
-                self._check(index, item, result)
-            yield index, item, result
+            if isinstance(item.result, ClipError):
+                self._check(item, item.result)
+            yield item
 
-    def _check(self, index: int, item: Any, error: ClipError) -> None:
+    def _check(self, item: PendingItem, error: ClipError) -> None:
         """Complete the error of an item; raise other errors, except if the time of a call with a fixed end is over."""
         if isinstance(error, ItemError):
-            error.index = index
-            error.source = self._encoder.path_of(item)
+            error.index = item.index
+            error.source = self._encoder.path_of(item.source)
         elif self._deadline is None or self._deadline.extended_by_s is not None or not error.ran_out_of_time:
             raise error
 
-    def _give_up(self) -> Iterator[Delivery]:
+    def _give_up(self) -> Iterator[PendingItem]:
         """End all items that have no result, because the time is over. Raises DeadlineExceeded if more may follow."""
         untaken = [] if self._is_fed() else self._source.untaken_items()
-        late = [index for future, (index, _) in self._pending.items() if not future.done()]
-        late += range(self._submitted, self._submitted + len(self._arrived))
+        late = [item for item in self._pending if item.is_open]
+        late += map(self._new_item, self._arrived)
         name = self._tower.value
         message = (
             f"timeout_s ran out with {len(late)} {name}s in flight, the first of them number "
-            f"{late[0] if late else self._submitted}"
+            f"{late[0].index if late else self._submitted}"
         )
         if untaken is None:
             hint = f"embed a list, or use {self._tower.stream_method} without timeout_s"
             raise DeadlineExceeded(f"{message}, and the iterator has not ended; {hint}.")
         error = DeadlineExceeded(f"{message}.")
-        results = [
-            (index, item, future.result() if future.done() else error)
-            for future, (index, item) in self._pending.items()
-        ]
-        results += [(index, item, error) for index, item in enumerate((*self._arrived, *untaken), self._submitted)]
+        late += map(self._new_item, untaken)
         self._end()
-        for index, item, result in results:
-            if isinstance(result, ClipError):
-                self._check(index, item, result)
-            yield index, item, result
+        for item in late:
+            item.result = error
+        for item in self._pending:
+            if isinstance(item.result, ClipError):
+                self._check(item, item.result)
+            yield item

@@ -8,7 +8,6 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -55,9 +54,8 @@ class LocalTransport(Transport):
     """Decodes images in threads and runs the model, in place of a server.
 
     The first call loads the model, and the first text the text tower. Images are decoded by the code of
-    ``clip_preprocess`` with its default settings: large JPEG files at reduced size, the default limits, and the default
-    time to decode. ``threads`` is the number of threads for decoding and for the model. None means one thread for each
-    core that the process may use; on a hybrid processor the model has one for each performance core. If
+    ``clip_preprocess`` with its default settings. ``threads`` is the number for decoding and for the model; None means
+    one for each core that the process may use, or, for the model on a hybrid processor, for each performance core. If
     ``compute_precision`` is None, the environment names the precision, else it is ``"auto"``. A call that is cancelled
     or out of time returns at once; its batch runs to its end.
     """
@@ -165,9 +163,6 @@ class LocalTransport(Transport):
             f"{', '.join(map(repr, names))}. Name a model with model= (--model of the commands)."
         )
 
-    def _refused(self, error: ReportedError) -> ClipError:
-        return ClipError(f"The model in {self.repository} cannot run as asked: {error}")
-
     def _select(self, file: Path, passport: Passport, tokenizer: Path | None = None) -> OpenModel:
         """Open a tower, select its runtime, and log that. Raises ClipError if the tower cannot run as asked.
 
@@ -175,40 +170,32 @@ class LocalTransport(Transport):
         """
         import onnxruntime
 
+        from preprocess_ensemble.runtimes import onnx_session as ort
         from preprocess_ensemble.runtimes.model import RuntimeUnusable
-        from preprocess_ensemble.runtimes.onnx_session import (
-            CPU,
-            CUDA,
-            load_gpu_libraries,
-            open_model,
-            open_session,
-            session_options,
-        )
         from preprocess_ensemble.runtimes.openvino_model import open_openvino
         from preprocess_ensemble.runtimes.precision import precision_of_environment
         from preprocess_ensemble.runtimes.selection import select
 
-        options = session_options(self._threads, weights_dtype=passport.weights_dtype)
+        options = ort.session_options(self._threads, weights_dtype=passport.weights_dtype)
         # Use the providers of Triton's C++ backend, except TensorRT, which takes minutes to build an engine.
         available = onnxruntime.get_available_providers()
-        load_gpu_libraries(available)
+        ort.load_gpu_libraries(available)
         try:
             compute_precision = self._compute_precision or precision_of_environment() or "auto"
             # ONNX Runtime's default on CUDA is TF32, which rounds the inputs of products to ten bits.
-            cuda = (CUDA, {"use_tf32": "0"} if compute_precision == "fp32" else {})
-            providers = [provider for provider in (cuda, (CPU, {})) if provider[0] in available]
-            session = open_session(file, options, providers)
-        except RuntimeUnusable as error:
-            raise ModelNotReady(f"{error}; export the model again.") from error
+            cuda = (ort.CUDA, {"use_tf32": "0"} if compute_precision == "fp32" else {})
+            providers = [provider for provider in (cuda, (ort.CPU, {})) if provider[0] in available]
+            try:
+                session = ort.open_session(file, options, providers)
+            except RuntimeUnusable as error:
+                raise ModelNotReady(f"{error}; export the model again.") from error
+            openvino = partial(open_openvino, file, threads=options.intra_op_num_threads)
+            model = ort.open_model(session, passport)
+            selection = select(model, passport, compute_precision, openvino, tokenizer=tokenizer)
+        except ClipError:
+            raise
         except ReportedError as error:
-            raise self._refused(error) from None
-        openvino = partial(open_openvino, file, threads=options.intra_op_num_threads)
-        try:
-            selection = select(
-                open_model(session, passport), passport, compute_precision, openvino, tokenizer=tokenizer
-            )
-        except ReportedError as error:
-            raise self._refused(error) from None
+            raise ClipError(f"The model in {self.repository} cannot run as asked: {error}") from None
         level = logging.WARNING if selection.disagrees else logging.INFO
         tower = "model" if tokenizer is None else "text tower"
         _logger.log(level, "The %s in %s runs on %s.", tower, self.repository, selection)
@@ -225,7 +212,7 @@ class LocalTransport(Transport):
         tower = self._text_tower
         tokens, outcomes = tokenize_rows(tower.tokenizer, texts)
         answer = _run(tower.runtime.session, contract.TOKENS, tokens, outcomes)
-        return replace(answer, truncated=np.array([outcome.truncated for outcome in outcomes], np.bool_))
+        return answer._replace(truncated=np.array([outcome.truncated for outcome in outcomes], np.bool_))
 
 
 def _need(package: str) -> None:

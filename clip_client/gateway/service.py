@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from typing import TYPE_CHECKING, Any, Final
@@ -13,6 +12,7 @@ import numpy as np
 from prometheus_client import Counter
 
 from clip_client._client import ClipClient
+from clip_client._deadline import Deadline
 from clip_client._errors import ClipError, DeadlineExceeded, ItemError, ModelNotReady, ProtocolMismatch, Unavailable
 from clip_client._results import EmbeddingBatch
 from clip_client.gateway.dialect import Refusal
@@ -43,7 +43,7 @@ class Service:
         self._down: set[str] = set()
         """Models that do not answer; the log has a line for each."""
         self._health: asyncio.Task[str] | None = None
-        self._checked_at = 0.0
+        self._fresh: Deadline | None = None
         self._urls = ", ".join(settings.url)
         self._announcements: list[asyncio.Task[None]] = []
 
@@ -176,9 +176,8 @@ class Service:
 
     async def require_health(self) -> None:
         """Raise Refusal with the failed step if a canary does not get its vector. A check goes on if callers leave."""
-        now = time.monotonic()
-        if self._health is None or (self._health.done() and now - self._checked_at > _HEALTH_S):
-            self._checked_at, self._health = now, asyncio.create_task(self._check())
+        if self._health is None or self._fresh is None or (self._health.done() and self._fresh.expired):
+            self._fresh, self._health = Deadline(_HEALTH_S), asyncio.create_task(self._check())
         if problem := await asyncio.shield(self._health):
             raise Refusal(503, problem, code="unhealthy")
 

@@ -23,6 +23,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from clip_client._deadline import Deadline
 from clip_client._health import Step
 from clip_client.serving.activity import SAMPLE_S, Activity
 from clip_client.serving.config import CONNECTION_AGE_S
@@ -74,7 +75,6 @@ class Supervisor:
         self._triton = triton
         self._config = config
         # The event loop's own clock, so that timers and limits never disagree.
-        self._now = asyncio.get_running_loop().time
         # What was asked for, or has happened to the server.
         self._stop_requested = asyncio.Event()
         self._kill_requested = asyncio.Event()
@@ -88,7 +88,7 @@ class Supervisor:
         # What decides about restarts.
         self._process: TritonProcess | None = None
         self._model_works = False
-        self._activity = Activity(self._now)
+        self._activity = Activity(asyncio.get_running_loop().time)
         self._replaced: TritonProcess | None = None
         self._retiring: asyncio.Task[None] | None = None
         """The end of the server that has been replaced."""
@@ -165,7 +165,7 @@ class Supervisor:
 
         Returns None if a stop is requested. Raises ReportedError if the server ends, is late or answers wrong.
         """
-        started = said = self._now()
+        start, quiet = Deadline(self._config.start_timeout_s), Deadline(_SAY_LOADING_EVERY_S)
         logger.info("loading the models")
         wrong = 0
         while not self._stop_requested.is_set():
@@ -179,10 +179,10 @@ class Supervisor:
             wrong += probe is not None and probe.outcome is ProbeOutcome.BROKEN
             if probe is not None and wrong >= _MAX_WRONG_AT_START:
                 raise ReportedError(f"{probe.step.value}: {probe.message}")
-            if self._now() - said >= _SAY_LOADING_EVERY_S:
-                said = self._now()
-                logger.info("still loading after %.0f s", said - started)
-            if self._now() - started > self._config.start_timeout_s:
+            if quiet.expired:
+                quiet = Deadline(_SAY_LOADING_EVERY_S)
+                logger.info("still loading after %.0f s", start.elapsed)
+            if start.expired:
                 raise ReportedError(
                     f"tritonserver was not ready within {self._config.start_timeout_s:g} s: "
                     f"{probe.message if probe else 'it gave no answer.'}"

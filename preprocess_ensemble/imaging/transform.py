@@ -7,6 +7,7 @@ applies mean and standard deviation.
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -122,6 +123,13 @@ def preprocess(
         return np.array(image)
     out[...] = np.asarray(image)
     return out
+
+
+def encoded_input(image: Image.Image, config: PreprocessConfig, save_options: Mapping[str, Any]) -> bytes:
+    """Return the pixels that :func:`preprocess` makes, as a file that Pillow writes with ``save_options``."""
+    file = io.BytesIO()
+    Image.fromarray(preprocess(image, config)).save(file, **save_options)
+    return file.getvalue()
 
 
 def _resize(image: Image.Image, size: tuple[int, int], config: PreprocessConfig) -> Image.Image:

@@ -181,17 +181,19 @@ async def test_cancelled_calls_do_not_pile_up_on_the_server() -> None:
 @simulated
 async def test_an_internal_error_ends_the_call() -> None:
     def defect(image: bytes) -> np.ndarray[Any, np.dtype[np.float32]]:
-        if image == b"a":
+        if image.startswith(b"defect"):
             raise ZeroDivisionError
         return np.full(8, 8**-0.5, dtype=np.float32)
 
     reported: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
-    async with connected(FakeTriton(vector=defect)) as clip:
+    async with connected(FakeTriton(vector=defect), max_request_bytes=1) as clip:
+        call = asyncio.create_task(clip.embed(b"defect, as large as all requests that may be held"))
+        await asyncio.sleep(0)
+        assert (await clip.embed(b"b")).errors == {}, "the defect makes room, too"
         with pytest.raises(ClipError, match=r"internal error \(ZeroDivisionError\)"):
-            await clip.embed(b"a")
+            await call
         assert clip.stats().servers[0].images_in_flight == 0
-        assert (await clip.embed(b"b")).errors == {}
         assert [type(error) for error in reported] == [ZeroDivisionError]
 
 

@@ -79,7 +79,7 @@ async def test_a_long_stream_takes_no_more_memory() -> None:
                 tracemalloc.reset_peak()
         finally:
             tracemalloc.stop()
-    # The later images would take 6 MB if their vectors stayed, and 2 MB if only their futures did.
+    # The later images would take 6 MB if their vectors stayed, and 2 MB if only their items did.
     assert peaks[1] < peaks[0] + 1e6
 
 

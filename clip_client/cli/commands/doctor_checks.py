@@ -136,7 +136,7 @@ async def check_server(config: ClientConfig, *, origin: str, timeout_s: float) -
 
 
 async def _check_all(transport: Transport, endpoint: Endpoint, timeout_s: float) -> tuple[list[Check], bool]:
-    report = await run_health_checks(transport, name=str(endpoint), deadline=Deadline(timeout_s))
+    report = await run_health_checks(transport, str(endpoint), Deadline(timeout_s))
     answers = bool(report.steps[0].ok)
     checks: list[Check] = []
     if answers:

@@ -173,6 +173,7 @@ class ModelInput:
         The file is not decoded again if that would give the same picture.
         """
         from preprocess_ensemble.imaging.decode import DecodeError, decode, suffices_for
+        from preprocess_ensemble.imaging.transform import encoded_input
 
         data, picture, at_least = decoded
         if len(data) <= self.encoding.unchanged_up_to:
@@ -183,7 +184,10 @@ class ModelInput:
                 picture = decode(data, at_least=needed)
             except DecodeError:
                 return None
-        return EncodedImage.of(self.encoding.payload(picture, self.config, data), data)
+        assert self.encoding.save_options is not None
+        return EncodedImage.of(
+            min(data, encoded_input(picture, self.config, self.encoding.save_options), key=len), data
+        )
 
 
 def bytes_only_features() -> ImageFeatures:
