@@ -142,7 +142,9 @@ def _decode(
     data: bytes, limits: DecodeLimits, at_least: tuple[int, int] | None, out: npt.NDArray[np.uint8] | None
 ) -> Decoded:
     image_format = _readable_format(data, limits)
-    header = _plain_header(data, limits) if image_format.name == "JPEG" else None
+    header = read_header(data) if image_format.name == "JPEG" else None
+    if header is not None and header.metadata_bytes > limits.max_metadata_bytes:
+        header = None  # only Pillow tells metadata from segments that nobody reads
     if header is not None:
         scans = count_scans(data) if header.is_progressive else 0
         check(Facts(len(data), header.width, header.height, scans=scans), limits)
@@ -174,14 +176,6 @@ def _readable_format(data: bytes, limits: DecodeLimits) -> ImageFormat:
     if not image_format.readable:
         raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, image_format.refusal)
     return image_format
-
-
-def _plain_header(data: bytes, limits: DecodeLimits) -> JpegHeader | None:
-    """Return the header of a plain JPEG, which every decoder decodes correctly; None for other files."""
-    header = read_header(data)
-    if header is None or not header.is_plain or header.metadata_bytes > limits.max_metadata_bytes:
-        return None
-    return header
 
 
 def _plan(

@@ -1,4 +1,4 @@
-"""What a file says of itself before a pixel is decoded, and the one check of it against the limits."""
+"""Facts about a file that are known before a pixel is decoded, and the one check of them against the limits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RLE_BYTES: Final = 65_536
 
 
 class Facts(NamedTuple):
-    """What the header and the structure of a file say."""
+    """Header and structure of a file, as far as limits concern them."""
 
     file_bytes: int
     width: int
@@ -36,11 +36,11 @@ class Facts(NamedTuple):
     scans: int = 0
     """Number for a progressive JPEG; 0 for other files."""
     is_slow: bool = False
-    """Whether Pillow decodes it in Python."""
+    """True if Pillow decodes the pixels in Python."""
     is_animated: bool = False
-    """Whether it is an animation whose decoder holds the canvas several times."""
+    """True for an animation whose decoder holds the canvas several times."""
     is_run_length: bool = False
-    """Whether it is a BMP with run-length coding."""
+    """True for a BMP with run-length coding."""
 
 
 def check(facts: Facts, limits: DecodeLimits) -> None:

@@ -42,36 +42,23 @@ _Opener = Callable[[IO[bytes]], ImageFile.ImageFile]
 _HEAD_BYTES: Final = 512
 
 
-class Plugin(NamedTuple):
-    """A package of the extra ``phone`` that reads a format that Pillow cannot read."""
-
-    module: str
-
-    @property
-    def is_installed(self) -> bool:
-        """Whether the package is installed, found without importing it."""
-        return find_spec(self.module) is not None
-
-
-_PILLOW_HEIF: Final = Plugin("pillow_heif")
-_PILLOW_JXL: Final = Plugin("pillow_jxl")
-
-
 class ImageFormat(NamedTuple):
     """One format; ``opener`` is None if the format is recognised but not read."""
 
     name: str
     signature: re.Pattern[bytes]
     opener: _Opener | None = None
-    needs: str | Plugin | None = None
-    """Optional part of Pillow, or package, that reads the format; None if Pillow always reads it."""
+    feature: str | None = None
+    """Optional part of Pillow that reads the format."""
+    package: str | None = None
+    """Package of the extra ``phone`` that reads the format, which Pillow cannot."""
 
     @property
     def readable(self) -> bool:
-        """Whether this installation can open files of the format."""
-        if isinstance(self.needs, Plugin):
-            return self.needs.is_installed
-        return self.opener is not None and (self.needs is None or bool(features.check(self.needs)))
+        """Whether this installation can open files of the format. A package is found without importing it."""
+        if self.package is not None:
+            return find_spec(self.package) is not None
+        return self.opener is not None and (self.feature is None or bool(features.check(self.feature)))
 
     @property
     def has_own_threads(self) -> bool:
@@ -84,14 +71,12 @@ class ImageFormat(NamedTuple):
     @property
     def refusal(self) -> str:
         """The message for a file of this format if it is not readable."""
-        remedy = ": pip install 'clip-triton[phone]'" if isinstance(self.needs, Plugin) else ""
+        remedy = ": pip install 'clip-triton[phone]'" if self.package else ""
         return f"The file is of format {self.name}, which cannot be read here{remedy}."
 
 
-def _format(
-    name: str, signature: bytes, opener: _Opener | None = None, needs: str | Plugin | None = None
-) -> ImageFormat:
-    return ImageFormat(name, re.compile(signature, re.DOTALL), opener, needs)
+def _format(name: str, signature: bytes, opener: _Opener | None = None, **needs: str) -> ImageFormat:
+    return ImageFormat(name, re.compile(signature, re.DOTALL), opener, **needs)
 
 
 def _open_heif(source: IO[bytes]) -> ImageFile.ImageFile:
@@ -112,7 +97,7 @@ FORMATS: Final[tuple[ImageFormat, ...]] = (
     _format("JPEG-LS", rb"\xff\xd8\xff\xf7"),
     _format("JPEG", rb"\xff\xd8\xff", JpegImagePlugin.JpegImageFile),
     _format("PNG", rb"\x89PNG\r\n\x1a\n", PngImagePlugin.PngImageFile),
-    _format("WebP", rb"RIFF.{4}WEBP", WebPImagePlugin.WebPImageFile, "webp"),
+    _format("WebP", rb"RIFF.{4}WEBP", WebPImagePlugin.WebPImageFile, feature="webp"),
     _format("GIF", rb"GIF8[79]a", GifImagePlugin.GifImageFile),
     _format("Canon CR2 raw", rb"II\*\0.{4}CR\x02"),
     _format("TIFF", rb"II[*+]\0|MM\0[*+]", TiffImagePlugin.TiffImageFile),
@@ -121,15 +106,20 @@ FORMATS: Final[tuple[ImageFormat, ...]] = (
         "AVIF",
         rb".{4}ftyp(?:avif|avis|(?:mif1|msf1|miaf).{4}(?:.{4}){0,12}?avif)",
         _open_avif,
-        "avif",
+        feature="avif",
     ),
-    _format("JPEG 2000", rb"\xff\x4f\xff\x51|\0\0\0\x0cjP  \r\n\x87\n", Jpeg2KImagePlugin.Jpeg2KImageFile, "jpg_2000"),
+    _format(
+        "JPEG 2000",
+        rb"\xff\x4f\xff\x51|\0\0\0\x0cjP  \r\n\x87\n",
+        Jpeg2KImagePlugin.Jpeg2KImageFile,
+        feature="jpg_2000",
+    ),
     _format("PPM", rb"P[1-6]\s", PpmImagePlugin.PpmImageFile),
     _format("QOI", rb"qoif", QoiImagePlugin.QoiImageFile),
-    _format("HEIC", rb".{4}ftyp(?:hei[cmsx]|hev[cmsx]|mif1|mif3heic|msf1|miaf)", _open_heif, _PILLOW_HEIF),
+    _format("HEIC", rb".{4}ftyp(?:hei[cmsx]|hev[cmsx]|mif1|mif3heic|msf1|miaf)", _open_heif, package="pillow_heif"),
     _format("Canon CR3 raw", rb".{4}ftypcrx "),
     _format("video (MP4 or QuickTime)", rb".{4}ftyp"),
-    _format("JPEG XL", rb"\xff\x0a|\0\0\0\x0cJXL \r\n\x87\n", JxlFile, _PILLOW_JXL),
+    _format("JPEG XL", rb"\xff\x0a|\0\0\0\x0cJXL \r\n\x87\n", JxlFile, package="pillow_jxl"),
     _format("Photoshop PSD", rb"8BPS"),
     _format("PDF", rb"%PDF-"),
     _format("PostScript", rb"%!PS|\xc5\xd0\xd3\xc6"),
@@ -163,7 +153,7 @@ def outdated_refusals() -> set[str]:
 def limit_decoder_threads() -> None:
     """Make the decoders of this process use one thread for an image instead of one for each core."""
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1
-    if _PILLOW_HEIF.is_installed:
+    if find_spec("pillow_heif") is not None:
         from pillow_heif import options
 
         options.DECODE_THREADS = 1
@@ -175,6 +165,6 @@ def open_image(data: bytes) -> ImageFile.ImageFile:
     The file must have passed the limits of :func:`~.decode.decode`. Raises the errors of Pillow's readers.
     """
     image_format = identify(data)
-    if image_format is not None and image_format.opener is not None and image_format.needs is not None:
+    if image_format is not None and image_format.opener is not None and (image_format.feature or image_format.package):
         return image_format.opener(BytesIO(data))
     return Image.open(BytesIO(data))

@@ -118,7 +118,7 @@ def _check_coding(data: bytes) -> None:
     from preprocess_ensemble.imaging.containers.jpeg import read_header, segments
 
     header = read_header(data)
-    if header is None or not header.is_plain:
+    if header is None:
         raise NotProvedError(UNUSUAL_CODING)
     _, scan, scans = bytes(marker for marker, *_ in segments(data)).partition(_SCAN)
     if not scan or _STEPS in scans:

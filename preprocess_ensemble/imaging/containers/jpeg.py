@@ -59,41 +59,29 @@ _ROUNDED: Final = 2
 """Pixels by which a program changes a side at most that it wants to be even."""
 
 _PROGRESSIVE: Final = 0xC2
-_HUFFMAN_8_BIT: Final = frozenset({0xC0, 0xC1, _PROGRESSIVE})
+_HUFFMAN_CODINGS: Final = frozenset({0xC0, 0xC1, _PROGRESSIVE})
 """Baseline, extended sequential and progressive. Arithmetic and lossless coding are rare; some libraries lack them."""
 
 
 class JpegHeader(NamedTuple):
-    """The frame header and what stands before the first scan."""
+    """The header of a plain JPEG: one or three components of 8 bits, in a coding that every JPEG library reads."""
 
     width: int
     height: int
-    coding: int
-    """The frame's marker, 0xC0 to 0xCF."""
-    precision: int
-    """Bits per sample."""
+    is_progressive: bool
+    """Whether a decoder must hold all frequencies of the picture before it can make a pixel."""
     sampling: Sampling
     """(horizontal, vertical) factor of each component."""
     metadata_bytes: int
     """Total length of application segments and comments."""
     has_app1: bool
-    """Whether there is an kinds.EXIF or kinds.XMP block, which may hold an orientation."""
-
-    @property
-    def is_progressive(self) -> bool:
-        """Whether a decoder must hold all frequencies of the picture before it can make a pixel."""
-        return self.coding == _PROGRESSIVE
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it has one or three components of 8 bits, in a coding that every JPEG library reads."""
-        return self.coding in _HUFFMAN_8_BIT and self.precision == 8 and len(self.sampling) in (1, 3)
+    """Whether there is an EXIF or XMP block, which may hold an orientation."""
 
 
 def read_header(data: bytes) -> JpegHeader | None:
     """Read up to the first scan; None for anything unusual, such as padding, a second frame or a missing part."""
     metadata_bytes, has_app1, position = 0, False, 2
-    frame: tuple[int, int, int, int, Sampling] | None = None
+    frame: tuple[int, int, bool, Sampling] | None = None
     for marker, start, stop in segments(data):
         if marker == _END_OF_IMAGE or start != position + 4 or not start <= stop <= len(data):
             return None
@@ -104,10 +92,13 @@ def read_header(data: bytes) -> JpegHeader | None:
             metadata_bytes += 2 + stop - start
             has_app1 |= marker == _APP1
         elif marker in FRAMES:
-            if frame is not None or stop - start != 6 + 3 * number(data, start + 5, 1):
+            components = number(data, start + 5, 1)
+            if frame is not None or components not in (1, 3) or stop - start != 6 + 3 * components:
+                return None
+            if marker not in _HUFFMAN_CODINGS or data[start] != 8:
                 return None
             sampling = tuple([(factor >> 4, factor & 15) for factor in data[start + 7 : stop : 3]])
-            frame = (number(data, start + 3, 2), number(data, start + 1, 2), marker, data[start], sampling)
+            frame = (number(data, start + 3, 2), number(data, start + 1, 2), marker == _PROGRESSIVE, sampling)
     return JpegHeader(*frame, metadata_bytes, has_app1) if frame is not None and frame[0] and frame[1] else None
 
 
