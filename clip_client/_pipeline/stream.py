@@ -86,6 +86,9 @@ class Stream:
         if running := [task for task in (self._feeding, *self._encoding) if task is not None and not task.done()]:
             with anyio.CancelScope(shield=True):
                 await asyncio.wait(running)
+        # Leave no cycle of references, because it would keep the client's connections until a garbage collection.
+        self._pending.clear()
+        self._queue.clear()
         if self._feeding is not None and not self._feeding.cancelled() and (error := self._feeding.exception()):
             context = {"message": "The source of a stream failed to close.", "exception": error}
             self._loop.call_exception_handler(context)
