@@ -53,7 +53,7 @@ class Compared:
     """Rows that are proved to be copies."""
 
     def may_be_copies(self, kept: int, row: int) -> bool:
-        """Tell whether rows may be one picture: nobody declared them to be different, and no time says so."""
+        """Tell whether rows may be one picture: neither a decision nor a time says that they are different."""
         files = self.candidates[kept][0], self.candidates[row][0]
         return self.cannot_link.may_share(kept, row) and not other_shot(*files)
 
