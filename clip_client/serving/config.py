@@ -20,8 +20,8 @@ _ADMIN_PROTOCOLS: Final = "model-repository,shared-memory,trace,logging"
 """Protocols that change the server or reach into its machine. What a client needs stays open."""
 
 CONNECTION_AGE_S: Final = 30
-"""After this time gRPC asks a client to open a new connection, and answers what is in flight on the old one. So the
-clients of a server that is being replaced all reach the new one."""
+"""Time after which gRPC asks a client to open a new connection; it answers what is in flight on the old one. So all
+clients of a server that is being replaced reach the new server."""
 
 _EXIT_S: Final = 5
 """Triton's own time limit for running requests once it is told to stop. By then the supervisor has waited for them."""
@@ -29,7 +29,7 @@ _EXIT_S: Final = 5
 
 @dataclass(frozen=True, kw_only=True)
 class ServeConfig:
-    """What to serve, where, and how to watch it. ``clip-serve --help`` explains the options; times are in seconds."""
+    """Settings of ``clip-serve``, whose ``--help`` explains them; times are in seconds."""
 
     repository: Path
     only: tuple[str, ...] = ()
@@ -53,15 +53,15 @@ class ServeConfig:
     canary_interval_s: float = 3.0
     """Pause between two canaries: one image more in three seconds."""
     canary_timeout_s: float = 5.0
-    """After this time without an answer the server counts as overloaded or frozen. A hang shows within the pause, this
+    """Time without an answer after which the server counts as overloaded or frozen. A hang shows within the pause, this
     time and 4 s."""
     frozen_after_s: float = 20.0
-    """A server that finishes no request and does not compute for this long is restarted. Two canaries with their pauses
-    take 16 s, so one late answer is no reason."""
+    """Time after which a server that neither finishes a request nor computes is restarted. Two canaries with their
+    pauses take 16 s, so one late answer does not restart it."""
     start_timeout_s: float = 600.0
     triton_metrics_port: int = 0
-    """Where a tritonserver has its metrics, on loopback; clip-serve hands them on at ``metrics_port``. Two servers are
-    there while one replaces the other."""
+    """Port of a tritonserver's metrics, on loopback; clip-serve hands them on at ``metrics_port``. While one server
+    replaces another, each has a port of its own."""
     extra: tuple[str, ...] = ()
     """More arguments for tritonserver."""
     admin_secret: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
@@ -139,7 +139,7 @@ class ServeConfig:
 
 
 def _has_ipv6() -> bool:
-    """As gRPC finds out."""
+    """Tell whether this machine has IPv6, by the test that gRPC makes."""
     try:
         with socket.create_server(("::1", 0), family=socket.AF_INET6):
             return True

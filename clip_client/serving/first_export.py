@@ -1,4 +1,4 @@
-"""What ``clip-serve --model`` does before it starts Triton: it exports the model if the repository has none yet."""
+"""The export of ``clip-serve --model`` before Triton starts, if the repository does not have the model yet."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def export_if_missing(config: ServeConfig) -> None:
 
 
 def stop_signals() -> list[signal.Signals]:
-    """Return the signals that stop ``clip-serve``: SIGHUP is one of them unless nohup ignores it."""
+    """Return the signals that stop ``clip-serve``: SIGINT, SIGTERM, and SIGHUP unless nohup ignores it."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return [signal.SIGINT, signal.SIGTERM, *([] if ignored else [signal.SIGHUP])]
 

@@ -36,10 +36,10 @@ clip_serve_restarts_total {restarts}
 
 
 class Status(Enum):
-    """What the server is doing; the values are those of ``/healthz``."""
+    """State of the server; the values are those of ``/healthz``."""
 
     STARTING = "starting"
-    """For the first time."""
+    """The first start is not complete."""
     READY = "ready"
     OVERLOADED = "overloaded"
     """The canary waits, but requests are being finished or computed."""

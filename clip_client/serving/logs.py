@@ -26,8 +26,8 @@ _LINE: Final = re.compile(r"(?P<level>[WEF])\d{4} [\d:.]+ \d+ \S+\] (?P<text>.*)
 """A warning or error in Triton's default log format: ``E1121 13:04:26.771774 8809 model_lifecycle.cc:642] "text"``."""
 
 _FATAL: Final = re.compile(r"(?:error|failed|(?:\S*/)?tritonserver|  what\(\)): +(?P<text>.*)", re.IGNORECASE)
-"""What the server, or its launcher, prints before it gives up. Errors about an option begin with the server's path.
-The C++ library prints ``what()`` of an exception that nobody has caught."""
+"""Last line of the server, or of its launcher, when it gives up. Errors about an option begin with the server's path.
+The C++ library prints ``what()`` of an uncaught exception."""
 
 _NOT_LOADED: Final = re.compile(r"failed to load '(?P<model>[^']+)' version \d+: (?P<reason>.*)")
 _EXCEPTION: Final = re.compile(r"^(?:\w+: )?TritonModelException: ")
@@ -125,7 +125,7 @@ class JsonFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return one line, also if the message has several."""
+        """Return one line, even if the message has several."""
         entry = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),

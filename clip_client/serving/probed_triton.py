@@ -1,4 +1,4 @@
-"""How the supervisor acts on a real tritonserver: start it, probe it, count its requests, check its shared memory.
+"""A real tritonserver for the supervisor: start it, probe it, count its requests, check its shared memory.
 
 A probe embeds the canaries of each model: a small image and, if it has a text tower, a text, whose vectors were
 computed when the model was exported. A server that returns another vector, or none, does not work, whatever its own
@@ -45,13 +45,13 @@ _ENDED: Final = ("nv_inference_request_success{", "nv_inference_request_failure{
 
 
 _QUIET_S: Final = 0.3
-"""How long a server without requests in flight has to be idle."""
+"""Time for which a server without requests in flight has to be idle."""
 _TICK_S: Final = 0.01
 """Resolution of processor time."""
 
 
 class ProbeOutcome(Enum):
-    """What a probe found."""
+    """Outcome of a probe."""
 
     OK = "ok"
     SHORT = "short"
@@ -67,7 +67,7 @@ class Probe:
     step: Step = Step.CANARY
     message: str = ""
     model_id: str = ""
-    """Of the model, or of several, with commas between them."""
+    """Id of the model, or ids of several with commas between them."""
 
 
 @dataclass(kw_only=True)
@@ -77,7 +77,7 @@ class _ServedModel:
     names: ModelNames
     transport: Transport
     info: ModelInfo | None = None
-    """Once the server has told."""
+    """None until the server has told it."""
 
 
 class ProbedTriton:
@@ -89,11 +89,11 @@ class ProbedTriton:
         self._full_batch_fits = False
         self._process: TritonProcess | None = None
         self._is_candidate = False
-        """Whether another server has the port until this one has been checked."""
+        """Whether another server has the port until this server has been checked."""
         self._began_beside = False
-        """Whether another server may listen there, too."""
+        """Whether another server may listen on the port, too."""
         self._probed_ensemble = DEFAULT_NAMES.image
-        """The one that the last canary was sent to."""
+        """Ensemble to which the last canary was sent."""
 
     async def start(self, *, beside: bool = False) -> TritonProcess:
         """Start the process, ``beside`` one that has the port. Raises ReportedError and OSError."""
@@ -106,11 +106,11 @@ class ProbedTriton:
         return self._process
 
     def successor(self) -> ProbedTriton:
-        """Return what starts a server that is to replace this one."""
+        """Return an object that starts the server to replace this server."""
         return ProbedTriton(self._config)
 
     def hand_over(self) -> PortHandover:
-        """Return what gives the port to a successor. Raises ReportedError if that is not possible."""
+        """Return the handover of the port to a successor. Raises ReportedError if that is not possible."""
         assert self._process is not None
         if self._config.http_port is not None:
             raise ReportedError("--http-port is open, whose connections cannot be handed over")
@@ -131,7 +131,7 @@ class ProbedTriton:
 
     @property
     def metrics_url(self) -> str:
-        """Where Triton's metrics are for a program on this machine."""
+        """URL of Triton's metrics on this machine."""
         return f"http://127.0.0.1:{self._config.triton_metrics_port}/metrics"
 
     async def reconnect(self) -> None:
@@ -229,8 +229,8 @@ class ProbedTriton:
     async def progress(self) -> float | None:
         """Return how many requests for embeddings the server has finished, or None if it does not report that.
 
-        Only those of the tower whose canary was sent last: the others may work while this one hangs. Only those of an
-        ensemble: the preprocessor alone answers clients' handshakes.
+        Requests count if they are for the tower whose canary was sent last: another tower may work while this tower
+        hangs. Requests for the preprocessor alone do not count, because they are clients' handshakes.
         """
         ended = f'nv_inference_request_success{{model="{self._probed_ensemble}"'
         counts = await asyncio.to_thread(read_metrics, self.metrics_url, [ended])

@@ -41,16 +41,16 @@ logger.setLevel(logging.INFO)
 
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
-"""After a start that failed; each pause is twice as long as the one before."""
+"""Pauses after a start that failed; each is twice as long as the pause before it."""
 
 _BUSY_FACTOR: Final = 15
-"""How many times ``frozen_after_s`` a server may compute without finishing a request. A full batch of a large model on
-a busy machine takes minutes, but a defect that spins must end, too."""
+"""Multiple of ``frozen_after_s`` for which a server may compute without finishing a request. A full batch of a large
+model on a busy machine takes minutes, but a defect that spins must end, too."""
 
 DRAIN_S: Final = 30.0
-"""How long to wait for running requests when the server is stopped on purpose."""
+"""Time to wait for running requests when the server is stopped on purpose."""
 UNLOAD_S: Final = 10.0
-"""How long Triton may take to end after that: five seconds for batches that are being computed, and time to unload."""
+"""Time for Triton to end after that: five seconds for batches that are being computed, and time to unload."""
 
 _START_POLL_S: Final = 0.2
 _SAY_LOADING_EVERY_S: Final = 10.0
@@ -105,7 +105,7 @@ class Supervisor:
 
     @property
     def metrics_url(self) -> str:
-        """Where the metrics of the server are that has the port."""
+        """URL of the metrics of the server that has the port."""
         return self._triton.metrics_url
 
     def report(self) -> tuple[bool, Mapping[str, Any]]:
@@ -118,8 +118,8 @@ class Supervisor:
     async def run(self, on_ready: Callable[[Probe], None]) -> None:
         """Start the server, call ``on_ready`` once when it is ready, and keep it serving until :meth:`stop`.
 
-        Raises ``ReportedError`` if the first start fails, or, if that one crashed, the second. Later starts are retried
-        without limit.
+        Raises ``ReportedError`` if the first start fails; if it crashed, only if the second start fails, too. Later
+        starts are retried without limit.
         """
         try:
             try:
@@ -145,7 +145,7 @@ class Supervisor:
         if self._reload_requested.is_set():
             self._reload_requested.clear()  # this start reads the repository, which may have another model
             self._model_works = False
-        self._stub_ended.clear()  # a stub that ended with the previous server must not interrupt the canary of this one
+        self._stub_ended.clear()  # a stub of the previous server must not interrupt this canary
         self._process = process = await self._triton.start()
         self._activity.reset(process)
         probe = await self._first_right_canary(process, lambda: self._send_canary(process))
@@ -154,7 +154,7 @@ class Supervisor:
             self._accept(process, probe)
 
     def _accept(self, process: TritonProcess, probe: Probe) -> None:
-        """Watch a server that has answered its canary right; the stubs of one that is replaced end on purpose."""
+        """Watch a server that has answered its canary right; the stubs of a server that is replaced end on purpose."""
         self._on_right_canary(probe, process)
         process.watch_stubs(lambda: None if process is self._replaced else self._stub_ended.set())
 

@@ -35,16 +35,16 @@ logger = logging.getLogger(__name__)
 
 _GONE_POLL_S: Final = 0.02
 _GONE_POLLS: Final = 250
-"""How often to check whether a killed process group has ended, 5 s in all."""
+"""Pause and number of the checks whether a killed process group has ended: 5 s in all."""
 
 _LISTEN_S: Final = 10.0
-"""How long to read the last output of a server that has ended. It ends when the guardian has cleaned up."""
+"""Time to read the last output of a server that has ended. The output ends when the guardian has cleaned up."""
 
 _OPENED: Final = "Started GRPCInferenceService"
 """Triton logs this when all models are loaded."""
 
 _LOG: Final = re.compile(r"[IWEF]\d{4} ")
-"""How a line of Triton's log begins."""
+"""Beginning of a line of Triton's log."""
 
 _RAISE_LIMIT: Final = "(the limit on processes and threads is reached: raise docker's --pids-limit, or ulimit -u)"
 
@@ -53,14 +53,14 @@ _NO_STUB: Final = re.compile(
 )
 """A stub logs this before it ends because it cannot run its model. Triton then waits for it without limit.
 
-It may follow a line of the server's, because both write to one pipe, and each its line break afterwards.
+Server and stub write to one pipe, and each writes its line break last, so this may follow a line of the server.
 """
 
 _IDLE: Final = "All models are stopped"
 """Triton logs this during its shutdown, after the last request is answered."""
 
 _UNLOAD_S: Final = 6.0
-"""For unloading the models after the last answer; ViT-B-32 takes one second."""
+"""Time to unload the models after the last answer; ViT-B-32 takes one second."""
 
 _LINE_LIMIT: Final = 2**20
 """Bytes of one line of output. Only verbose logging has longer lines."""
@@ -127,8 +127,8 @@ class TritonProcess:
 
         ``secret`` is removed from the server's command line. Its output names ``repository`` by this path.
         """
-        # Not asyncio's own pipe: with that one, Python 3.11 reports the end of the process only when the stubs have
-        # closed their copies of the pipe, which took two seconds under load.
+        # With asyncio's own pipe, Python 3.11 would report the end of the process only when the stubs have closed their
+        # copies of the pipe, which took two seconds under load.
         read_end, write_end = os.pipe()
         file = os.fdopen(read_end, "rb", buffering=0)
         try:
@@ -165,9 +165,9 @@ class TritonProcess:
         return processor_time_s(self.pid)
 
     def end_without_stub(self) -> None:
-        """End a server that is loading its models if a process of theirs has ended, as at least two calls have found.
+        """End a server that is loading its models if two calls have found that a model's process has ended.
 
-        Triton waits for it without limit.
+        Triton itself would wait for that process without limit.
         """
         ended = ended_children(self.pid)
         if self._ended_stubs & ended and not self.opened:

@@ -129,6 +129,8 @@ def test_filters_by_tier_and_by_the_name_of_a_file_or_folder(page: Path, open_pa
         for text, found in (("TRIP", 2), ("panorama 2", 1), ("onerror", 1), ("nowhere", 0), ("", 6)):
             search.fill(text)
             assert shown_groups(view) == found, text
+        search.fill("nowhere")
+        assert status.inner_text() == "0 of 6 groups"
 
 
 def test_groups_collapse_and_long_ones_are_folded(page: Path, open_page: OpenPage) -> None:

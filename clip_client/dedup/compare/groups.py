@@ -54,7 +54,7 @@ class Compared:
     """Rows that are proved to be copies."""
 
     def may_be_copies(self, kept: int, row: int) -> bool:
-        """Tell whether rows may be one picture: nobody declared them to be different, and no time says so."""
+        """Tell whether rows may be one picture: neither a decision nor a time says that they are different."""
         return self.cannot_link.may_share(kept, row) and not self.other_shot(kept, row, is_proved=True)
 
     def other_shot(self, kept: int, row: int, *, is_proved: bool) -> str:

@@ -80,11 +80,15 @@ def candidate_pairs(
 ) -> Indices:
     """Return the pairs of rows that may show the same, (P, 2), each once and the lower row first.
 
-    They are the nearest neighbours by vector of at least ``least_cosine``; the nearest ones of those whose perceptual
-    hashes or ``inner_hashes`` (N,), which are 0 for photos without a border, differ in at most :data:`WIDE_BITS` bits,
-    turned and mirrored in all ways; and photos of one of the ``cameras`` (N,) that were taken at the same time, NaN if
-    it is not known. ``representatives`` (N,) holds the row that is paired in place of each: itself, or one of the same
-    pixels. Up to ``exact_rows`` vectors, each is compared with each.
+    Three kinds of rows are paired:
+
+    - the nearest neighbours by vector, from a cosine of ``least_cosine`` on. Up to ``exact_rows`` vectors, each is
+      compared with each;
+    - the nearest of the rows whose perceptual hashes or ``inner_hashes`` (N,) differ in at most :data:`WIDE_BITS` bits,
+      turned and mirrored in all ways. An inner hash is 0 for a photo without a border;
+    - photos of one of the ``cameras`` (N,) whose ``taken_ms`` (N,) are equal; NaN if the time is not known.
+
+    ``representatives`` (N,) holds the row that is paired in place of each row: itself, or a row with the same pixels.
     """
     found = (
         near_by_vectors(evidence.vectors, least_cosine, exact_rows),

@@ -89,9 +89,9 @@ class Proofs:
 
         A second call with another order of the same rows goes on from what the first one proved.
 
-        A row that is a re-encoded copy of a better one is aligned with no further row. One that is an edited copy may
-        have copies of its own, so it is aligned with the rows that it is paired with. One that can move for no better
-        one stays, so everything else that stays is aligned with it, too, if it may show the same.
+        A re-encoded copy of a better row is aligned with no further row. An edited copy may have copies of its own, so
+        it is aligned with the rows that it is paired with. A row that can move for no better row stays, so everything
+        else that stays is aligned with it, too, if it may show the same.
         """
         self._place = {row: number for number, row in enumerate(best_first)}
         for done, kept in enumerate(best_first):
@@ -175,8 +175,8 @@ def prove_again(kept: str, moved: str) -> str:
     """Return the tier by which the file at ``kept`` shows all of the picture at ``moved``; empty if nothing proves it.
 
     Bytes are compared first, then pixels, then the law of :mod:`clip_client.dedup.proof` is asked. Nothing is proved of
-    a file that holds more than its picture, or stores it in a way that the other one is not known to share, nor if
-    there are signs that the kept photo was made from it.
+    a file that holds more than its picture, or that stores its picture in a way that the kept file is not known to
+    share. Nothing is proved either if there are signs that the kept photo was made from the moved file.
     """
     bytes_of = [sha256_of(path) for path in (kept, moved)]
     if not all(bytes_of):

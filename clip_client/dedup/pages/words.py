@@ -122,9 +122,10 @@ def _aligned(alignment: Alignment) -> str:
     left, top, width, height = alignment.region or (0, 0, 0, 0)
     if changes and alignment.region is None:
         return changes
-    if changes and width * height > _MOST_OF_IT:
+    is_wide = width * height > _MOST_OF_IT
+    if changes and is_wide:
         return f"{changes}, and {percent(alignment.region_share)} of it differs more"
-    where = f" {_place(left, top, width, height)}" if alignment.region else ""
+    where = f" {_place(left, top, width, height)}" if alignment.region and not is_wide else ""
     return ", ".join(filter(None, (f"a region differs ({percent(alignment.region_share)}{where})", changes)))
 
 

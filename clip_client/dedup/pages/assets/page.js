@@ -32,7 +32,7 @@
         bytes += fits ? Number(dataset.bytes) : 0;
       }
       one(".shown", form).textContent = tier || wanted
-        ? `${shown.toLocaleString("en")} of ${groups.length.toLocaleString("en")} groups, ${humanBytes(bytes)}` : "";
+        ? `${shown.toLocaleString("en")} of ${groups.length.toLocaleString("en")} groups${bytes ? `, ${humanBytes(bytes)}` : ""}` : "";
     };
     form.addEventListener("input", filter);
     form.addEventListener("submit", (event) => event.preventDefault());

@@ -233,6 +233,7 @@ ALIGNED = [
         alignment(ALTERED, "brighter", region=(0, 0, 1, 0.9), region_share=0.13),
         "brighter, and 13% of it differs more",
     ),
+    (alignment(ALTERED, region=(0, 0, 1, 0.9), region_share=0.13), "a region differs (13%)"),
     (alignment(ALTERED, region=(0.8, 0.1, 0.1, 0.1), region_share=0.03), "a region differs (3% at the top right)"),
     (
         alignment(ALTERED, HALF, region=(0.4, 0.4, 0.2, 0.2), region_share=0.04),
