@@ -1,4 +1,4 @@
-"""What becomes of choices besides a move: runs declare photos different or wanted, and a person takes choices back."""
+"""Choices besides their moves: runs record decisions, and choices are taken back with the photos that they moved."""
 
 from __future__ import annotations
 
