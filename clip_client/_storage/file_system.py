@@ -16,9 +16,9 @@ _NETWORK: Final = frozenset(
     | {f"fuse.{name}" for name in ("ceph-fuse", "glusterfs", "rclone", "s3fs", "sshfs")}
 )
 _REMOTE_DRIVE: Final = 4
-"""What ``GetDriveTypeW`` of Windows returns for a network drive."""
+"""Return value of ``GetDriveTypeW`` for a network drive of Windows."""
 _MOUNTS: Final = Path("/proc/self/mountinfo")
-"""What Linux has mounted; see proc_pid_mountinfo(5)."""
+"""Mounts of Linux; see proc_pid_mountinfo(5)."""
 
 
 def network_file_system(folder: Path) -> str:

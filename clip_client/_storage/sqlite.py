@@ -38,18 +38,15 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         """Open the database at ``path``, or make it. Raises StoreError."""
-        try:
-            # Several threads use the connection, one at a time, because a search waits in worker threads. The
-            # connection never begins a transaction by itself.
-            connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
-        except sqlite3.Error as error:
-            raise StoreError(f"{path.name} of the store {path.parent} cannot be opened: {error}") from error
         self.path = path
-        self._connection = connection
         self._lock = RLock()
         with ExitStack() as on_error:
-            on_error.callback(connection.close)
             try:
+                # Several threads use the connection, one at a time, because a search waits in worker threads. The
+                # connection never begins a transaction by itself.
+                connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+                on_error.callback(connection.close)
+                self._connection = connection
                 # Processes share memory for a write-ahead log, and a network file system does not share memory.
                 _set_journal_mode(connection, "DELETE" if network_file_system(path.parent) else "WAL")
                 connection.execute(f"PRAGMA synchronous = {'FULL' if self.DURABLE else 'NORMAL'}")

@@ -1,4 +1,4 @@
-"""What becomes of choices besides a move: runs declare photos different or wanted, and a person takes choices back."""
+"""Choices besides their moves: runs record decisions, and choices are taken back with the photos that they moved."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from clip_client.dedup.actions.apply import HARDLINK, undo
 from clip_client.dedup.store.choices import DONE, KEEP, WAITING
-from clip_client.dedup.store.journal import IN_QUARANTINE
+from clip_client.dedup.store.journal import IN_QUARANTINE, State
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -31,11 +31,11 @@ def notice_put_back(store: Store) -> None:
     """Mark choices as undone if a person has put all of their photos back, so that the person can choose again."""
     done = (choice for choice in store.choices.all() if choice.what == KEEP and choice.state == DONE)
     back = [choice for choice in done if all(os.path.lexists(photo.path) for photo in choice.photos)]
-    # A hard link has the path of the copy that it replaced.
+    # A hard link has the path of the copy that it replaced, also after the copy was purged.
     linked = {
         entry.choice
         for photo in chain.from_iterable(choice.photos for choice in back)
-        for entry in store.journal.entries(IN_QUARANTINE, original=photo.path)
+        for entry in store.journal.entries((*IN_QUARANTINE, State.PURGED), original=photo.path)
         if entry.method == HARDLINK
     }
     store.choices.take_back([choice.id for choice in back if choice.id not in linked])

@@ -15,7 +15,7 @@ _MOST_BYTES: Final = 4 * 2**30
 
 
 class BlobTable(Tables):
-    """The bytes that one version of an algorithm made. It is a cache: if it is lost, its content is computed again."""
+    """The bytes that one version of an algorithm made. The table is a cache: what is lost is computed again."""
 
     SCHEMA = """
     CREATE TABLE IF NOT EXISTS blobs (

@@ -55,7 +55,7 @@ class FileIndex(Tables):
 
     def paths_of(self, contents: Collection[str]) -> dict[str, list[str]]:
         """Return SHA-256 (hexadecimal) -> the paths at which files with this content were last seen, in order."""
-        # Only few commands ask this, so a store has the index only if one of them was used.
+        # Make the index with the first question: few commands ask one.
         self._connection.execute("CREATE INDEX IF NOT EXISTS files_by_content ON files (sha256)")
         found: dict[str, list[str]] = {sha256: [] for sha256 in contents}
         question = "SELECT path, sha256 FROM files WHERE sha256 IN ({}) ORDER BY path"

@@ -1,4 +1,4 @@
-"""``history.sqlite``: what nobody can compute again, in one file, so that one transaction can change all of it."""
+"""``history.sqlite``: moves, decisions, choices and settings, in one file, so that one transaction can change them."""
 
 from __future__ import annotations
 
@@ -64,9 +64,10 @@ class History(Database):
         return [name for (name,) in self._connection.execute("SELECT name FROM taken_over")]
 
     def _take_over(self) -> None:
-        """Copy the content of earlier files in one transaction, then rename them. The next process does what is left.
+        """Copy the content of earlier files in one transaction, then rename them.
 
-        If somebody goes on with an earlier version, it makes new files, which are taken over, too.
+        A process that is killed leaves the rest to the next one. Files that an earlier version makes later are taken
+        over, too.
         """
         files = self._earlier_files()
         found = [rows for file in files for rows in self._read(file)]

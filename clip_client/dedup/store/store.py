@@ -127,7 +127,7 @@ class Store:
 
     @cached_property
     def cache(self) -> Cache:
-        """What is known of files and contents, and the tables of what they are aligned by."""
+        """Files, their contents, and the data of the alignment."""
         return self._open.enter_context(closing(Cache(self.directory / CACHE)))
 
     @cached_property

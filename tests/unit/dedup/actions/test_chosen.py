@@ -219,6 +219,11 @@ def test_a_choice_that_hard_links_carried_out_is_done(root: Path, store: Path) -
     link_what_moved(store / "history.sqlite")
     assert os.path.samefile(root / "0a.jpg", root / "0b.jpg")
     assert states(store) == [DONE]
+    with Store(store) as opened:
+        (entry,) = opened.journal.entries((State.MOVED,))
+        opened.journal.set_state(entry, State.PURGED)
+        assert states(store) == [DONE]
+        opened.journal.set_state(entry, State.MOVED)
     command(store, "undo")
     assert states(store) == [UNDONE]
 
@@ -307,6 +312,7 @@ def test_undo_restores_one_run_or_what_is_named_the_newest_first(root: Path, sto
         assert restored() == [a2]
 
 
+@pytest.mark.timeout(300)  # a fork for each statement
 @pytest.mark.parametrize("is_undone", [False, True])
 def test_a_move_and_its_choice_are_recorded_and_taken_back_together(kills: Kills, is_undone: bool) -> None:
     """No process has to compare them, even if the one that moved the photo was killed between any two statements."""

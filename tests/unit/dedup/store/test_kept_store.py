@@ -163,9 +163,10 @@ def open_and_close(store: Path) -> None:
         assert opened.journal
 
 
+@pytest.mark.timeout(300)  # about 60 forks, each with a store that is unpacked first
 def test_a_kill_while_files_are_taken_over_loses_nothing(kills: Kills) -> None:
     """Nor does it take anything over twice; the files of the earlier version are renamed and not deleted."""
-    for folder in kills.every(2):
+    for folder in kills.every(1):
         folder.mkdir()
         store = kept_store(folder) / "store"
         kills.kill(open_and_close, store)
