@@ -150,11 +150,7 @@ def _parser() -> Parser:
     text = f"{limits['url'].description} (default: {URL_VARIABLE}, else {DEFAULT_URL})"
     add("--url", action="append", metavar="U", help=text)
     add("--model", action="append", metavar="NAME", help=f"{limits['model'].description} (default: clip)")
-    for name, kind, metavar in (
-        ("timeout_s", seconds, "S"),
-        ("max_body_bytes", count, "N"),
-        ("max_held_bytes", count, "N"),
-    ):
+    for name, kind, metavar in (("timeout_s", seconds, "S"), ("max_body_bytes", count, "N")):
         text = f"{limits[name].description} (default: {limits[name].default})"
         add(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=text)
     add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s, which is this machine only)")
