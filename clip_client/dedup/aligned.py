@@ -20,9 +20,6 @@ UNPROVED: Final = "it is not proved to show all that this file shows"
 PUT_INTO: Final = "it shows the picture inside a border, a screenshot or the like"
 """The doubt about a photo that contains another photo, with a seam around it."""
 
-TONES_DIFFER: Final = "differs in tones"
-"""The change of an altered photo that shows the same edges, if it is not known what was done."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Alignment:
@@ -43,10 +40,9 @@ class Alignment:
     residual: float
     """1 minus the 10th percentile of the local correlation over the overlap; 0 for a proved copy."""
     region: tuple[float, float, float, float] | None
-    """Left, top, width and height of the region that differs, as shares of the kept picture; None if none differs, or
-    only tones or sharpness."""
+    """Left, top, width and height of the region that differs, as shares of the kept picture; None if none differs."""
     region_share: float
-    """Share of the kept picture that lies in the region."""
+    """Share of the kept picture that differs."""
 
     @property
     def loses_nothing(self) -> bool:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Final
 import cv2
 import numpy as np
 
-from clip_client.dedup.aligned import PUT_INTO, TONES_DIFFER, UNTOLD, Alignment
+from clip_client.dedup.aligned import PUT_INTO, UNTOLD, Alignment
 from clip_client.dedup.describe.changes import Changes
 from clip_client.dedup.describe.comparison import Comparison, compare, laid_on_grid, refined
-from clip_client.dedup.describe.edges import have_same_edges, sharpness_in_words
 from clip_client.dedup.describe.geometry import frame_affine, inverse, is_frame, matched_affine, whole_affine
 from clip_client.dedup.describe.motion import STEP
 from clip_client.dedup.types import ALTERED, EDITED, RE_ENCODED
@@ -60,8 +59,6 @@ _MOST_BEYOND: Final = 0.1
 """Share of a side. If each picture goes on beyond the other by more, both are views of a scene, however plain what they
 do not share is. A rotation by 5 degrees moves corners by 0.09."""
 
-_ALL_OVER: Final = 0.25
-"""Share of the kept picture: a larger box may be that of a change of the tones, which is seen all over."""
 
 _LIKE_A_COPY: Final = 0.9
 """Correlation of two thumbnails: that of a copy of 40 pixels on a side and quality 40 falls to 0.95."""
@@ -172,8 +169,6 @@ def align(duplicate: Keypoints, kept: Keypoints) -> Alignment | None:
     else:
         tier = ALTERED
         region, share = _region(best, kept, affine)
-        if region[2] * region[3] > _ALL_OVER and (tones := _tones_in_words(best, duplicate, kept, affine)) is not None:
-            words, region, share = (*words, *tones), None, 0.0
     return Alignment(
         tier=tier,
         changes=words,
@@ -249,19 +244,6 @@ def _test(first: Keypoints, second: Keypoints, affine: Affine) -> _Hypothesis | 
     if comparison is None:
         return None
     return _Hypothesis(affine=affine, comparison=comparison, grid=grid, is_frame=is_frame(affine, first, second))
-
-
-def _tones_in_words(
-    best: _Hypothesis, duplicate: Keypoints, kept: Keypoints, to_kept: Affine
-) -> tuple[str, ...] | None:
-    """Return what to add to the words about tones and sharpness if nothing else differs; None if a region differs."""
-    height, width = kept.picture.shape[:2]
-    laid, inside = laid_on_grid(duplicate.picture, to_kept, (width, height))
-    if not have_same_edges(laid, kept.picture, inside):
-        return None
-    if not best.comparison.grading.is_none or best.comparison.blur:
-        return ()  # the words say it already
-    return (sharpness_in_words(laid, kept.picture, inside) or TONES_DIFFER,)
 
 
 def _region(best: _Hypothesis, kept: Keypoints, to_kept: Affine) -> tuple[tuple[float, float, float, float], float]:

@@ -39,7 +39,6 @@ TIER_NAMES: Final = {
 
 _SAME_SHAPE: Final = 0.02
 """Relative difference up to which side ratios are equal: the sides of small pictures are rounded."""
-
 _MOST_OF_IT: Final = 0.5
 """Share of the kept photo: a region that is larger has no place."""
 
@@ -120,8 +119,6 @@ def _aligned(alignment: Alignment) -> str:
     if alignment.tier == EDITED:
         return f"same picture, {changes or 'edited'}"
     left, top, width, height = alignment.region or (0, 0, 0, 0)
-    if changes and alignment.region is None:
-        return changes
     is_wide = width * height > _MOST_OF_IT
     if changes and is_wide:
         return f"{changes}, and {percent(alignment.region_share)} of it differs more"
