@@ -122,7 +122,7 @@ def no_core_files() -> Iterator[None]:
 def test_whatever_ends_or_hangs_is_noticed_and_restored(
     tiny_repository: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The time until it is noticed is tested in simulated time: tests/unit/serving/test_supervisor.py."""
+    """The time until it is noticed is tested in simulated time: tests/unit/serving/test_slow_servers.py."""
     options = ("--canary-interval-s", "0.5", "--frozen-after-s", "1", "--canary-timeout-s", "2")
     with serving(tiny_repository, *options, health=True) as server:
         for what, break_it in BREAKS.items():
