@@ -105,8 +105,9 @@ async def _read_ahead(
         # Also this reads, if the images are in a tar or a Parquet file.
         while (following := await in_thread(next, numbered, None)) is not None:
             index, image = following
-            at = int(np.searchsorted(finished, np.bytes_(image.file.key)))
-            if at == len(finished) or finished[at] != np.bytes_(image.file.key):
+            key = np.array(image.file.key, finished.dtype)  # NumPy leaves out zeros at the end, in both alike
+            at = int(np.searchsorted(finished, key))
+            if at == len(finished) or finished[at] != key:
                 ahead.append(in_thread(read, index, image))
             if len(ahead) == _AHEAD:
                 yield await ahead.popleft()

@@ -11,6 +11,7 @@ import socket
 import sys
 from contextlib import nullcontext
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -118,6 +119,13 @@ async def test_images_that_are_finished_are_not_embedded_again(server: FakeTrito
     outcome = await embed(server, tmp_path, image, image, image, finished=finished)
     assert (outcome.images, server.images_embedded) == (2, 2)
     assert sorted(pq.read_table(tmp_path).column("path").to_pylist()) == ["/0", "/2"]
+
+
+async def test_a_finished_image_is_known_if_its_key_ends_with_a_zero(server: FakeTriton, tmp_path: Path) -> None:
+    size = next(size for size in count(1) if FileVersion(path="/1", size_bytes=size).key.endswith(b"\0"))
+    finished = np.array([FileVersion(path="/1", size_bytes=size).key], "S16")
+    *_, outcome = await results(server, tmp_path, partition_of(image, image, size_bytes=size), finished=finished)
+    assert (outcome.images, server.images_embedded) == (1, 1)
 
 
 async def test_a_partition_that_cannot_be_reached_at_all_ends_the_job(server: FakeTriton, tmp_path: Path) -> None:
