@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from clip_client.dedup.photo import Photo
 
-STATE_NAMES: Final = {
+_STATE_NAMES: Final = {
     OPEN: "undecided",
     KEEP: "one stays",
     KEEP_ALL: "keep all",
@@ -41,25 +41,17 @@ STATE_NAMES: Final = {
     SKIP: "skipped",
     APPLIED: "applied",
 }
-SIDES: Final = {"small": 112, "large": 480}
+_SIDES: Final = {"small": 112, "large": 480}
 """Name of a size in the address of a picture -> longest side of a 4:3 picture on the pages, in CSS pixels."""
 _UNUSED: Final = ("", "folder=", "path=", "not-path=", "format=")
 """Rules without their argument, as a form sends them."""
 
 
-# Values of requests: filters, numbers, and JSON bodies.
-
-
-def read_filter(request: Request) -> Filter:
-    """Read ``tier``, ``holds``, ``state`` and ``text`` of the query."""
-    return checked_filter(**{name: request.query_params.get(name, "") for name in vars(Filter())})
-
-
-def checked_filter(**given: str) -> Filter:
-    """Return a filter. Raises HTTPException (400) for an unknown state."""
-    wanted = Filter(**given)
-    if wanted.state not in ("", STAGED, *STATE_NAMES):
-        raise HTTPException(400, f"a state is one of {', '.join((*STATE_NAMES, STAGED))}")
+def read_filter(given: Mapping[str, Any]) -> Filter:
+    """Read ``tier``, ``holds``, ``state`` and ``text``. Raises HTTPException (400) for an unknown state."""
+    wanted = Filter(**{name: given.get(name, "") for name in vars(Filter())})
+    if wanted.state not in ("", STAGED, *_STATE_NAMES):
+        raise HTTPException(400, f"a state is one of {', '.join((*_STATE_NAMES, STAGED))}")
     return wanted
 
 
@@ -96,8 +88,8 @@ def read_numbers(request: Request, name: str, *, most: int = 10**9) -> list[int]
     return list(map(int, texts))
 
 
-async def read_body(request: Request, **expected: Any) -> list[Any]:
-    """Read values of the JSON object in the body, in the order of ``expected``.
+async def read_body(request: Request, **expected: Any) -> dict[str, Any]:
+    """Read the ``expected`` values of the JSON object in the body.
 
     An ``expected`` value is the default, and sets the type of the value. If it is a type, the value is a list of that
     type. Raises HTTPException (400) for other values.
@@ -108,24 +100,20 @@ async def read_body(request: Request, **expected: Any) -> list[Any]:
         raise HTTPException(400, "the body is not JSON") from None
     if not isinstance(values, dict):
         raise HTTPException(400, "the body is not a JSON object")
-    found = []
+    found = {}
     for name, default in expected.items():
         value = values.get(name, [] if isinstance(default, type) else default)
         wanted = list if isinstance(default, type) else type(default)
         if type(value) is not wanted or (wanted is list and any(type(one) is not default for one in value)):
             raise HTTPException(400, f"{name} has the wrong type")
-        found.append(value)
+        found[name] = value
     return found
 
 
-# Values for the templates.
-
-
 class Option(NamedTuple):
-    """One choice of a filter."""
+    """One choice of a filter; its key is empty for all groups."""
 
     key: str
-    """Value of the filter; empty for all groups."""
     name: str
     groups: int
 
@@ -135,20 +123,15 @@ def environment(roots: Sequence[str]) -> jinja2.Environment:
     shared = jinja2.PrefixLoader({"report": jinja2.PackageLoader("clip_client.dedup.pages")})
     loader = jinja2.ChoiceLoader([jinja2.PackageLoader("clip_client.review"), shared])
     made = page_environment(loader, folder_above(roots))
-    made.filters.update(ending=_ending, fitted=_fitted, preferred=_preferred, run_time=_run_time)
+    made.filters.update(
+        ending=lambda path: suffix_of(path)[1:].upper(),
+        fitted=lambda size, name: fit(size[0], size[1], _SIDES[name]),
+        preferred=_preferred,
+        run_time=_run_time,
+    )
     made.globals.update(filters=FILTERS, overview=_overview, query_of=query_of)
-    made.globals.update(safe_tiers=SAFE_TIERS, state_names=STATE_NAMES)
+    made.globals.update(safe_tiers=SAFE_TIERS, state_names=_STATE_NAMES)
     return made
-
-
-def _ending(path: str) -> str:
-    """Return the ending of a file's name, in capitals."""
-    return suffix_of(path)[1:].upper()
-
-
-def _fitted(size: tuple[int, int], name: str) -> tuple[int, int]:
-    """Return width and height of a photo of this size on the page, at most its own pixels."""
-    return fit(*size, SIDES[name])
 
 
 def _preferred(photo: Photo) -> str:
@@ -181,7 +164,7 @@ def _overview(totals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "staged": count(staged),
         "staged_bytes": sum(total["leaving_bytes"] for total in staged),
         "tiers": options("tier", TIER_NAMES),
-        "states": options("state", STATE_NAMES),
+        "states": options("state", _STATE_NAMES),
     }
 
 

@@ -181,15 +181,15 @@ function summarise(form) {
   const keepAll = one("[value=keep-all]", form);
   keepAll.dataset.key = moving ? "a" : "a Enter";
   one("kbd", keepAll).textContent = moving ? "a" : "Enter";
-  refusals(form, kept.value);
+  doubts(form, kept.value);
   for (const photo of viewer.photos) photo.isKept = photo.figure.classList.contains("kept");
   if (viewer.dialog.open) viewer.show();
 }
 
-// What would stay although it is marked to move.
+// What would stay although it is marked to move, or was not compared with the photo that is kept.
 let asked = 0;
 
-async function refusals(form, keep) {
+async function doubts(form, keep) {
   const chosen = marked(form).map((box) => ["move", box.value]);
   const request = ++asked;
   const query = new URLSearchParams([["keep", keep], ...chosen]);
@@ -197,8 +197,7 @@ async function refusals(form, keep) {
   const reasons = response?.ok ? await response.json() : {};
   if (request !== asked) return;
   for (const figure of all("figure", form)) {
-    const reason = reasons[figure.dataset.place];
-    one(".refused", figure).textContent = reason ? `Would stay. ${reason}` : "";
+    one(".refused", figure).textContent = reasons[figure.dataset.place] ?? "";
   }
 }
 

@@ -24,6 +24,7 @@ from preprocess_ensemble.errors import ReportedError
 if TYPE_CHECKING:
     from clip_client.dedup.actions.plan import Move, Plan, Skip
     from clip_client.dedup.group import DuplicateGroup
+    from clip_client.dedup.store.choices import Choice
     from clip_client.review.state.found_groups import FoundGroup
     from clip_client.review.state.session import Session
 
@@ -43,7 +44,6 @@ class Job:
     """One job in the background."""
 
     what: str
-    """``planning``, ``moving`` or ``restoring``."""
     number: int
     """Number of the job on this server; ``apply`` names a plan by the number of its job."""
     choices: int
@@ -76,13 +76,17 @@ class Worker:
     def apply(self, number: int) -> None:
         """Begin to carry out the plan of this number. Raises Busy, for example if the choices have changed since."""
         planned = self.job
-        is_whole = planned is not None and planned.what == PLANNING and not planned.is_running and not planned.error
-        if planned is None or not is_whole or planned.number != number:
+        if (
+            planned is None
+            or (planned.what, planned.number) != (PLANNING, number)
+            or planned.is_running
+            or planned.error
+        ):
             raise Busy(_NO_PLAN)
         with self._session.lock:
             if planned.choices != self._session.choices_version:
                 raise Busy("the choices have changed since they were planned; look at the plan again")
-            choices = {found.choice.id for found in self._session.groups.each(_WANTED) if found.choice}
+            choices = {found.choice.id for found in self._session.groups.each(_WANTED)}
         self._start(MOVING, lambda job: self._apply(job, choices), after=planned)
 
     def restore(self, run: str) -> None:
@@ -142,21 +146,22 @@ class Worker:
         session = self._session
         with Store(session.store.directory) as store, store.journal.exclusive():
             job.run, job.total = store.journal.new_run(), len(choices)
-            groups = (found for found in session.groups.each(_WANTED) if found.choice and found.choice.id in choices)
+            groups = (found for found in session.groups.each(_WANTED) if found.choice.id in choices)
             while batch := session.begin_run(islice(groups, _AT_ONCE)):
                 done: set[str] = set()
                 try:
-                    declare(store, [found.choice for found in batch if found.choice and found.state != KEEP], job.run)
+                    declare(store, [found.choice for found in batch if found.state != KEEP], job.run)
                     plan = self._planned(batch, store, job)
-                    of = {photo.path: found.choice.id for found in batch if found.choice for photo in found.chosen}
+                    of = {photo.path: found.choice.id for found in batch for photo in found.choice.photos}
                     outcomes = apply(plan, store.journal, run=job.run, files=store.files, choices=of)
                     outcomes += fill_album(plan.for_album)
                     job.outcomes.update((outcome.path, outcome) for outcome in outcomes)
                     done = {os.path.abspath(outcome.path) for outcome in outcomes if outcome.done}
                 finally:
                     # These choices had nothing to move: their photos went into an album, or have already gone.
-                    started = (found.choice.id for found in batch if found.choice and _has_started(found, done))
-                    store.choices.finish(list(started), job.run)
+                    store.choices.finish(
+                        [found.choice.id for found in batch if _has_started(found.choice, done)], job.run
+                    )
                     session.end_run()
                 job.done += len(batch)
                 session.changed()
@@ -172,7 +177,7 @@ class Worker:
         tiers: dict[str, tuple[str, ...] | None] = {}
         groups: list[DuplicateGroup] = []
         for found in batch:
-            if found.choice and found.choice.what == KEEP and (chosen := choose(found.group, found.chosen)):
+            if found.choice.what == KEEP and (chosen := choose(found.group, found.choice.photos)):
                 group, moving = chosen
                 groups.append(group)
                 tiers |= dict.fromkeys(moving, moving_tiers(found.choice.rules))
@@ -183,6 +188,6 @@ class Worker:
         return plan
 
 
-def _has_started(found: FoundGroup, done: set[str]) -> bool:
+def _has_started(choice: Choice, done: set[str]) -> bool:
     """Tell whether a part of a choice about photos that move has been carried out."""
-    return any(photo.moves and (photo.path in done or not os.path.lexists(photo.path)) for photo in found.chosen)
+    return any(photo.moves and (photo.path in done or not os.path.lexists(photo.path)) for photo in choice.photos)

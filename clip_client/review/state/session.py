@@ -25,7 +25,7 @@ from clip_client.dedup.store.choices import CHOICES, KEEP
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.journal import State
 from clip_client.dedup.text import counted
-from clip_client.dedup.types import NEVER, ON_REQUEST
+from clip_client.dedup.types import IF_CHOSEN, NEVER, ON_REQUEST
 from clip_client.review.state.found_groups import APPLIED, FoundGroups
 from preprocess_ensemble.errors import ReportedError
 
@@ -50,20 +50,18 @@ class CannotChoose(ReportedError):
     """A choice does not fit its groups; the message is one sentence for people."""
 
     status: ClassVar[int] = 400
-    """Status of the HTTP answer."""
 
 
 class Busy(CannotChoose):
     """Another job is running, or the page is out of date."""
 
-    status: ClassVar[int] = 409
+    status = 409
 
 
 class HistoryItem(NamedTuple):
     """One run of ``dedup --apply`` or of these pages that can be taken back."""
 
     run: str
-    """Name, which begins with the local time: ``20261122-181502-1a2b3c4d``."""
     photos: int
     """Number of its photos in the quarantine."""
     size_bytes: int
@@ -79,7 +77,6 @@ class Session:
     def __init__(self, store: Store, roots: Sequence[str]) -> None:
         self.store = store
         self.roots = tuple(roots)
-        """The paths that are searched."""
         self.groups = FoundGroups()
         self.lock = threading.RLock()
         """Held while the store is used, because only one thread at a time may use it."""
@@ -182,8 +179,7 @@ class Session:
     @property
     def undecided(self) -> str:
         """Summary of the open groups, in the words of ``dedup``; empty if no group is open."""
-        totals = self.groups.undecided()
-        return found_in_words(totals) if totals else ""
+        return found_in_words(totals) if (totals := self.groups.undecided()) else ""
 
     def paths_of(self, sha256: str) -> list[str]:
         """Return the files that had a content (SHA-256, hexadecimal): those in groups, else those below the roots."""
@@ -208,8 +204,8 @@ class Session:
         assert self.report is not None, "there is nothing to judge before the search has ended"
         return with_verdicts(replace(self.report, groups=groups), self.roots, compared=self.groups, **how)
 
-    def refusals(self, found: FoundGroup, keep: int, move: Iterable[int]) -> dict[int, str]:
-        """Return position -> sentence that says why the photo stays, for chosen photos that never move.
+    def doubts(self, found: FoundGroup, keep: int, move: Iterable[int]) -> dict[int, str]:
+        """Return position -> why a chosen photo would stay, or what speaks against its move if another one is kept.
 
         Raises CannotChoose for unknown positions.
         """
@@ -217,8 +213,16 @@ class Session:
         _check_places(found, {keep, *moving})
         wanted = keep_instead(found.group, members[keep].path, {members[place].path for place in moving})
         (group,) = self.with_verdicts(wanted).groups
-        never = {one.path: one.verdict.reason for one in group.members if one.verdict.moves == NEVER}
-        return {place: never[members[place].path] for place in moving if never.get(members[place].path)}
+        verdicts = {one.path: one.verdict for one in group.members}
+        of_moving = {place: verdict for place in moving if (verdict := verdicts[members[place].path]).reason}
+        never = {place: f"Would stay. {one.reason}" for place, one in of_moving.items() if one.moves == NEVER}
+        # The page has what speaks against moves in favour of the photo that the search keeps.
+        others = {
+            place: one.reason
+            for place, one in of_moving.items()
+            if one.moves == IF_CHOSEN and one.reason != members[place].verdict.reason
+        }
+        return others | never
 
     # Choices.
 
@@ -228,8 +232,7 @@ class Session:
         """Record a choice about one group. ``keep`` and ``move`` are positions of members, for :data:`KEEP` only.
 
         Only photos on the page may move: the first ``most`` (default: all); see :meth:`FoundGroup.shown`. Raises
-        CannotChoose for an unknown group or position, for a photo that was not shown, and for a choice that contradicts
-        itself.
+        CannotChoose.
         """
         found = self.groups.get(number)
         if found is None:
@@ -265,11 +268,11 @@ class Session:
         return bool(choices)
 
     def begin_run(self, groups: Iterable[FoundGroup]) -> list[FoundGroup]:
-        """Prepare to carry out the choices of these groups, and forget the choices that they replaced.
+        """Return the groups, without those whose choices another process has taken back, to carry their choices out.
 
-        Returns the groups, without those whose choices another process has taken back. Nobody can choose about them
-        until :meth:`end_run`. ``groups`` is consumed under the lock, while choices cannot change. The caller holds
-        :meth:`.Journal.exclusive`. Raises Busy if the server is ending.
+        Nobody can choose about them until :meth:`end_run`, and the choices that they replaced are forgotten. ``groups``
+        is consumed under the lock, while choices cannot change. The caller holds :meth:`.Journal.exclusive`. Raises
+        Busy if the server is ending.
         """
         with self.lock:
             _ = self.version
@@ -277,8 +280,8 @@ class Session:
             if batch:
                 self.check_running()
                 self._withdraw([one for found in batch for one in self.groups.superseded(found.id)])
-                waiting = self.store.choices.waiting([found.choice.id for found in batch if found.choice])
-                batch = [found for found in batch if found.choice and found.choice.id in waiting]
+                waiting = self.store.choices.waiting([found.choice.id for found in batch])
+                batch = [found for found in batch if found.choice.id in waiting]
                 self._in_progress = frozenset(found.id for found in batch)
                 self._choices_changed()
         return batch
