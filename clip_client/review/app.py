@@ -1,6 +1,5 @@
-"""The addresses of the review: the list of groups, the page of a group, decisions, the plan, and carrying it out.
+"""The addresses of the review. They are relative, because all are below the secret of the server (``access.py``).
 
-Pages link to each other by relative addresses, because all of them are below the secret of the server (``access.py``).
 The query of a list selects groups by ``tier``, ``holds`` (a tier of copies that move on request), ``state`` and
 ``text``. A state is ``open``, ``keep``, ``keep-all``, ``different``, ``skip``, ``applied``, or ``staged`` (all groups
 that can be applied).
@@ -28,14 +27,13 @@ from clip_client.dedup.actions.plan import Skip
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, RETIRED_RULES
 from clip_client.review.pages import (
     better_ones,
+    checked_rules,
     environment,
-    query_of,
     read_body,
     read_filter,
     read_form,
     read_number,
     read_numbers,
-    used_rules,
 )
 from clip_client.review.state.bulk import BulkCount, choose_by_rules, count_by_rules, open_by_default
 from clip_client.review.state.photo_search import MOST_UPLOADED
@@ -55,12 +53,8 @@ if TYPE_CHECKING:
     from clip_client.review.state.session import Session
 
 _ASSETS: Final = ("clip_client.review", "clip_client.dedup.pages")
-_GROUPS: Final = 50
-"""Groups on one page of the list."""
-_PHOTOS: Final = 60
-"""Photos of one group that its page shows by default."""
-_LINES: Final = 200
-"""Photos of a plan on one page."""
+_GROUPS, _LINES, _PHOTOS = 50, 200, 60
+"""Groups of the list and photos of a plan on one page, and photos of a group that its page shows by default."""
 _OF_A_JOB: Final = ("what", "number", "done", "total", "run", "is_running", "error", "merge_metadata")
 _MOST_DECODED: Final = 3
 """Photos that are decoded at once. They have their own threads, so that pages never wait for them."""
@@ -68,10 +62,7 @@ _CONTENT: Final = re.compile("[0-9a-f]{64}")
 
 
 def review_app(session: Session, worker: Worker, photos: PhotoSearch | None = None) -> Starlette:
-    """Make the application around one review. :class:`~.access.Access` controls who may use it.
-
-    Without ``photos`` the pages cannot search by words.
-    """
+    """Return the pages of one review; without ``photos`` they cannot search by words."""
     to = _Handlers(session, worker, photos)
     return Starlette(
         routes=[
@@ -119,15 +110,9 @@ class _Handlers:
             return self._page("scanning.html.j2" if state["phase"] == SCANNING else "failed.html.j2", state)
         wanted, groups = read_filter(request.query_params), self._session.groups
         start = read_number(request, "start")
+        shown = list(islice(groups.each(wanted), start, start + _GROUPS))
         return self._page(
-            "groups.html.j2",
-            state,
-            wanted=wanted,
-            query=query_of(wanted),
-            start=start,
-            most=_GROUPS,
-            count=groups.count(wanted),
-            groups=list(islice(groups.each(wanted), start, start + _GROUPS)),
+            "groups.html.j2", state, wanted=wanted, start=start, most=_GROUPS, count=groups.count(wanted), groups=shown
         )
 
     def group(self, request: Request) -> Response:
@@ -149,8 +134,7 @@ class _Handlers:
             better=better_ones([member.photo for member in members]),
             before=before,
             after=after,
-            query=query_of(wanted),
-            more=query_of(wanted, most=4 * most),
+            wanted=wanted,
             search=request.query_params.get("search", ""),
         )
 
@@ -179,7 +163,7 @@ class _Handlers:
         return Response(jpeg, media_type="image/jpeg", headers={"cache-control": "private, max-age=3600, immutable"})
 
     def state(self, _request: Request) -> Response:
-        """The state, as JSON: ``version`` grows with every change, including those of other tabs and processes."""
+        """``version`` grows with every change, including those of other tabs and processes."""
         return JSONResponse(self._state())
 
     # Search by words.
@@ -193,15 +177,8 @@ class _Handlers:
                 found = await self._photos.find(form)
             except ReportedError as reported:
                 error = str(reported)
-        return self._page(
-            "search.html.j2",
-            state,
-            form=form,
-            found=found,
-            error=error,
-            can_search=self._photos is not None,
-            query=request.url.query,
-        )
+        values = {"form": form, "found": found, "error": error, "query": request.url.query}
+        return self._page("search.html.j2", state, can_search=self._photos is not None, **values)
 
     async def upload(self, request: Request) -> Response:
         """Take the bytes of a photo to search for; answer ``{"photo": name}``, for the query of ``/search``."""
@@ -225,8 +202,6 @@ class _Handlers:
         return await self._write(lambda: self._session.choose(found.id, **body))
 
     async def take_back(self, _request: Request) -> Response:
-        """Take back the last step that has not been applied."""
-
         def take_back() -> None:
             if not self._session.take_back():
                 raise Busy("there is no choice to take back; the history lists what was applied")
@@ -234,14 +209,12 @@ class _Handlers:
         return await self._write(take_back)
 
     def rules(self, request: Request) -> Response:
-        """The keep rules, and the rules that are saved under names."""
         self._need_groups()
         state, wanted = self._state(), read_filter(request.query_params)
         with self._session.lock:
             saved = self._session.store.settings.keep_rules()
-        return self._page(
-            "rules.html.j2", state, rules=DEFAULT_RULES, retired=RETIRED_RULES, saved=saved, wanted=wanted
-        )
+        values = {"rules": DEFAULT_RULES, "retired": RETIRED_RULES, "saved": saved}
+        return self._page("rules.html.j2", state, wanted=wanted, **values)
 
     def count(self, request: Request) -> Response:
         """Part of a page: how much ``rule=original&rule=folder=/photos`` (in this order) would choose.
@@ -250,7 +223,7 @@ class _Handlers:
         element has ``data-goes-on``: ask again, and add its value to the query.
         """
         self._need_groups()
-        wanted, rules = read_filter(request.query_params), used_rules(request.query_params.getlist("rule"))
+        wanted, rules = read_filter(request.query_params), checked_rules(request.query_params.getlist("rule"))
         count = BulkCount(**{name: read_number(request, name, most=10**15) for name in vars(BulkCount())})
         try:
             goes_on, error = count_by_rules(self._session, wanted, rules, count), ""
@@ -262,13 +235,13 @@ class _Handlers:
     async def choose_by_rules(self, request: Request) -> Response:
         """Choose for all wanted groups as one step: ``{"rules": [...], "tier": "", "text": ""}``."""
         body = await read_body(request, tier="", state="", text="", rules=str)
-        wanted, rules = read_filter(body), used_rules(body["rules"])
+        wanted, rules = read_filter(body), checked_rules(body["rules"])
         return await self._write(lambda: choose_by_rules(self._session, wanted, rules))
 
     async def save_rules(self, request: Request) -> Response:
         """Save rules for ``dedup --keep @mine``: ``{"name": "mine", "rules": [...]}``; no rules delete the name."""
         body = await read_body(request, name="", rules=str)
-        return await self._write(lambda: self._session.save_rules(body["name"], used_rules(body["rules"])))
+        return await self._write(lambda: self._session.save_rules(body["name"], checked_rules(body["rules"])))
 
     # The plan, and carrying it out.
 
@@ -283,15 +256,9 @@ class _Handlers:
                 outcome = job.outcomes.get(path)
                 is_left = "stays" if isinstance(planned, Skip) else "moves"
                 lines[is_left if outcome is None else "moved" if outcome.done else "failed"].append(planned)
-        return self._page(
-            "plan.html.j2",
-            state,
-            lines=lines,
-            sizes={title: sum(_size(one) for one in of_title) for title, of_title in lines.items()},
-            outcomes=job.outcomes if job is not None else {},
-            start=read_number(request, "start"),
-            most=_LINES,
-        )
+        sizes = {title: sum(map(_size, of_title)) for title, of_title in lines.items()}
+        values = {"sizes": sizes, "outcomes": job.outcomes if job is not None else {}, "most": _LINES}
+        return self._page("plan.html.j2", state, lines=lines, start=read_number(request, "start"), **values)
 
     async def make_plan(self, request: Request) -> Response:
         """Begin to plan all staged choices: ``{"merge_metadata": true}``; ``/state`` shows the ``job``."""
@@ -304,13 +271,11 @@ class _Handlers:
         return await self._write(lambda: self._worker.apply(body["plan"]))
 
     def history(self, _request: Request) -> Response:
-        """The runs that can be taken back, including those of earlier days and of the command line."""
         state, job = self._state(), self._worker.job
         failed = [] if job is None else [one for one in list(job.outcomes.values()) if not one.done]
         return self._page("history.html.j2", state, failed=failed, items=self._session.history())
 
     async def restore(self, request: Request) -> Response:
-        """Begin to take a run back."""
         run = request.path_params["run"]
         if run not in {item.run for item in self._session.history()}:
             raise HTTPException(404, "there is no such run")

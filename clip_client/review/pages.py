@@ -1,7 +1,4 @@
-"""Read the requests of the pages, refuse malformed requests, and prepare the values for the templates.
-
-The pages share the design of the report and parts of its templates.
-"""
+"""Read the requests of the pages, and prepare the values for the templates."""
 
 from __future__ import annotations
 
@@ -43,8 +40,6 @@ _STATE_NAMES: Final = {
 }
 _SIDES: Final = {"small": 112, "large": 480}
 """Name of a size in the address of a picture -> longest side of a 4:3 picture on the pages, in CSS pixels."""
-_UNUSED: Final = ("", "folder=", "path=", "not-path=", "format=")
-"""Rules without their argument, as a form sends them."""
 
 
 def read_filter(given: Mapping[str, Any]) -> Filter:
@@ -68,20 +63,20 @@ def query_of(wanted: Filter | None, **more: object) -> str:
     return f"?{urlencode(used)}" if used else ""
 
 
-def used_rules(rules: list[str]) -> list[str]:
-    """Return the rules of a form, without those that lack their argument, such as ``folder=``."""
+def checked_rules(rules: list[str]) -> list[str]:
+    """Return the rules of a form. Raises HTTPException (400) for too many or too long ones."""
     if len(rules) > 100 or any(len(rule) > 5000 for rule in rules):
         raise HTTPException(400, "at most 100 rules of at most 5000 characters")
-    return [rule for rule in rules if rule not in _UNUSED]
+    return rules
 
 
 def read_number(request: Request, name: str, *, default: int = 0, most: int = 10**9) -> int:
-    """Read a number of the query."""
+    """Read a number of the query. Raises HTTPException (400) for other texts."""
     return next(iter(read_numbers(request, name, most=most)), default)
 
 
 def read_numbers(request: Request, name: str, *, most: int = 10**9) -> list[int]:
-    """Read the numbers of this name in the query."""
+    """Read the numbers of this name in the query. Raises HTTPException (400) for other texts."""
     texts = request.query_params.getlist(name)
     if not all(text.isascii() and text.isdigit() and len(text) < 16 and int(text) <= most for text in texts):
         raise HTTPException(400, f"{name} is a number from 0 to {most}")
@@ -119,7 +114,7 @@ class Option(NamedTuple):
 
 
 def environment(roots: Sequence[str]) -> jinja2.Environment:
-    """Return the environment of all templates, which escape all values. ``roots`` is what was searched."""
+    """Return the environment of all templates. ``roots`` is what was searched."""
     shared = jinja2.PrefixLoader({"report": jinja2.PackageLoader("clip_client.dedup.pages")})
     loader = jinja2.ChoiceLoader([jinja2.PackageLoader("clip_client.review"), shared])
     made = page_environment(loader, folder_above(roots))

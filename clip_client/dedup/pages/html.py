@@ -40,10 +40,7 @@ _BETWEEN_TAGS: Final = re.compile(r"(?<=[>}])\n(?=<|{[%{])")
 
 
 def page_environment(loader: jinja2.BaseLoader, above: str = "") -> jinja2.Environment:
-    """Return an environment with the filters of every page. It escapes all values, and an unknown name is an error.
-
-    Paths are shown without ``above``, the folder that contains all of them.
-    """
+    """Return an environment that escapes all values, and shows paths without ``above``, the folder with all of them."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -61,9 +58,8 @@ def page_environment(loader: jinja2.BaseLoader, above: str = "") -> jinja2.Envir
         sentence=lambda text: text[:1].upper() + text[1:],
         tier_name=TIER_NAMES.__getitem__,
     )
-    environment.globals.update(
-        counted=counted, in_words=in_words, region_on=region_on, to_free_in_words=to_free_in_words
-    )
+    shared = {"counted": counted, "in_words": in_words, "region_on": region_on, "to_free_in_words": to_free_in_words}
+    environment.globals.update(shared)
     return environment
 
 
@@ -113,23 +109,18 @@ def write_page(
 
 
 def apply_command(words: Sequence[str]) -> str:
-    """Return the command that ``clip-client`` with these arguments becomes with ``--apply``, quoted for a shell.
-
-    Empty if ``--apply`` is among the arguments: the copies have been moved when the page is read.
-    """
+    """Return the command that ``clip-client`` with these arguments becomes with ``--apply``; empty if they have it."""
     end = words.index("--") if "--" in words else len(words)  # after it come paths only
     kept = [word for word in words[:end] if word not in _ONLY_FOR_THE_SEARCH]
     return "" if "--apply" in words[:end] else _command(*kept, "--apply", *words[end:])
 
 
 def _command(*words: str) -> str:
-    """Return the shell command that calls this program: by its name if that is on the path, else by this Python."""
     program = ("clip-client",) if shutil.which("clip-client") else (sys.executable, "-m", "clip_client")
     return " ".join(map(shell_word, (*program, *words)))
 
 
 def _from_home(path: str) -> str:
-    """Write a folder as ``~/photos`` if it is in the home folder."""
     home, separated = os.path.expanduser("~").rstrip(os.sep), os.path.join(path, "")
     return "~" + path[len(home) :] if home and separated.startswith(home + os.sep) else path
 
@@ -143,7 +134,7 @@ def shell_word(path: str) -> str:
 
 
 def report_environment(photos: Iterable[str]) -> jinja2.Environment:
-    """Return the environment of the report page, which holds its style and script, for these paths of photos."""
+    """Return the environment of a page about these paths of photos, which holds its style and script."""
     import jinja2
 
     loader = jinja2.FunctionLoader(lambda name: _BETWEEN_TAGS.sub("", _asset(name)))
@@ -160,12 +151,11 @@ def report_environment(photos: Iterable[str]) -> jinja2.Environment:
 
 
 def _url(path: str) -> str:
-    """Return the ``file:`` URL of a path; bytes that are not UTF-8 are escaped, too."""
+    # Bytes that are not UTF-8 are escaped, too.
     return Path(os.path.abspath(path)).as_uri()
 
 
 def _asset(name: str) -> str:
-    """Return a template, style or script of the pages."""
     folder = "templates" if name.endswith(".j2") else "assets"
     return (files("clip_client.dedup.pages") / folder / name).read_text("utf-8")
 

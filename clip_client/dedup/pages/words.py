@@ -95,10 +95,7 @@ def in_words(member: Member, kept: Member) -> str:
 
 
 def region_on(member: Member, kept: Member) -> tuple[float, float, float, float] | None:
-    """Return the region of ``member`` that differs from the kept photo: left, top, width, height, as shares of sides.
-
-    None if no region differs, or if the region lies outside ``member``.
-    """
+    """Return left, top, width and height of what differs from the kept photo, as shares of sides; None for nothing."""
     alignment = member.alignment
     if alignment is None or alignment.region is None or not member.photo.width or not member.photo.height:
         return None
@@ -127,7 +124,6 @@ def _aligned(alignment: Alignment) -> str:
 
 
 def _place(left: float, top: float, width: float, height: float) -> str:
-    """Say where a region of a picture lies, such as ``"at the top right"``."""
     down = ("top", "", "bottom")[min(2, int(3 * (top + height / 2)))]
     across = ("left", "", "right")[min(2, int(3 * (left + width / 2)))]
     return f"at the {' '.join(filter(None, (down, across)))}" if down or across else "in the middle"

@@ -28,10 +28,8 @@ if TYPE_CHECKING:
     from clip_client.review.state.found_groups import FoundGroup
     from clip_client.review.state.session import Session
 
-PLANNING: Final = "planning"
-MOVING: Final = "moving"
-RESTORING_RUN: Final = "restoring"
-
+_PLANNING: Final = "planning"
+_WAIT: Final = "wait until {} has finished"
 _NO_PLAN: Final = "there is no such plan any more; look at the plan again"
 _WANTED: Final = Filter(state=STAGED)
 _AT_ONCE: Final = 50
@@ -71,27 +69,24 @@ class Worker:
 
     def plan(self, *, merge_metadata: bool) -> None:
         """Begin to plan which photos would move and which would stay. Raises Busy."""
-        self._start(PLANNING, self._plan, merge_metadata=merge_metadata)
+        self._start(_PLANNING, self._plan, merge_metadata=merge_metadata)
 
     def apply(self, number: int) -> None:
         """Begin to carry out the plan of this number. Raises Busy, for example if the choices have changed since."""
         planned = self.job
-        if (
-            planned is None
-            or (planned.what, planned.number) != (PLANNING, number)
-            or planned.is_running
-            or planned.error
-        ):
+        if planned is None or (planned.what, planned.number, planned.error) != (_PLANNING, number, ""):
             raise Busy(_NO_PLAN)
+        if planned.is_running:
+            raise Busy(_WAIT.format(_PLANNING))
         with self._session.lock:
             if planned.choices != self._session.choices_version:
                 raise Busy("the choices have changed since they were planned; look at the plan again")
             choices = {found.choice.id for found in self._session.groups.each(_WANTED)}
-        self._start(MOVING, lambda job: self._apply(job, choices), after=planned)
+        self._start("moving", lambda job: self._apply(job, choices), after=planned)
 
     def restore(self, run: str) -> None:
         """Begin to restore the photos that one run moved, and to take its decisions back. Raises Busy."""
-        self._start(RESTORING_RUN, lambda job: self._restore(job, run))
+        self._start("restoring", lambda job: self._restore(job, run))
 
     def join(self) -> None:
         """Wait for the job."""
@@ -103,7 +98,7 @@ class Worker:
     ) -> None:
         with self._lock:
             if self.job is not None and self.job.is_running:
-                raise Busy(f"wait until {self.job.what} has finished")
+                raise Busy(_WAIT.format(self.job.what))
             if after not in (None, self.job):  # another request has started a job since
                 raise Busy(_NO_PLAN)
             job = Job(

@@ -16,7 +16,7 @@ from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.types import BY_DEFAULT, NEVER, ON_REQUEST, TIERS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from clip_client.dedup.group import DuplicateGroup
     from clip_client.dedup.report import DuplicateReport
@@ -134,7 +134,6 @@ class FoundGroups:
         self._group_and_content: dict[str, tuple[int, str]] = {}
         """Absolute path of a member -> (number of its group, its SHA-256)."""
         self._paths: defaultdict[str, list[str]] = defaultdict(list)
-        """SHA-256 -> paths of the members with this content."""
         self._choices: defaultdict[int, dict[int, Choice]] = defaultdict(dict)
         """Number of a group -> id of a choice -> the choice, oldest first."""
         self._groups: Counter[tuple[str, str]] = Counter()
@@ -180,18 +179,16 @@ class FoundGroups:
         return sum(one.groups for one in self.totals() if wanted.has(one.tier, one.state))
 
     def get(self, number: int) -> FoundGroup | None:
-        """Return one group; None for an unknown number."""
+        """Return the group of a number."""
         return self._found[number - 1] if 0 < number <= len(self._found) else None
 
-    def neighbours(self, number: int, wanted: Filter) -> tuple[int | None, int | None]:
-        """Return the numbers of the wanted groups before and after ``number``, which need not be wanted itself."""
-        before, after = reversed(self._found[: number - 1]), self._found[number:]
-        return next((one.id for one in before if wanted.fits(one)), None), next(
-            (one.id for one in after if wanted.fits(one)), None
-        )
+    def neighbours(self, number: int, wanted: Filter) -> tuple[FoundGroup | None, FoundGroup | None]:
+        """Return the wanted groups before and after ``number``, which need not be wanted itself."""
+        before = filter(wanted.fits, reversed(self._found[: number - 1]))
+        return next(before, None), next(self.each(wanted, after=number), None)
 
     def paths(self, sha256: str) -> list[str]:
-        """Return the paths of the members with this content."""
+        """Return the members with this content (SHA-256)."""
         return self._paths.get(sha256, [])
 
     def __contains__(self, path: object) -> bool:
@@ -210,19 +207,18 @@ class FoundGroups:
             self.add(choices)
 
     def add(self, choices: Iterable[Choice]) -> None:
-        """Add new choices, oldest first, and update the states of known choices."""
-        with self._lock:
-            about = [(number, choice) for choice in choices if (number := self._group_about(choice))]
-            for number, choice in about:
-                self._choices[number][choice.id] = choice
-            self._update({number for number, _ in about})
+        """Add new choices, oldest first."""
+        self._change(choices, lambda known, choice: known.update({choice.id: choice}))
 
     def forget(self, choices: Iterable[Choice]) -> None:
-        """Remove choices; earlier choices about their groups hold again."""
+        """Remove choices; earlier ones about their groups hold again."""
+        self._change(choices, lambda known, choice: known.pop(choice.id, None))
+
+    def _change(self, choices: Iterable[Choice], act: Callable[[dict[int, Choice], Choice], object]) -> None:
         with self._lock:
             about = [(number, choice) for choice in choices if (number := self._group_about(choice))]
             for number, choice in about:
-                self._choices[number].pop(choice.id, None)
+                act(self._choices[number], choice)
             self._update({number for number, _ in about})
 
     def superseded(self, number: int) -> list[Choice]:
@@ -231,7 +227,7 @@ class FoundGroups:
             return list(self._choices[number].values())[:-1]
 
     def last_step(self) -> list[Choice]:
-        """Return the choices of the last step that was not carried out; empty without such a step."""
+        """Return the choices of the last step that was not carried out."""
         with self._lock:
             waiting = [one for about in self._choices.values() for one in about.values() if one.state == WAITING]
         last = max((choice.step for choice in waiting), default=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
@@ -37,18 +37,18 @@ _KEPT_UPLOADS: Final = 8
 class SearchForm:
     """The fields of a request."""
 
-    q: str = ""
+    q: str
     """Words, with signs and weights."""
-    photo: str = ""
+    photo: str
     """Name of an uploaded photo."""
-    like: str = ""
+    like: str
     """SHA-256 of a photo in the store."""
-    filters: Mapping[str, str] = field(default_factory=dict)
+    filters: Mapping[str, str]
     """Name in :data:`~clip_client.search.filters.FILTERS` -> text, for texts that are not empty."""
 
 
 class PhotoSearch:
-    """Searches the photos of one review. All requests share it, in one event loop."""
+    """Searches the photos of one review."""
 
     def __init__(self, session: Session, clip: QueryEmbedder) -> None:
         self._session = session
@@ -67,10 +67,7 @@ class PhotoSearch:
         return name
 
     async def find(self, form: SearchForm) -> FoundPictures | None:
-        """Find photos; None if there are neither words nor a photo to search for.
-
-        Raises ReportedError for errors that a person can mend.
-        """
+        """Find photos; None if there are neither words nor a photo to search for. Raises ReportedError."""
         terms = terms_in(form.q) if form.q.strip() else []
         if form.photo:
             if form.photo not in self._uploads:

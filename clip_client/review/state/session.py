@@ -47,7 +47,7 @@ _INTERNAL: Final = "The search stopped because of an error in clip-client itself
 
 
 class CannotChoose(ReportedError):
-    """A choice does not fit its groups; the message is one sentence for people."""
+    """A choice does not fit its groups."""
 
     status: ClassVar[int] = 400
 
@@ -55,7 +55,7 @@ class CannotChoose(ReportedError):
 class Busy(CannotChoose):
     """Another job is running, or the page is out of date."""
 
-    status = 409
+    status: ClassVar[int] = 409
 
 
 class HistoryItem(NamedTuple):
@@ -81,16 +81,16 @@ class Session:
         self.lock = threading.RLock()
         """Held while the store is used, because only one thread at a time may use it."""
         self.phase = SCANNING
+        self.progress: dict[str, tuple[int, int | None]] = {}
+        """Step of the search -> (done, total)."""
         self.error = ""
         """One sentence that says why the search failed."""
+        self.notice = ""
+        """One sentence that a person should read first; mostly empty."""
         self.report: DuplicateReport | None = None
         """The report of the search without its groups."""
         self.on_request: tuple[str, ...] = ()
         """The tiers of photos that move on request only."""
-        self.progress: dict[str, tuple[int, int | None]] = {}
-        """Step of the search -> (done, total)."""
-        self.notice = ""
-        """One sentence that a person should read first; mostly empty."""
         self._changes = 0
         self._choices_version = 0
         self._is_stopping = False
@@ -123,8 +123,6 @@ class Session:
         self._choices_version += 1
         self.changed()
 
-    # The search.
-
     async def search(self, search: Search) -> None:
         """Run the search and take its groups. Never raises: the pages show a failure."""
         try:
@@ -153,7 +151,7 @@ class Session:
                 )
 
     def stop(self) -> None:
-        """Make threads that search or apply end before their next step, such as the next groups."""
+        """Make threads that search or apply end before their next step."""
         self._is_stopping = True
 
     def check_running(self) -> None:
@@ -174,8 +172,6 @@ class Session:
             self.groups.match(self.store.choices.all())
             self.phase = READY
 
-    # Photos, and new verdicts about groups.
-
     @property
     def undecided(self) -> str:
         """Summary of the open groups, in the words of ``dedup``; empty if no group is open."""
@@ -187,8 +183,7 @@ class Session:
             return paths
         with self.lock:
             known = self.store.files.paths_of([sha256])[sha256]
-        searched = DirectorySet(self.roots)
-        return [path for path in known if searched.contains(path)]
+        return list(filter(DirectorySet(self.roots).contains, known))
 
     def problem_of(self, member: Member) -> str:
         """Return ``"missing"``, ``"changed"`` since the search, or an empty text if neither holds for the file."""
@@ -223,8 +218,6 @@ class Session:
             if one.moves == IF_CHOSEN and one.reason != members[place].verdict.reason
         }
         return others | never
-
-    # Choices.
 
     def choose(
         self, number: int, what: str, *, keep: int = 0, move: Iterable[int] = (), most: int | None = None
@@ -261,8 +254,7 @@ class Session:
     def take_back(self) -> bool:
         """Undo the last step that has not been carried out; return whether there was such a step."""
         with self.lock:
-            choices = self.groups.last_step()
-            if choices:
+            if choices := self.groups.last_step():
                 self._withdraw(choices)
                 self._choices_changed()
         return bool(choices)
