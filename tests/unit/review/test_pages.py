@@ -157,6 +157,9 @@ def test_a_group_says_what_apply_would_refuse(review: Review, album: Path) -> No
     ]
     assert "another frame of a burst" in by_default[2]
     assert review.get("/groups/2/plan?keep=0&move=1&move=2").json == {}
+    # X and y look alike; y and z were never compared.
+    (unknown,) = review.get("/groups/2/plan?keep=1&move=0&move=2").json.items()
+    assert (unknown[0], unknown[1][:43]) == ("2", "It was not compared with the kept photo, so")
     write(album / "y.jpg.xmp", b"<x/>")
     (refused,) = review.get("/groups/2/plan?keep=0&move=1").json.items()
     assert (refused[0], "sidecar" in refused[1]) == ("1", True)

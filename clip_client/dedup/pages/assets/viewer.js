@@ -309,9 +309,7 @@ class Viewer {
       event.preventDefault();
       this.#zoomBy(Math.exp(-event.deltaY / (event.ctrlKey ? 100 : 400)), ...fromMiddle(event));
     }, { passive: false });
-    stage.addEventListener("dblclick", (event) => {
-      this.#zoomBy(this.#toActual, ...fromMiddle(event));
-    });
+    stage.addEventListener("dblclick", (event) => this.#zoomBy(this.#toActual, ...fromMiddle(event)));
     stage.addEventListener("pointerdown", (event) => {
       stage.setPointerCapture(event.pointerId);
       this.#pointers.set(event.pointerId, event);

@@ -179,6 +179,8 @@ def test_of_copies_of_a_frame_the_best_stays_or_the_kept_photo_if_that_moves_too
     plan = planned(report(members), [root], chosen=dict.fromkeys(map(str, (backup, copy, alike))))
     follow = [("alike.jpg", "kept.jpg", SIMILAR), ("copy.jpg", "kept.jpg", SIMILAR)]
     assert sorted(moved(plan)) == sorted([to_the_frame, *follow])
+    both = planned(report(members), [root], chosen=dict.fromkeys(map(str, (backup, frame))))
+    assert {move.reason.partition(",")[0] for move in both.moves} == {f"It shows {BURST}"}
     assert all(outcome.done for outcome in carry_out(plan, root.with_name("history.sqlite")))
 
 
