@@ -20,7 +20,7 @@ from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.text import folder_above
 from clip_client.dedup.types import SAFE_TIERS
 from clip_client.review.state.found_groups import APPLIED, STAGED, STAGED_STATES, Filter
-from clip_client.review.state.photo_search import SearchForm
+from clip_client.review.state.photo_search import FIELDS
 from clip_client.search.filters import FILTERS
 
 if TYPE_CHECKING:
@@ -50,11 +50,9 @@ def read_filter(given: Mapping[str, Any]) -> Filter:
     return wanted
 
 
-def read_form(request: Request) -> SearchForm:
+def read_form(request: Request) -> dict[str, str]:
     """Read the fields of the search by words. Only 2,000 characters of a text are read."""
-    given = {name: text[:2000] for name, text in request.query_params.items()}
-    filters = {name: text for name in FILTERS if (text := given.get(name, "").strip())}
-    return SearchForm(filters=filters, **{name: given.get(name, "") for name in ("q", "photo", "like")})
+    return {name: request.query_params.get(name, "")[:2000].strip() for name in FIELDS}
 
 
 def query_of(wanted: Filter | None, **more: object) -> str:

@@ -61,7 +61,13 @@ async def serve(
         )
         say(f"review: {address}{access.path}")
         search_scope = CancelScope()
-        searching = asyncio.create_task(_search(session, search, search_scope))
+
+        async def search_in_scope() -> None:
+            # Cancelling a scope waits for its thread, which may use a store of the caller.
+            with search_scope:
+                await session.search(search)
+
+        searching = asyncio.create_task(search_in_scope())
         if opens_browser:
             # Open it in a thread: the call may start a browser and wait for it.
             asyncio.get_running_loop().run_in_executor(None, webbrowser.open, address + access.path_for_once)
@@ -83,12 +89,6 @@ async def serve(
                 # By now connections that asyncio was still accepting are open, too.
                 for connection in list(server.server_state.connections):
                     connection.transport.abort()
-
-
-async def _search(session: Session, search: Search, scope: CancelScope) -> None:
-    """Run the search in a scope: cancelling a scope waits for its thread, which may use a store of the caller."""
-    with scope:
-        await session.search(search)
 
 
 def _listening(port: int) -> socket.socket:

@@ -76,15 +76,14 @@ def write_page(
 ) -> None:
     """Write the page for ``report`` to ``file``, in UTF-8.
 
-    ``thumbnail(path, side)`` returns a JPEG of at most ``side`` pixels, or None for a photo that can no longer be
-    opened; such a photo gets a note instead. It is called from several threads. If a report has more than 100 different
-    pictures, the previews are written into a folder beside ``page``, the path of ``file``. Without ``page``, all
-    previews are in the page. ``on_progress(what, done, total)`` counts pictures. Raises OSError if the folder cannot be
-    written.
+    ``thumbnail(path, side)`` returns a JPEG of at most ``side`` pixels, or None for a photo that cannot be opened.
+    Several threads call it. More than 100 different pictures are written into a folder beside ``page``, the path of
+    ``file``; without ``page``, all are in the page. ``on_progress(what, done, total)`` counts pictures. Raises OSError
+    if the folder cannot be written.
 
     The page offers commands to copy. ``apply`` moves the copies of ``tiers`` and must run in this folder, because its
-    paths may be relative; it is empty if nothing is left to move. The other commands restore copies and declare photos
-    to be different; they name ``store`` unless it is None, the default store.
+    paths may be relative; it is empty if nothing is left to move. The others name ``store``, unless it is the default
+    store, None.
     """
     of_store = () if store is None else ("--store", os.path.abspath(store))
     found = [group.moving_tier for group in report.groups]

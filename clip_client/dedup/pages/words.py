@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +19,7 @@ from clip_client.dedup.types import (
     RE_ENCODED,
     SAFE_TIERS,
     SAME_PIXELS,
-    SIMILAR,
+    TIERS,
 )
 
 if TYPE_CHECKING:
@@ -28,14 +29,8 @@ if TYPE_CHECKING:
     from clip_client.dedup.group import Member, Total
     from clip_client.dedup.photo import Photo
 
-TIER_NAMES: Final = {
-    EXACT: "Exact",
-    SAME_PIXELS: "Same pixels",
-    RE_ENCODED: "Re-encoded",
-    EDITED: "Edited",
-    ALTERED: "Altered",
-    SIMILAR: "Similar",
-}
+_NAMES: Final = ("Exact", "Same pixels", "Re-encoded", "Edited", "Altered", "Similar")
+TIER_NAMES: Final = dict(zip(TIERS, _NAMES, strict=True))
 
 _SAME_SHAPE: Final = 0.02
 """Relative difference up to which side ratios are equal: the sides of small pictures are rounded."""
@@ -136,7 +131,7 @@ def _suffix(member: Member) -> str:
 def _change(photo: Photo, kept: Photo) -> str:
     """Tell from the sizes how the picture was changed; empty if they do not tell."""
     size, original = (photo.width, photo.height), (kept.width, kept.height)
-    if size == original or 0 in (*size, *original):
+    if size == original or not all(size + original):
         return ""
     if _is_same_shape(size, original):
         return "resized"
@@ -144,5 +139,4 @@ def _change(photo: Photo, kept: Photo) -> str:
 
 
 def _is_same_shape(size: tuple[int, int], other: tuple[int, int]) -> bool:
-    this, that = size[0] * other[1], size[1] * other[0]
-    return abs(this - that) <= _SAME_SHAPE * max(this, that)
+    return math.isclose(size[0] * other[1], size[1] * other[0], rel_tol=_SAME_SHAPE)

@@ -101,13 +101,10 @@ class Worker:
                 raise Busy(_WAIT.format(self.job.what))
             if after not in (None, self.job):  # another request has started a job since
                 raise Busy(_NO_PLAN)
-            job = Job(
-                what=what,
-                number=self.job.number + 1 if self.job is not None else 1,
-                choices=self._session.choices_version,
-                merge_metadata=after.merge_metadata if after is not None else merge_metadata,
-                planned=after.planned if after is not None else {},
-            )
+            number, choices = self.job.number + 1 if self.job else 1, self._session.choices_version
+            job = Job(what=what, number=number, choices=choices, merge_metadata=merge_metadata)
+            if after is not None:
+                job.merge_metadata, job.planned = after.merge_metadata, after.planned
             self.job = job
         # Not a daemon thread: a process that ends in order first finishes the files that it is moving.
         self._thread = threading.Thread(target=self._run, args=(job, work), name=what)
