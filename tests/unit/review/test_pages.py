@@ -36,13 +36,6 @@ if TYPE_CHECKING:
     from clip_client.dedup.types import OnProgress
 
 
-def test_the_list_shows_every_group_and_a_group_shows_every_photo(review: Review) -> None:
-    page = review.get("/")
-    assert page.text.count("data-group=") == 2
-    assert review.get("/groups/2").text.count("data-place=") == 3
-    assert review.get("/groups/3").status == 404
-
-
 def test_enter_opens_the_first_undecided_group(review: Review) -> None:
     assert 'href="groups/1" data-key="Enter"' in review.get("/").text
     review.post("/groups/1/choice", {"what": "skip"})
