@@ -25,16 +25,7 @@ from starlette.staticfiles import StaticFiles
 
 from clip_client.dedup.actions.plan import Skip
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, RETIRED_RULES
-from clip_client.review.pages import (
-    better_ones,
-    checked_rules,
-    environment,
-    read_body,
-    read_filter,
-    read_form,
-    read_number,
-    read_numbers,
-)
+from clip_client.review import pages
 from clip_client.review.state.bulk import BulkCount, choose_by_rules, count_by_rules, open_by_default
 from clip_client.review.state.photo_search import MOST_UPLOADED
 from clip_client.review.state.previews import SIZES, PreviewCache
@@ -97,7 +88,7 @@ class _Handlers:
         self._session = session
         self._photos = photos
         self._worker = worker
-        self._templates = environment(session.roots)
+        self._templates = pages.environment(session.roots)
         self._previews = PreviewCache(session.store.directory / "previews")
         self._decoding = CapacityLimiter(_MOST_DECODED)
 
@@ -108,8 +99,8 @@ class _Handlers:
         state = self._state()
         if state["phase"] != READY:
             return self._page("scanning.html.j2" if state["phase"] == SCANNING else "failed.html.j2", state)
-        wanted, groups = read_filter(request.query_params), self._session.groups
-        start = read_number(request, "start")
+        wanted, groups = pages.read_filter(request.query_params), self._session.groups
+        start = pages.read_number(request, "start")
         shown = list(islice(groups.each(wanted), start, start + _GROUPS))
         return self._page(
             "groups.html.j2", state, wanted=wanted, start=start, most=_GROUPS, count=groups.count(wanted), groups=shown
@@ -117,8 +108,8 @@ class _Handlers:
 
     def group(self, request: Request) -> Response:
         """One group, with its first ``most`` photos. The query of the list that led here decides the next group."""
-        state, found, wanted = self._state(), self._found(request), read_filter(request.query_params)
-        most = read_number(request, "most", default=_PHOTOS, most=10**6)
+        state, found, wanted = self._state(), self._found(request), pages.read_filter(request.query_params)
+        most = pages.read_number(request, "most", default=_PHOTOS, most=10**6)
         before, after = self._session.groups.neighbours(found.id, wanted)
         members, shown = found.group.members, found.shown(most)
         keep, moving = found.keep_and_moving
@@ -131,7 +122,7 @@ class _Handlers:
             shown={place: members[place] for place in shown},
             most=most,
             moving_unseen=len(moving.difference(shown)),
-            better=better_ones([member.photo for member in members]),
+            better=pages.better_ones([member.photo for member in members]),
             before=before,
             after=after,
             wanted=wanted,
@@ -146,7 +137,7 @@ class _Handlers:
         found = self._found(request)
         keep, moving = found.keep_and_moving
         if "keep" in request.query_params:
-            keep, moving = read_number(request, "keep"), set(read_numbers(request, "move"))
+            keep, moving = pages.read_number(request, "keep"), set(pages.read_numbers(request, "move"))
         return JSONResponse(self._session.doubts(found, keep, moving))
 
     async def photo(self, request: Request) -> Response:
@@ -171,7 +162,7 @@ class _Handlers:
     async def search(self, request: Request) -> Response:
         """The photos nearest to the words ``q``, the uploaded ``photo`` or the photo ``like``, after the filters."""
         self._need_groups()
-        state, form, found, error = self._state(), read_form(request), None, ""
+        state, form, found, error = self._state(), pages.read_form(request), None, ""
         if self._photos is not None:
             try:
                 found = await self._photos.find(form)
@@ -198,7 +189,7 @@ class _Handlers:
         the number of photos on the page: a photo that the page did not show does not move.
         """
         found = self._found(request)
-        body = await read_body(request, what="", keep=0, move=int, most=_PHOTOS)
+        body = await pages.read_body(request, what="", keep=0, move=int, most=_PHOTOS)
         return await self._write(lambda: self._session.choose(found.id, **body))
 
     async def take_back(self, _request: Request) -> Response:
@@ -210,7 +201,7 @@ class _Handlers:
 
     def rules(self, request: Request) -> Response:
         self._need_groups()
-        state, wanted = self._state(), read_filter(request.query_params)
+        state, wanted = self._state(), pages.read_filter(request.query_params)
         with self._session.lock:
             saved = self._session.store.settings.keep_rules()
         values = {"rules": DEFAULT_RULES, "retired": RETIRED_RULES, "saved": saved}
@@ -223,8 +214,9 @@ class _Handlers:
         element has ``data-goes-on``: ask again, and add its value to the query.
         """
         self._need_groups()
-        wanted, rules = read_filter(request.query_params), checked_rules(request.query_params.getlist("rule"))
-        count = BulkCount(**{name: read_number(request, name, most=10**15) for name in vars(BulkCount())})
+        query = request.query_params
+        wanted, rules = pages.read_filter(query), pages.checked_rules(query.getlist("rule"))
+        count = BulkCount(**{name: pages.read_number(request, name, most=10**15) for name in vars(BulkCount())})
         try:
             goes_on, error = count_by_rules(self._session, wanted, rules, count), ""
         except CannotChoose as refused:
@@ -234,14 +226,14 @@ class _Handlers:
 
     async def choose_by_rules(self, request: Request) -> Response:
         """Choose for all wanted groups as one step: ``{"rules": [...], "tier": "", "text": ""}``."""
-        body = await read_body(request, tier="", state="", text="", rules=str)
-        wanted, rules = read_filter(body), checked_rules(body["rules"])
+        body = await pages.read_body(request, tier="", state="", text="", rules=str)
+        wanted, rules = pages.read_filter(body), pages.checked_rules(body["rules"])
         return await self._write(lambda: choose_by_rules(self._session, wanted, rules))
 
     async def save_rules(self, request: Request) -> Response:
         """Save rules for ``dedup --keep @mine``: ``{"name": "mine", "rules": [...]}``; no rules delete the name."""
-        body = await read_body(request, name="", rules=str)
-        return await self._write(lambda: self._session.save_rules(body["name"], checked_rules(body["rules"])))
+        body = await pages.read_body(request, name="", rules=str)
+        return await self._write(lambda: self._session.save_rules(body["name"], pages.checked_rules(body["rules"])))
 
     # The plan, and carrying it out.
 
@@ -258,16 +250,16 @@ class _Handlers:
                 lines[is_left if outcome is None else "moved" if outcome.done else "failed"].append(planned)
         sizes = {title: sum(map(_size, of_title)) for title, of_title in lines.items()}
         values = {"sizes": sizes, "outcomes": job.outcomes if job is not None else {}, "most": _LINES}
-        return self._page("plan.html.j2", state, lines=lines, start=read_number(request, "start"), **values)
+        return self._page("plan.html.j2", state, lines=lines, start=pages.read_number(request, "start"), **values)
 
     async def make_plan(self, request: Request) -> Response:
         """Begin to plan all staged choices: ``{"merge_metadata": true}``; ``/state`` shows the ``job``."""
-        body = await read_body(request, merge_metadata=False)
+        body = await pages.read_body(request, merge_metadata=False)
         return await self._write(lambda: self._worker.plan(**body))
 
     async def apply(self, request: Request) -> Response:
         """Begin to carry out a plan: ``{"plan": 1}``, with the ``number`` of its job."""
-        body = await read_body(request, plan=0)
+        body = await pages.read_body(request, plan=0)
         return await self._write(lambda: self._worker.apply(body["plan"]))
 
     def history(self, _request: Request) -> Response:

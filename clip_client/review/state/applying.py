@@ -7,6 +7,7 @@ import threading
 import traceback
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from clip_client.review.state.session import Session
 
 _PLANNING: Final = "planning"
-_WAIT: Final = "wait until {} has finished"
 _NO_PLAN: Final = "there is no such plan any more; look at the plan again"
 _WANTED: Final = Filter(state=STAGED)
 _AT_ONCE: Final = 50
@@ -74,19 +74,18 @@ class Worker:
     def apply(self, number: int) -> None:
         """Begin to carry out the plan of this number. Raises Busy, for example if the choices have changed since."""
         planned = self.job
-        if planned is None or (planned.what, planned.number, planned.error) != (_PLANNING, number, ""):
+        wanted = (_PLANNING, number, False, "")
+        if planned is None or (planned.what, planned.number, planned.is_running, planned.error) != wanted:
             raise Busy(_NO_PLAN)
-        if planned.is_running:
-            raise Busy(_WAIT.format(_PLANNING))
         with self._session.lock:
             if planned.choices != self._session.choices_version:
                 raise Busy("the choices have changed since they were planned; look at the plan again")
             choices = {found.choice.id for found in self._session.groups.each(_WANTED)}
-        self._start("moving", lambda job: self._apply(job, choices), after=planned)
+        self._start("moving", partial(self._apply, choices=choices), after=planned)
 
     def restore(self, run: str) -> None:
         """Begin to restore the photos that one run moved, and to take its decisions back. Raises Busy."""
-        self._start("restoring", lambda job: self._restore(job, run))
+        self._start("restoring", partial(self._restore, run=run))
 
     def join(self) -> None:
         """Wait for the job."""
@@ -98,7 +97,7 @@ class Worker:
     ) -> None:
         with self._lock:
             if self.job is not None and self.job.is_running:
-                raise Busy(_WAIT.format(self.job.what))
+                raise Busy(f"wait until {self.job.what} has finished")
             if after not in (None, self.job):  # another request has started a job since
                 raise Busy(_NO_PLAN)
             number, choices = self.job.number + 1 if self.job else 1, self._session.choices_version
@@ -151,9 +150,8 @@ class Worker:
                     done = {os.path.abspath(outcome.path) for outcome in outcomes if outcome.done}
                 finally:
                     # These choices had nothing to move: their photos went into an album, or have already gone.
-                    store.choices.finish(
-                        [found.choice.id for found in batch if _has_started(found.choice, done)], job.run
-                    )
+                    started = [found.choice.id for found in batch if _has_started(found.choice, done)]
+                    store.choices.finish(started, job.run)
                     session.end_run()
                 job.done += len(batch)
                 session.changed()
@@ -166,13 +164,12 @@ class Worker:
 
     def _planned(self, batch: Sequence[FoundGroup], store: Store, job: Job) -> Plan:
         """Plan some groups as their files are now, and record the plan with the job."""
-        tiers: dict[str, tuple[str, ...] | None] = {}
         groups: list[DuplicateGroup] = []
+        tiers: dict[str, tuple[str, ...] | None] = {}
         for found in batch:
             if found.choice.what == KEEP and (chosen := choose(found.group, found.choice.photos)):
-                group, moving = chosen
-                groups.append(group)
-                tiers |= dict.fromkeys(moving, moving_tiers(found.choice.rules))
+                groups.append(chosen[0])
+                tiers |= dict.fromkeys(chosen[1], moving_tiers(found.choice.rules))
         now = self._session.with_verdicts(*groups, merge_metadata=job.merge_metadata, files=store.files)
         plan = plan_moves(now, self._session.roots, chosen=tiers)
         job.planned.update((move.duplicate.path, move) for move in (*plan.moves, *plan.for_album))

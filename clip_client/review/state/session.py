@@ -208,24 +208,22 @@ class Session:
         _check_places(found, {keep, *moving})
         wanted = keep_instead(found.group, members[keep].path, {members[place].path for place in moving})
         (group,) = self.with_verdicts(wanted).groups
-        verdicts = {one.path: one.verdict for one in group.members}
-        of_moving = {place: verdict for place in moving if (verdict := verdicts[members[place].path]).reason}
-        never = {place: f"Would stay. {one.reason}" for place, one in of_moving.items() if one.moves == NEVER}
-        # The page has what speaks against moves in favour of the photo that the search keeps.
-        others = {
-            place: one.reason
-            for place, one in of_moving.items()
-            if one.moves == IF_CHOSEN and one.reason != members[place].verdict.reason
-        }
-        return others | never
+        verdicts, said = {one.path: one.verdict for one in group.members}, {}
+        for place in moving:
+            verdict = verdicts[members[place].path]
+            if verdict.moves == NEVER and verdict.reason:
+                said[place] = f"Would stay. {verdict.reason}"
+            # The page has the reason of a move in favour of the photo that the search keeps.
+            elif verdict.moves == IF_CHOSEN and verdict.reason != members[place].verdict.reason:
+                said[place] = verdict.reason
+        return said
 
     def choose(
         self, number: int, what: str, *, keep: int = 0, move: Iterable[int] = (), most: int | None = None
     ) -> None:
         """Record a choice about one group. ``keep`` and ``move`` are positions of members, for :data:`KEEP` only.
 
-        Only photos on the page may move: the first ``most`` (default: all); see :meth:`FoundGroup.shown`. Raises
-        CannotChoose.
+        Only photos on the page may move: the first ``most`` (default: all). Raises CannotChoose.
         """
         found = self.groups.get(number)
         if found is None:
