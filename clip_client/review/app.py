@@ -92,8 +92,6 @@ class _Handlers:
         self._previews = PreviewCache(session.store.directory / "previews")
         self._decoding = CapacityLimiter(_MOST_DECODED)
 
-    # Groups and photos.
-
     def groups(self, request: Request) -> Response:
         """The list of groups from ``start`` (0) on; the progress while the search runs; the reason if it failed."""
         state = self._state()
@@ -121,11 +119,10 @@ class _Handlers:
             moving=moving,
             shown={place: members[place] for place in shown},
             most=most,
-            moving_unseen=len(moving.difference(shown)),
-            better=pages.better_ones([member.photo for member in members]),
+            wanted=wanted,
             before=before,
             after=after,
-            wanted=wanted,
+            better=pages.better_ones([member.photo for member in members]),
             search=request.query_params.get("search", ""),
         )
 
@@ -157,8 +154,6 @@ class _Handlers:
         """``version`` grows with every change, including those of other tabs and processes."""
         return JSONResponse(self._state())
 
-    # Search by words.
-
     async def search(self, request: Request) -> Response:
         """The photos nearest to the words ``q``, the uploaded ``photo`` or the photo ``like``, after the filters."""
         self._need_groups()
@@ -179,8 +174,6 @@ class _Handlers:
         if not size.isdigit() or int(size) > MOST_UPLOADED:
             raise HTTPException(413, f"a photo has at most {MOST_UPLOADED:,} bytes")
         return JSONResponse({"photo": self._photos.upload(await request.body())})
-
-    # Decisions.
 
     async def choose(self, request: Request) -> Response:
         """Record a choice: ``{"what": "keep", "keep": 0, "move": [1, 2]}`` with positions of photos.
@@ -235,8 +228,6 @@ class _Handlers:
         body = await pages.read_body(request, name="", rules=str)
         return await self._write(lambda: self._session.save_rules(body["name"], pages.checked_rules(body["rules"])))
 
-    # The plan, and carrying it out.
-
     def plan(self, request: Request) -> Response:
         """The moves of the last plan, the photos that stay, and the results; ``start`` chooses the page."""
         self._need_groups()
@@ -272,8 +263,6 @@ class _Handlers:
         if run not in {item.run for item in self._session.history()}:
             raise HTTPException(404, "there is no such run")
         return await self._write(lambda: self._worker.restore(run))
-
-    # Shared by several addresses.
 
     def _html(self, template: str, **values: Any) -> Response:
         return HTMLResponse(self._templates.get_template(template).render(values))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 import jinja2
@@ -103,14 +103,6 @@ async def read_body(request: Request, **expected: Any) -> dict[str, Any]:
     return found
 
 
-class Option(NamedTuple):
-    """One choice of a filter; its key is empty for all groups."""
-
-    key: str
-    name: str
-    groups: int
-
-
 def environment(roots: Sequence[str]) -> jinja2.Environment:
     """Return the environment of all templates. ``roots`` is what was searched."""
     shared = jinja2.PrefixLoader({"report": jinja2.PackageLoader("clip_client.dedup.pages")})
@@ -145,9 +137,10 @@ def _overview(totals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     def count(chosen: Sequence[Mapping[str, Any]]) -> int:
         return sum(total["groups"] for total in chosen)
 
-    def options(field: str, names: Mapping[str, str]) -> list[Option]:
+    def options(field: str, names: Mapping[str, str]) -> list[tuple[str, str, int]]:
+        """Return (value of the filter, its name, number of groups)."""
         counts = {key: count([total for total in totals if total[field] == key]) for key in names}
-        return [Option("", "all", count(totals)), *(Option(key, names[key], of) for key, of in counts.items() if of)]
+        return [("", "all", count(totals)), *((key, names[key], of) for key, of in counts.items() if of)]
 
     staged = [total for total in totals if total["state"] in STAGED_STATES]
     return {

@@ -159,11 +159,10 @@ def _asset(name: str) -> str:
     return (files("clip_client.dedup.pages") / folder / name).read_text("utf-8")
 
 
-def _policy(*texts: str) -> str:
+def _policy(style: str, script: str) -> str:
     """Return a content security policy that allows only this style, this script, and pictures of this computer."""
-    digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii") for text in texts)
-    style, script = (f"'sha256-{digest}'" for digest in digests)
-    return (
-        f"default-src 'none'; img-src 'self' data: file:; style-src {style}; script-src {script}; "
-        "base-uri 'none'; form-action 'none'"
+    style, script = (
+        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in (style, script)
     )
+    allowed = f"img-src 'self' data: file:; style-src {style}; script-src {script}"
+    return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"

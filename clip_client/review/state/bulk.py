@@ -38,7 +38,6 @@ class BulkCount:
     groups: int = 0
     """Groups with at least one photo that would move."""
     photos: int = 0
-    """Photos that would move."""
     size_bytes: int = 0
     changed: int = 0
     """Groups in which another photo stays than the search suggests."""

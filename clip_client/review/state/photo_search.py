@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
@@ -30,8 +29,6 @@ TOP: Final = 60
 MOST_UPLOADED: Final = 64 * 2**20
 """Largest size of a photo that is dropped onto the page, as of every photo (``DecodeLimits.max_bytes``)."""
 _KEPT_UPLOADS: Final = 8
-
-
 FIELDS: Final = ("q", "photo", "like", *FILTERS)
 """Words with signs and weights, the name of an uploaded photo, the SHA-256 of a photo in the store, and the filters."""
 
@@ -43,7 +40,7 @@ class PhotoSearch:
         self._session = session
         self._roots = frozenset(map(os.path.abspath, session.roots))
         self._clip = clip
-        self._uploads: OrderedDict[str, bytes] = OrderedDict()
+        self._uploads: dict[str, bytes] = {}
         self._inside: tuple[object, NDArray[np.bool_]] | None = None
         """(stamp of the index, mask of its rows that are below the paths of the review)."""
 
@@ -51,8 +48,8 @@ class PhotoSearch:
         """Keep a photo to search for; return its name."""
         name = sha256(data).hexdigest()[:32]
         self._uploads[name] = data
-        while len(self._uploads) > _KEPT_UPLOADS:
-            self._uploads.popitem(last=False)
+        if len(self._uploads) > _KEPT_UPLOADS:
+            self._uploads.pop(next(iter(self._uploads)))
         return name
 
     async def find(self, form: Mapping[str, str]) -> FoundPictures | None:
