@@ -51,7 +51,7 @@ demo: $(DEMO_INSTALLED)  ## find the duplicates among sample photos, or in PHOTO
 test: $(INSTALLED)  ## run all tests, or those in TESTS=path
 	$(BIN)/python -m pytest $(or $(TESTS),--numprocesses 3 --dist loadfile --no-loadscope-reorder)
 
-# Every experiment of benchmarks in small, what the README shows, kills of servers and nodes, ViT-B-32 as a whole.
+# Every experiment of benchmarks in small, what README and docs show, kills of servers and nodes, ViT-B-32 as a whole.
 long: $(INSTALLED)  ## run the tests that take minutes
 	CLIP_TEST_LONG=1 $(BIN)/python -m pytest -m long --numprocesses 3 --dist loadfile
 
