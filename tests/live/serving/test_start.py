@@ -99,18 +99,25 @@ def test_a_model_whose_process_the_shell_cannot_start_ends_the_start(tiny_reposi
 
 @pytest.fixture
 def container(tiny_repository: Path) -> Iterator[tuple[Path, Path, Path]]:
-    """A ``python`` that runs as process 1 with an empty ``/tmp`` of its own; that folder, and a repository."""
+    """A ``python`` that runs as process 1 with a ``/tmp`` of its own; that folder, and a repository.
+
+    The folder is empty, but for what this test itself needs of the ``/tmp`` that it hides.
+    """
     if os.geteuid() != 0:
         pytest.skip("only root may make namespaces")
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="clip-test-") as folder:
-        python, empty = Path(folder, "python"), Path(folder, "empty")
-        empty.mkdir()
-        inside = f'mount --bind {empty} /tmp && exec {sys.executable} "$@"'
+        python, own, mounts = Path(folder, "python"), Path(folder, "own"), []
+        own.mkdir()
+        for needed in {ROOT, Path(sys.prefix), Path(sys.base_prefix)}:
+            if needed.is_relative_to("/tmp"):
+                (shown := own / needed.relative_to("/tmp")).mkdir(parents=True, exist_ok=True)
+                mounts.append(f"mount --bind {needed} {shown}")
+        inside = " && ".join((*mounts, f"mount --rbind {own} /tmp", f'exec {sys.executable} "$@"'))
         python.write_text(
             f"#!/bin/sh\nexec unshare --pid --fork --mount --mount-proc --kill-child sh -c '{inside}' sh \"$@\"\n"
         )
         python.chmod(0o755)
-        yield python, empty, shutil.copytree(tiny_repository, Path(folder, "models"))
+        yield python, own, shutil.copytree(tiny_repository, Path(folder, "models"))
 
 
 def _is_healthy(server: Server) -> bool:
@@ -125,10 +132,11 @@ def _is_healthy(server: Server) -> bool:
 def test_as_process_1_it_waits_for_the_processes_of_dead_servers_and_leaves_nothing_in_tmp(
     container: tuple[Path, Path, Path],
 ) -> None:
-    python, empty, repository = container
+    python, own, repository = container
+    before = set(own.iterdir())
     with serving(repository, *QUIET, python=python, health=True) as server:
         (serve,) = psutil.Process(server.process.pid).children()
-        of_one_server = len(list(empty.iterdir()))
+        of_one_server = len(list(own.iterdir()))
         try:
             for _ in range(2):
                 wait_until(partial(_is_healthy, server), "the server is ready")
@@ -137,11 +145,11 @@ def test_as_process_1_it_waits_for_the_processes_of_dead_servers_and_leaves_noth
                 stub.kill()
                 wait_until(lambda: not _is_healthy(server), "the death is noticed")
             wait_until(partial(_is_healthy, server), "the server is ready again")
-            assert len(list(empty.iterdir())) == of_one_server, "those of dead servers are removed"
+            assert len(list(own.iterdir())) == of_one_server, "those of dead servers are removed"
             assert not [child for child in serve.children(recursive=True) if child.status() == psutil.STATUS_ZOMBIE]
             serve.send_signal(signal.SIGTERM)
             assert server.process.wait(60) == 0
         finally:
             with contextlib.suppress(psutil.NoSuchProcess):
                 serve.kill()  # and with it all processes of its namespace
-    assert not list(empty.iterdir())
+    assert set(own.iterdir()) == before
