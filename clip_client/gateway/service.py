@@ -45,18 +45,16 @@ class Service:
         self._health: asyncio.Task[str] | None = None
         self._fresh: Deadline | None = None
         self._urls = ", ".join(settings.url)
-        self._announcements: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> None:
         for client in self.clients.values():
             await self._stack.enter_async_context(client)
-        self._announcements = [asyncio.create_task(self._announce(name)) for name in self.clients]
+        for name in self.clients:
+            self._stack.callback(asyncio.create_task(self._announce(name)).cancel)
 
     async def __aexit__(self, *raised: object) -> None:
-        for task in (self._health, *self._announcements):
-            if task is not None:
-                task.cancel()
-        await asyncio.gather(*self._announcements, return_exceptions=True)
+        if self._health is not None:
+            self._health.cancel()
         await self._stack.aclose()
 
     async def _announce(self, name: str) -> None:
@@ -140,20 +138,19 @@ class Service:
         for error in errors.values():
             _ITEMS.labels(error.code).inc()
         _ITEMS.labels("ok").inc(len(items) - len(errors))
-        errors = dict(sorted(errors.items()))
         return model, EmbeddingBatch(
-            vectors=vectors, errors=errors, model_id=model.id, vector_id=model.vector_id, truncated=tuple(truncated)
+            vectors=vectors,
+            errors=dict(sorted(errors.items())),
+            model_id=model.id,
+            vector_id=model.vector_id,
+            truncated=tuple(truncated),
         )
 
     def _note(self, name: str, problem: str) -> None:
         """Log one line when a model stops answering, and one when it answers again (``problem`` is empty)."""
-        if bool(problem) == (name in self._down):
-            return
-        if problem:
-            self._down.add(name)
-        else:
-            self._down.remove(name)
-        _logger.warning("model %s: %s", name, problem or "Triton answers again.")
+        if bool(problem) != (name in self._down):
+            self._down ^= {name}
+            _logger.warning("model %s: %s", name, problem or "Triton answers again.")
 
     async def model(self, name: str) -> ModelInfo:
         """Return the description of a model. Raises ClipError."""
