@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
 from clip_client.serving.config import ServeConfig
@@ -199,7 +200,7 @@ async def _serve(config: ServeConfig, triton: Triton) -> None:
         print_line(f"ready: grpc {grpc}, {http}metrics {metrics}, model {probe.model_id}\n")
 
     async with contextlib.AsyncExitStack() as stack:
-        supervisor = Supervisor(ProbedTriton(config), config)
+        supervisor = Supervisor(partial(ProbedTriton, config), config)
         loop = asyncio.get_running_loop()
         for number in stop_signals():
             loop.add_signal_handler(number, supervisor.stop)

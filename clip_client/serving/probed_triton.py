@@ -28,7 +28,7 @@ from preprocess_ensemble.contract import DEFAULT_NAMES, ModelNames
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.imaging.transform import PreprocessConfig
 from preprocess_ensemble.tritonserver.cleanup import free_bytes, region_prefix
-from preprocess_ensemble.tritonserver.process_group import connections, listening_addresses, listens, shares_port
+from preprocess_ensemble.tritonserver.process_group import connections, listening_addresses, shares_port
 
 if TYPE_CHECKING:
     from clip_client._model import ModelInfo
@@ -43,7 +43,6 @@ _PENDING: Final = "nv_inference_pending_request_count{"
 _ENDED: Final = ("nv_inference_request_success{", "nv_inference_request_failure{")
 """Triton's counters of requests; a step of an ensemble is a request to its model."""
 
-
 _QUIET_S: Final = 0.3
 """Time for which a server without requests in flight has to be idle."""
 _TICK_S: Final = 0.01
@@ -51,7 +50,7 @@ _TICK_S: Final = 0.01
 
 
 class ProbeOutcome(Enum):
-    """Outcome of a probe."""
+    """Outcome of a probe; the supervisor says what each means."""
 
     OK = "ok"
     SHORT = "short"
@@ -87,7 +86,7 @@ class ProbedTriton:
         self._config = config
         self._models: list[_ServedModel] = []
         self._full_batch_fits = False
-        self._process: TritonProcess | None = None
+        self._process: TritonProcess
         self._is_candidate = False
         """Whether another server has the port until this server has been checked."""
         self._began_beside = False
@@ -105,13 +104,8 @@ class ProbedTriton:
         self._process = await TritonProcess.start(self._config)
         return self._process
 
-    def successor(self) -> ProbedTriton:
-        """Return an object that starts the server to replace this server."""
-        return ProbedTriton(self._config)
-
     def hand_over(self) -> PortHandover:
         """Return the handover of the port to a successor. Raises ReportedError if that is not possible."""
-        assert self._process is not None
         if self._config.http_port is not None:
             raise ReportedError("--http-port is open, whose connections cannot be handed over")
         port = self._config.grpc_port
@@ -124,8 +118,7 @@ class ProbedTriton:
 
     async def no_connections(self) -> None:
         """Return when the server has no connection of a client."""
-        assert self._process is not None
-        await self._close_transports()
+        await self.aclose()
         while connections(self._process.pid, self._config.grpc_port):  # noqa: ASYNC110 - the kernel tells no one
             await asyncio.sleep(_QUIET_S)
 
@@ -146,7 +139,7 @@ class ProbedTriton:
             config = replace(
                 config, ca_certificate=tls.certificate, server_name=name, client_certificate=certificate, client_key=key
             )
-        await self._close_transports()
+        await self.aclose()
         self._full_batch_fits = False
         # Not a ClipClient, which would retry, and wait while it limits itself.
         for names in self._config.names:
@@ -174,10 +167,10 @@ class ProbedTriton:
 
     async def _probe_model(self, served: _ServedModel) -> Probe | None:
         """Return what is wrong with a model, or None."""
-        if served.info is None and (problem := await self._no_server()) is not None:
-            return problem
         steps = [Step.CANARY, Step.TEXT_CANARY, Step.READY]
         if served.info is None:
+            if (problem := await self._no_server()) is not None:
+                return problem
             steps.insert(0, Step.HANDSHAKE)
         self._probed_ensemble = served.names.image
         limit_s = self._config.canary_timeout_s
@@ -187,10 +180,8 @@ class ProbedTriton:
                 if found.error is not None:
                     return await self._failed(found.step, found.error)
                 if found.step is Step.HANDSHAKE:
-                    assert self._process is not None
                     if self._is_candidate and not connections(self._process.pid, self._config.grpc_port):
-                        message = "The old server answered in its place."
-                        return Probe(outcome=ProbeOutcome.BROKEN, step=found.step, message=message)
+                        return _broken(found.step, "The old server answered in its place.")
                     served.info = found.model
                 if found.step is Step.CANARY and found.model is not None and found.model.text is not None:
                     self._probed_ensemble = served.names.text
@@ -198,17 +189,16 @@ class ProbedTriton:
 
     async def _no_server(self) -> Probe | None:
         """Return why the server that was started cannot be asked; None if it can."""
-        assert self._process is not None
         pid, port = self._process.pid, self._config.grpc_port
         # Not with gRPC, which retries at growing intervals while the port is closed.
         if not await self._can_connect():
             return self._no_connection()
-        if listens(pid, port) and (self._began_beside or not shares_port(pid, port)):
+        if listening_addresses(pid, port) != [] and (self._began_beside or not shares_port(pid, port)):
             return None
         if self._is_candidate:
             return self._no_connection()
         message = f"Another program has opened port {port}: stop it, or choose another port with --grpc-port."
-        return Probe(outcome=ProbeOutcome.BROKEN, step=Step.CONNECT, message=message)
+        return _broken(Step.CONNECT, message)
 
     async def _failed(self, step: Step, error: ClipError) -> Probe:
         """Return what an error of a step means."""
@@ -219,12 +209,10 @@ class ProbedTriton:
                 if not await self._can_connect():
                     return self._no_connection()
                 # The error says what a client can do about it; the supervisor is doing that.
-                message = "The process of a model has ended or hangs."
+                return _broken(step, "The process of a model has ended or hangs.")
             case ModelNotReady() if step is not Step.HANDSHAKE:
-                message = "A model is not ready any more: its process has ended."
-            case _:
-                message = error.message
-        return Probe(outcome=ProbeOutcome.BROKEN, step=step, message=message)
+                return _broken(step, "A model is not ready any more: its process has ended.")
+        return _broken(step, error.message)
 
     async def progress(self) -> float | None:
         """Return how many requests for embeddings the server has finished, or None if it does not report that.
@@ -242,7 +230,6 @@ class ProbedTriton:
         Triton counts requests that wait for a model, but not those that a model is computing. So the server also has to
         be idle for a moment, and then to answer a canary, which waits for the batches before it.
         """
-        assert self._process is not None
         before: list[float] | None = None
         computed_s = self._process.computed_s()
         while True:
@@ -256,10 +243,7 @@ class ProbedTriton:
             before = counts
 
     async def aclose(self) -> None:
-        """Close the canary's connection. The supervisor stops the process."""
-        await self._close_transports()
-
-    async def _close_transports(self) -> None:
+        """Close the canary's connections. The supervisor stops the process."""
         while self._models:
             await self._models.pop().transport.close()
 
@@ -275,7 +259,6 @@ class ProbedTriton:
         pixels = height * width * 3
         # Half as much again for gaps between blocks, and the encoder's copy of the pixels.
         needed = model.max_batch_size * ((_SMALL_IMAGE + pixels) * 3 // 2 + pixels)
-        assert self._process is not None
         try:
             free = free_bytes(region_prefix(self._process.pid))
         except ProcessLookupError:
@@ -308,6 +291,10 @@ class ProbedTriton:
             return False
         writer.close()
         return True
+
+
+def _broken(step: Step, message: str) -> Probe:
+    return Probe(outcome=ProbeOutcome.BROKEN, step=step, message=message)
 
 
 def read_metrics(url: str, names: Sequence[str]) -> list[float] | None:

@@ -64,17 +64,19 @@ whose model has died answers nothing."""
 class _CrashedAtStart(ReportedError):
     """A defect ended the server while it started."""
 
-    by_request = False
-    """Whether a request ended it: the model was loaded, and had worked before."""
+    def __init__(self, message: str, *, by_request: bool) -> None:
+        super().__init__(message)
+        self.by_request = by_request
+        """Whether a request ended it: the model was loaded, and had worked before."""
 
 
 class Supervisor:
     """Runs the server until it is told to stop. One object serves one :meth:`run`; create it inside its event loop."""
 
-    def __init__(self, triton: ProbedTriton, config: ServeConfig) -> None:
-        self._triton = triton
+    def __init__(self, triton: Callable[[], ProbedTriton], config: ServeConfig) -> None:
+        self._new_triton = triton
+        self._triton = triton()
         self._config = config
-        # The event loop's own clock, so that timers and limits never disagree.
         # What was asked for, or has happened to the server.
         self._stop_requested = asyncio.Event()
         self._kill_requested = asyncio.Event()
@@ -88,7 +90,7 @@ class Supervisor:
         # What decides about restarts.
         self._process: TritonProcess | None = None
         self._model_works = False
-        self._activity = Activity(asyncio.get_running_loop().time)
+        self._activity = Activity()
         self._replaced: TritonProcess | None = None
         self._retiring: asyncio.Task[None] | None = None
         """The end of the server that has been replaced."""
@@ -192,11 +194,9 @@ class Supervisor:
 
     async def _start_error(self, process: TritonProcess) -> ReportedError:
         message = f"tritonserver ended while it started: {await self._reason_of_end(process)}"
-        if not process.crashed:
-            return ReportedError(message)
-        crash = _CrashedAtStart(message)
-        crash.by_request = process.opened and self._model_works
-        return crash
+        if process.crashed:
+            return _CrashedAtStart(message, by_request=process.opened and self._model_works)
+        return ReportedError(message)
 
     async def _reason_of_end(self, process: TritonProcess) -> str:
         """Return why ``process`` ended. Its stubs are killed first: until then they hold its output open."""
@@ -248,12 +248,17 @@ class Supervisor:
         """
         canary, *_ = await race(
             self._triton.probe(),
-            self._activity.keep_sampling(process, self._triton.progress),
+            self._keep_sampling(process),
             self._stop_requested.wait(),
             self._stub_ended.wait(),
             process.ended(),
         )
         return None if canary.cancelled() else canary.result()
+
+    async def _keep_sampling(self, process: TritonProcess) -> None:
+        while True:
+            await asyncio.sleep(SAMPLE_S)
+            await self._activity.sample(process, self._triton.progress)
 
     def _on_right_canary(self, probe: Probe, process: TritonProcess) -> None:
         status = Status.DEGRADED if probe.outcome is ProbeOutcome.SHORT else Status.READY
@@ -302,7 +307,7 @@ class Supervisor:
             logger.warning("the new model is served after a restart, and not beside the present one: %s", error)
             await self._restart("reload requested", drain_s=DRAIN_S)
             return
-        triton, candidate, probe, again = self._triton.successor(), None, None, False
+        triton, candidate, probe, again = self._new_triton(), None, None, False
         try:
             candidate = await triton.start(beside=True)
             loading = self._first_right_canary(candidate, triton.probe)

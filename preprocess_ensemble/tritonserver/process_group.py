@@ -51,14 +51,9 @@ def ended_children(pid: int) -> set[int]:
     return {child for child, stat in stats if stat and stat[_STATE] == b"Z" and int(stat[_PARENT]) == pid}
 
 
-def listens(pid: int, port: int) -> bool:
-    """Return whether process ``pid`` itself listens on TCP ``port``; also True if the kernel does not tell."""
-    return listening_addresses(pid, port) != []
-
-
 def listening_addresses(pid: int, port: int) -> list[tuple[socket.AddressFamily, str]] | None:
-    """Return family and address of each socket with which ``pid`` itself listens on ``port``; None if the kernel does
-    not tell."""
+    """Return the address of each socket with which ``pid`` itself listens on TCP ``port``; None if the kernel does not
+    tell."""
     sockets = _sockets(pid, port)
     return None if sockets is None else [_address(local) for local, state in sockets[0] if state == _LISTENS]
 

@@ -127,7 +127,7 @@ class FakeServer:
 
         async def supervise() -> None:
             loop = asyncio.get_running_loop()
-            self.supervisor = Supervisor(cast("Any", self), config)
+            self.supervisor = Supervisor(cast("Any", lambda: self), config)
             if until is not None:
                 loop.call_at(until, self.supervisor.stop)
             for moment, happens in (at or {}).items():
@@ -166,9 +166,6 @@ class FakeServer:
 
     def close(self) -> None:
         """The fake has no sockets to close."""
-
-    def successor(self) -> Self:
-        return self
 
     async def take_over(self) -> None:
         """The fake has no connections to take over."""

@@ -63,7 +63,7 @@ def probing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Probing:
 
         monkeypatch.setattr(TritonProcess, "start", start)
         if own_port:
-            monkeypatch.setattr(probed_triton, "listens", lambda pid, port: True)
+            monkeypatch.setattr(probed_triton, "listening_addresses", lambda pid, port: None)
         config = ServeConfig(repository=tmp_path, grpc_port=server.port, canary_timeout_s=timeout_s)
         async with contextlib.aclosing(ProbedTriton(config)) as triton:
             process = await triton.start()
