@@ -336,15 +336,16 @@ class Supervisor:
         self, triton: ProbedTriton, process: TritonProcess, successor: TritonProcess, handover: PortHandover
     ) -> None:
         """End a server that gets no new connection, when its clients have left for its successor, or that has ended."""
-        ends = (process.ended(), successor.ended(), self._kill_requested.wait(), self._stopped_for(DRAIN_S))
+
+        async def stopped() -> None:
+            await self._stop_requested.wait()
+            await asyncio.sleep(DRAIN_S)
+
+        ends = (process.ended(), successor.ended(), self._kill_requested.wait(), stopped())
         await race(triton.no_connections(), *ends, timeout_s=2 * CONNECTION_AGE_S)
         await process.stop(drain_s=0 if self._kill_requested.is_set() else UNLOAD_S)
         handover.close()
         await triton.aclose()
-
-    async def _stopped_for(self, seconds: float) -> None:
-        await self._stop_requested.wait()
-        await asyncio.sleep(seconds)
 
     async def _restart(self, reason: str, *, drain_s: float = 0) -> None:
         """Restart the server until it answers its canary, with pauses that grow while its starts fail."""
