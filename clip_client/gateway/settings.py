@@ -26,8 +26,9 @@ class Settings(BaseModel):
     timeout_s: PositiveFloat = 30.0
     max_body_bytes: PositiveInt = 64 * 2**20
     callers_token: str | None = Field(None, repr=False)
+    """Bearer token that callers must send."""
     token: str | None = Field(None, repr=False)
-    """For Triton."""
+    """The token for Triton."""
     ca_certificate: bytes | None = Field(None, repr=False)
     client_certificate: bytes | None = Field(None, repr=False)
     client_key: bytes | None = Field(None, repr=False)
