@@ -198,7 +198,7 @@ async def _serve(config: ServeConfig, triton: Triton) -> None:
         print_line(f"ready: {ports}, model {probe.model_id}\n")
 
     async with contextlib.AsyncExitStack() as stack:
-        supervisor = Supervisor(partial(ProbedTriton, config), config)
+        supervisor = Supervisor(partial(ProbedTriton.start, config), config)
         loop = asyncio.get_running_loop()
         for number in stop_signals():
             loop.add_signal_handler(number, supervisor.stop)

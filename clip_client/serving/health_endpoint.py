@@ -73,7 +73,7 @@ def serve_metrics(hosts: Sequence[str], port: int, url: Callable[[], str]) -> Ab
         try:
             with urllib.request.urlopen(url(), timeout=_REQUEST_S) as response:
                 return _answer("200 OK", str(response.headers["Content-Type"]), response.read())
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:  # ValueError: no server has been started
             return _answer("503 Service Unavailable", "text/plain", f"Triton does not answer: {error}\n".encode())
 
     return _serving(hosts, port, lambda _: asyncio.to_thread(read))

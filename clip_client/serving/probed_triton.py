@@ -80,46 +80,56 @@ class _ServedModel:
 
 
 class ProbedTriton:
-    """A ``tritonserver`` process with the connection that probes it. Close it with :meth:`aclose`."""
+    """A ``tritonserver`` process with the connections that probe it. Make it with :meth:`start`."""
 
-    def __init__(self, config: ServeConfig) -> None:
-        self._config = config
-        self._models: list[_ServedModel] = []
+    process: TritonProcess
+
+    def __init__(self, config: ServeConfig, *, beside: bool = False) -> None:
+        """Trust the certificate that the server is about to read. Raises ReportedError if it cannot be used."""
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self._config = replace(config, triton_metrics_port=free.getsockname()[1])
         self._full_batch_fits = False
-        self._process: TritonProcess
-        self._is_candidate = False
+        self._is_candidate = beside
         """Whether another server has the port until this server has been checked."""
-        self._began_beside = False
+        self._began_beside = beside
         """Whether another server may listen on the port, too."""
         self._probed_ensemble = DEFAULT_NAMES.image
         """Ensemble to which the last canary was sent."""
+        self._models = self._connect()
 
-    async def start(self, *, beside: bool = False) -> TritonProcess:
-        """Start the process, ``beside`` one that has the port. Raises ReportedError and OSError."""
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        self._config = replace(self._config, triton_metrics_port=port)
-        self._is_candidate = self._began_beside = beside
-        await self.reconnect()
-        self._process = await TritonProcess.start(self._config)
-        return self._process
+    @classmethod
+    async def start(cls, config: ServeConfig, *, beside: bool = False) -> ProbedTriton:
+        """Start a server, ``beside`` one that has the port. Raises ReportedError and OSError."""
+        triton = cls(config, beside=beside)
+        try:
+            triton.process = await TritonProcess.start(triton._config)
+        except OSError:
+            await triton._disconnect()
+            raise
+        return triton
+
+    async def stop(self, *, drain_s: float) -> None:
+        """Stop the process as :meth:`TritonProcess.stop` does, and close the connections."""
+        await self.process.stop(drain_s=drain_s)
+        await self._disconnect()
 
     def hand_over(self) -> PortHandover:
         """Return the handover of the port to a successor. Raises ReportedError if that is not possible."""
         if self._config.http_port is not None:
             raise ReportedError("--http-port is open, whose connections cannot be handed over")
         port = self._config.grpc_port
-        return PortHandover(listening_addresses(self._process.pid, port) or [], port)
+        return PortHandover(listening_addresses(self.process.pid, port) or [], port)
 
     async def take_over(self) -> None:
         """Have the port, as the only server that new connections reach."""
+        await self._disconnect()
         self._is_candidate = False
-        await self.reconnect()
+        self._models = self._connect()
 
     async def no_connections(self) -> None:
         """Return when the server has no connection of a client."""
-        await self.aclose()
-        while connections(self._process.pid, self._config.grpc_port):  # noqa: ASYNC110 - the kernel tells no one
+        await self._disconnect()
+        while connections(self.process.pid, self._config.grpc_port):  # noqa: ASYNC110 - the kernel tells no one
             await asyncio.sleep(_QUIET_S)
 
     @property
@@ -127,8 +137,7 @@ class ProbedTriton:
         """URL of Triton's metrics on this machine."""
         return f"http://127.0.0.1:{self._config.triton_metrics_port}/metrics"
 
-    async def reconnect(self) -> None:
-        """Trust the certificate that the server is about to read. Raises ReportedError if it cannot be used."""
+    def _connect(self) -> list[_ServedModel]:
         # Imported here: gRPC takes most of the time that `clip-serve --help` would need.
         from clip_client._transports.grpc import transport_factory
 
@@ -139,14 +148,18 @@ class ProbedTriton:
             config = replace(
                 config, ca_certificate=tls.certificate, server_name=name, client_certificate=certificate, client_key=key
             )
-        await self.aclose()
-        self._full_batch_fits = False
+        marks = [("grpc.dscp", CANARY_DSCP)] if self._is_candidate else []
+        models = []
         # Not a ClipClient, which would retry, and wait while it limits itself.
         for names in self._config.names:
             named = replace(config, model=names.name)
-            marks = [("grpc.dscp", CANARY_DSCP)] if self._is_candidate else []
             transport = transport_factory(named, *marks)(named.endpoints[0], None)
-            self._models.append(_ServedModel(names=names, transport=transport))
+            models.append(_ServedModel(names=names, transport=transport))
+        return models
+
+    async def _disconnect(self) -> None:
+        while self._models:
+            await self._models.pop().transport.close()
 
     async def probe(self) -> Probe:
         """Embed each canary once, with one request, and ask whether all models are ready.
@@ -180,7 +193,7 @@ class ProbedTriton:
                 if found.error is not None:
                     return await self._failed(found.step, found.error)
                 if found.step is Step.HANDSHAKE:
-                    if self._is_candidate and not connections(self._process.pid, self._config.grpc_port):
+                    if self._is_candidate and not connections(self.process.pid, self._config.grpc_port):
                         return _broken(found.step, "The old server answered in its place.")
                     served.info = found.model
                 if found.step is Step.CANARY and found.model is not None and found.model.text is not None:
@@ -189,7 +202,7 @@ class ProbedTriton:
 
     async def _no_server(self) -> Probe | None:
         """Return why the server that was started cannot be asked; None if it can."""
-        pid, port = self._process.pid, self._config.grpc_port
+        pid, port = self.process.pid, self._config.grpc_port
         # Not with gRPC, which retries at growing intervals while the port is closed.
         if not await self._can_connect():
             return self._no_connection()
@@ -231,21 +244,16 @@ class ProbedTriton:
         be idle for a moment, and then to answer a canary, which waits for the batches before it.
         """
         before: list[float] | None = None
-        computed_s = self._process.computed_s()
+        computed_s = self.process.computed_s()
         while True:
             await asyncio.sleep(_QUIET_S)
             counts = await asyncio.to_thread(read_metrics, self.metrics_url, [_PENDING, *_ENDED])
-            was_s, computed_s = computed_s, self._process.computed_s()
+            was_s, computed_s = computed_s, self.process.computed_s()
             waits = counts is not None and counts[0] > 0
             idle = not waits and counts == before and computed_s - was_s <= COMPUTES * _QUIET_S + _TICK_S
             if idle and (await self.probe()).outcome is not ProbeOutcome.SLOW:
                 return
             before = counts
-
-    async def aclose(self) -> None:
-        """Close the canary's connections. The supervisor stops the process."""
-        while self._models:
-            await self._models.pop().transport.close()
 
     async def _shortage(self, transport: Transport, model: ModelInfo) -> str:
         """Return one sentence if shared memory is too small for a full batch of small images, else an empty text.
@@ -260,7 +268,7 @@ class ProbedTriton:
         # Half as much again for gaps between blocks, and the encoder's copy of the pixels.
         needed = model.max_batch_size * ((_SMALL_IMAGE + pixels) * 3 // 2 + pixels)
         try:
-            free = free_bytes(region_prefix(self._process.pid))
+            free = free_bytes(region_prefix(self.process.pid))
         except ProcessLookupError:
             return ""  # it has just ended, which the supervisor notices by itself
         if free >= needed:

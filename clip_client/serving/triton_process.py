@@ -203,6 +203,8 @@ class TritonProcess:
     async def stop(self, *, drain_s: float) -> None:
         """Ask the server to finish its requests and end; kill the rest after ``drain_s`` (0: at once)."""
         self._stubs.close()
+        if self.pid not in _started_pids:
+            return  # it has been stopped, and its PID may be another's by now
         if drain_s > 0 and self.running:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGTERM)

@@ -32,6 +32,8 @@ def now() -> float:
 
 
 class FakeProcess:
+    """A server and its process. What is common to all servers of a test is the FakeServer's."""
+
     def __init__(self, server: FakeServer) -> None:
         self.server = server
         self.opened = server.opened
@@ -40,6 +42,13 @@ class FakeProcess:
         self.stub_ended: Callable[[], None] = lambda: None
         self._started = now()
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.server, name)
+
+    @property
+    def process(self) -> Self:
+        return self
 
     @property
     def running(self) -> bool:
@@ -109,6 +118,7 @@ class FakeServer:
     """The state that was reported just before each canary."""
     ready: list[Probe] = field(default_factory=list)
     may_hand_over: bool = True
+    metrics_url: str = ""
     switched: list[float] = field(default_factory=list)
     """Times at which a process got the port of another."""
     supervisor: Supervisor = field(init=False)
@@ -127,7 +137,7 @@ class FakeServer:
 
         async def supervise() -> None:
             loop = asyncio.get_running_loop()
-            self.supervisor = Supervisor(cast("Any", lambda: self), config)
+            self.supervisor = Supervisor(cast("Any", self.start), config)
             if until is not None:
                 loop.call_at(until, self.supervisor.stop)
             for moment, happens in (at or {}).items():
@@ -172,9 +182,6 @@ class FakeServer:
 
     async def no_connections(self) -> None:
         await asyncio.sleep(self.answers_all_after)
-
-    async def aclose(self) -> None:
-        """The fake has no files to close."""
 
     async def start(self, *, beside: bool = False) -> FakeProcess:
         assert len(self.starts) < 100, "restarted without a pause"

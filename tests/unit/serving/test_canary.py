@@ -65,14 +65,13 @@ def probing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Probing:
         if own_port:
             monkeypatch.setattr(probed_triton, "listening_addresses", lambda pid, port: None)
         config = ServeConfig(repository=tmp_path, grpc_port=server.port, canary_timeout_s=timeout_s)
-        async with contextlib.aclosing(ProbedTriton(config)) as triton:
-            process = await triton.start()
-            try:
-                if program == "true":
-                    await process.ended()
-                yield triton
-            finally:
-                await process.stop(drain_s=0)
+        triton = await ProbedTriton.start(config)
+        try:
+            if program == "true":
+                await triton.process.ended()
+            yield triton
+        finally:
+            await triton.stop(drain_s=0)
 
     return probing
 
@@ -89,7 +88,7 @@ async def test_a_check_is_one_request(probing: Probing) -> None:
         assert [request.images for request in server.requests] == [(PNG_1X1,)] * 5
         assert (server.handshakes, server.questions["ModelConfig"]) == (1, 1), "once for each start of the server"
         assert server.questions["ModelReady"] == 3 * 5
-        await triton.reconnect()
+        await triton.take_over()
         assert await triton.probe() == right
         assert server.handshakes == 2
 
