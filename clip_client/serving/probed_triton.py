@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from clip_client._config import ClientConfig
 from clip_client._errors import ClipError, DeadlineExceeded, ModelNotReady, Overloaded, Unavailable
 from clip_client._health import Step, health_steps
-from clip_client.serving.activity import COMPUTES
+from clip_client.serving.activity import COMPUTES, Activity
 from clip_client.serving.port_handover import CANARY_DSCP, PortHandover
 from clip_client.serving.triton_process import TritonProcess
 from preprocess_ensemble.contract import DEFAULT_NAMES, ModelNames
@@ -83,6 +83,7 @@ class ProbedTriton:
     """A ``tritonserver`` process with the connections that probe it. Make it with :meth:`start`."""
 
     process: TritonProcess
+    activity: Activity
 
     def __init__(self, config: ServeConfig, *, beside: bool = False) -> None:
         """Trust the certificate that the server is about to read. Raises ReportedError if it cannot be used."""
@@ -106,6 +107,7 @@ class ProbedTriton:
         except OSError:
             await triton._disconnect()
             raise
+        triton.activity = Activity(triton.process, triton.progress)
         return triton
 
     async def stop(self, *, drain_s: float) -> None:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from clip_client._deadline import Deadline
 from clip_client._health import Step
-from clip_client.serving.activity import SAMPLE_S, Activity
+from clip_client.serving.activity import SAMPLE_S
 from clip_client.serving.config import CONNECTION_AGE_S
 from clip_client.serving.health_endpoint import HEALTHY, Status
 from clip_client.serving.probed_triton import Probe, ProbeOutcome
@@ -93,7 +93,6 @@ class Supervisor:
         # What decides about restarts.
         self._server: ProbedTriton | None = None
         self._model_works = False
-        self._activity = Activity()
         self._replaced: ProbedTriton | None = None
         self._retiring: asyncio.Task[None] | None = None
         """The end of the server that has been replaced."""
@@ -147,9 +146,7 @@ class Supervisor:
         self._stub_ended.clear()  # a stub of the previous server must not interrupt this canary
         self._server = server = await self._start_server()
         self.metrics_url = server.metrics_url
-        self._activity.reset(server)
-        probe = await self._first_right_canary(server, lambda: self._send_canary(server))
-        if probe is not None:
+        if (probe := await self._first_right_canary(server)) is not None:
             self._accept(server, probe)
 
     def _accept(self, server: ProbedTriton, probe: Probe) -> None:
@@ -158,10 +155,8 @@ class Supervisor:
         self._on_right_canary(probe, server)
         server.process.watch_stubs(lambda: None if server is self._replaced else self._stub_ended.set())
 
-    async def _first_right_canary(
-        self, server: ProbedTriton, send: Callable[[], Awaitable[Probe | None]]
-    ) -> Probe | None:
-        """Wait until a starting server answers; ``send`` returns None if it has ended, or cannot be sampled.
+    async def _first_right_canary(self, server: ProbedTriton) -> Probe | None:
+        """Wait until a starting server answers.
 
         Returns None if a stop is requested. Raises ReportedError if the server ends, is late or answers wrong.
         """
@@ -172,7 +167,7 @@ class Supervisor:
             if not server.process.running:
                 raise await self._start_error(server)
             server.process.end_without_stub()
-            probe = await send()
+            probe = await self._send_canary(server)  # None, too, if the server cannot be sampled
             if probe is not None and probe.outcome in (ProbeOutcome.OK, ProbeOutcome.SHORT):
                 return probe
             # Triton opens its ports when all models are loaded, so a wrong answer then stays wrong.
@@ -248,7 +243,7 @@ class Supervisor:
         async def keep_sampling() -> None:
             while True:
                 await asyncio.sleep(SAMPLE_S)
-                await self._activity.sample(server)
+                await server.activity.sample()
 
         ends = (self._stop_requested.wait(), self._stub_ended.wait(), server.process.ended())
         canary, *_ = await race(server.probe(), keep_sampling(), *ends)
@@ -261,14 +256,14 @@ class Supervisor:
         if status is Status.DEGRADED and self._status is not Status.DEGRADED:
             logger.warning("degraded: %s", probe.message)
         self._status, self._finding, self._model_id = status, probe, probe.model_id
-        self._activity.reset(server)
+        server.activity.reset()
 
     async def _consider_slow(self, server: ProbedTriton) -> None:
         """Tell overload from a frozen server, by finished requests and processor time.
 
         Two finished requests may be a minute apart if a full batch of a large model runs on a busy machine.
         """
-        idle_s, unfinished_s = await self._activity.sample(server)
+        idle_s, unfinished_s = await server.activity.sample()
         if not server.process.running:
             return
         # An idle server may also lack processor time that other programs use; either way, no client gets an answer.
@@ -304,7 +299,7 @@ class Supervisor:
         server, probe, again = None, None, False
         try:
             server = await self._start_server(beside=True)
-            loading = self._first_right_canary(server, server.probe)
+            loading = self._first_right_canary(server)
             loaded, *_ = await race(loading, self._stop_requested.wait(), self._stub_ended.wait(), old.process.ended())
             if (probe := None if loaded.cancelled() else loaded.result()) is not None:
                 await server.take_over()

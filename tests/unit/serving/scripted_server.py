@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Self, cast
 
 from clip_client._health import Step
+from clip_client.serving.activity import Activity
 from clip_client.serving.config import ServeConfig
 from clip_client.serving.probed_triton import Probe, ProbeOutcome
 from clip_client.serving.supervisor import Supervisor
@@ -42,6 +43,7 @@ class FakeProcess:
         self.stub_ended: Callable[[], None] = lambda: None
         self._started = now()
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.activity = Activity(cast("Any", self), lambda: self.server.progress())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.server, name)
