@@ -82,21 +82,6 @@ def test_of_two_servers_on_the_same_ports_the_second_ends_with_a_sentence(tiny_r
     assert "ready" not in errors
 
 
-def test_a_model_whose_process_the_shell_cannot_start_ends_the_start(tiny_repository: Path, tmp_path: Path) -> None:
-    """Triton 2.51 waits for it without limit."""
-    bash = tmp_path / "bash"
-    bash.write_text("#!/bin/sh\necho 'bash: fork: Resource temporarily unavailable' >&2\nexit 254\n", encoding="utf-8")
-    bash.chmod(0o755)
-    command = [*SERVE, f"--repository={tiny_repository}", *_ports()]
-    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (1, ""), done.stderr
-    assert done.stderr.splitlines()[-1].startswith(
-        "clip-serve: tritonserver ended while it started: the process of a model has ended: "
-        "bash: fork: Resource temporarily unavailable (the limit on processes and threads is reached: raise"
-    )
-
-
 @pytest.fixture
 def container(tiny_repository: Path) -> Iterator[tuple[Path, Path, Path]]:
     """A ``python`` that runs as process 1 with a ``/tmp`` of its own; that folder, and a repository.
