@@ -32,10 +32,6 @@ SERVE = (sys.executable, "-m", "clip_client.serving.command")
 SPECIAL = 'My Modèles, it\'s "a" (b) & c; d | $e {f,g}'
 
 
-def _ports() -> list[str]:
-    return [f"--{name}-port={free_port()}" for name in ("grpc", "metrics")]
-
-
 def test_a_repository_may_have_other_folders_and_any_path_and_so_may_the_environment(
     tiny_repository: Path, photos: Path, tmp_path: Path
 ) -> None:
@@ -57,15 +53,16 @@ def test_a_repository_may_have_other_folders_and_any_path_and_so_may_the_environ
 
 def test_of_two_servers_on_the_same_ports_the_second_ends_with_a_sentence(tiny_repository: Path) -> None:
     """Both find the port free, and both may listen there."""
-    grpc, metrics = _ports()
-    command = [*SERVE, f"--repository={tiny_repository}", grpc]
+    command = [*SERVE, f"--repository={tiny_repository}", f"--grpc-port={free_port()}"]
     # The second server is stopped until the first is ready: its check of the ports is over by then.
-    second = subprocess.Popen([*command, metrics], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    second = subprocess.Popen(
+        [*command, f"--metrics-port={free_port()}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     try:
         wait_until(lambda: psutil.Process(second.pid).children(), "it has started tritonserver")
         triton = psutil.Process(second.pid).children()[0]
         triton.suspend()
-        with subprocess.Popen([*command, _ports()[1]], stdout=subprocess.PIPE, text=True) as first:
+        with subprocess.Popen([*command, f"--metrics-port={free_port()}"], stdout=subprocess.PIPE, text=True) as first:
             try:
                 assert first.stdout is not None
                 assert first.stdout.readline().startswith("ready: "), "the ports were free until now"
