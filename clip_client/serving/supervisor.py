@@ -186,17 +186,10 @@ class Supervisor:
         return None
 
     async def _start_error(self, server: ProbedTriton) -> ReportedError:
-        message = f"tritonserver ended while it started: {await self._reason_of_end(server)}"
+        message = f"tritonserver ended while it started: {await _reason_of_end(server)}"
         if server.process.crashed:
             return _CrashedAtStart(message, by_request=server.process.opened and self._model_works)
         return ReportedError(message)
-
-    async def _reason_of_end(self, server: ProbedTriton) -> str:
-        """Return why ``server`` ended. Its stubs are killed first: until then they hold its output open."""
-        if server is self._server:
-            self._server = None
-        await server.stop(drain_s=0)
-        return await server.process.reason()
 
     async def _watch_once(self) -> None:
         """Wait for the next canary or the end of the process, and act on the result."""
@@ -214,7 +207,7 @@ class Supervisor:
             return
         if not server.process.running:
             self._fail(Status.RESTARTING, Step.START, "tritonserver ended")
-            await self._restart(f"tritonserver ended ({await self._reason_of_end(server)})")
+            await self._restart(f"tritonserver ended ({await _reason_of_end(server)})")
             return
         probe = await self._send_canary(server)
         if probe is None or self._stop_requested.is_set() or not server.process.running:
@@ -374,3 +367,9 @@ class Supervisor:
         """Sleep; wake up early for a stop, the end of the process and any of ``wakers``."""
         ended = [] if self._server is None else [self._server.process.ended()]
         await race(self._stop_requested.wait(), *wakers, *ended, timeout_s=seconds)
+
+
+async def _reason_of_end(server: ProbedTriton) -> str:
+    """Return why ``server`` ended. Its stubs are killed first: until then they hold its output open."""
+    await server.stop(drain_s=0)
+    return await server.process.reason()

@@ -78,6 +78,8 @@ class FakeProcess:
         return self._end.result() < 0
 
     async def stop(self, *, drain_s: float) -> None:
+        if self.stopped_at is not None:
+            return
         self.stopped_at = now()
         self.stops.append(drain_s)
         self.die(0)
