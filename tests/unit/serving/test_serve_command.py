@@ -9,7 +9,9 @@ import re
 import signal
 import socket
 import urllib.request
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -30,40 +32,24 @@ if TYPE_CHECKING:
     from clip_client.serving.probed_triton import Probe
 
 
-class SignalledSupervisor:
-    """Takes the supervisor's place: sends this process a signal and records which method is called."""
-
-    def __init__(self, number: signal.Signals, before: Callable[[], object] = lambda: None) -> None:
-        self.called: list[str] = []
-        self._number = number
-        self._before = before
-
-    def stop(self) -> None:
-        self.called.append("stop")
-
-    def reload(self) -> None:
-        self.called.append("reload")
-
-    def report(self) -> tuple[bool, dict[str, object]]:
-        return True, {}
-
-    async def run(self, _: Callable[[Probe], None]) -> None:
-        self._before()
-        os.kill(os.getpid(), self._number)
-        # Python tells the loop of a signal before the loop does anything else.
-        await asyncio.sleep(0.05)
-
-
 def serve(
     repository: Path, number: signal.Signals, *options: str, before: Callable[[], object] = lambda: None
 ) -> list[str]:
-    """Run the command with a supervisor that sends the signal; return the methods that were called on it."""
-    supervisor: Any = SignalledSupervisor(number, before)
+    """Run the command with a supervisor that sends this process the signal; return what is called on it."""
+    called: list[str] = []
+
+    async def run(_: Callable[[Probe], None]) -> None:
+        before()
+        os.kill(os.getpid(), number)
+        # Python tells the loop of a signal before the loop does anything else.
+        await asyncio.sleep(0.05)
+
+    methods = {name: partial(called.append, name) for name in ("stop", "reload")}
+    supervisor = SimpleNamespace(run=run, report=lambda: (True, {}), **methods)
     ports = [f"--{name}-port={free_port()}" for name in ("grpc", "metrics")]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command, "Supervisor", lambda *_: supervisor)
         assert main([f"--repository={repository}", *ports, *options]) == 0
-    called: list[str] = supervisor.called
     return called
 
 
