@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 # python_multipart would log a line for each malformed form.
-logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
+logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
 
