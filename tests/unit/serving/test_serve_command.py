@@ -82,28 +82,20 @@ def test_under_nohup_the_terminal_may_close(repository: Path) -> None:
 
 
 def test_what_would_not_start_is_not_reloaded(
-    repository: Path, tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture
+    repository: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    certificate, key = Authority(tmp_path_factory.mktemp("authority"), "right").issue("clip.example.org")
+    certificate, key = Authority(tmp_path, "right").issue("clip.example.org")
     options = (f"--tls-certificate={certificate}", f"--tls-key={key}")
     assert serve(repository, signal.SIGUSR1, *options) == ["reload"]
-    assert serve(repository, signal.SIGUSR1, before=(repository / "clip_encoder").mkdir) == []
-    assert re.search("reload rejected.* no model.onnx", caplog.text)
-    (repository / "clip_encoder").rmdir()
     assert serve(repository, signal.SIGUSR1, *options, before=key.unlink) == []
     assert re.search(r"reload rejected.*\(No such file", caplog.text)
-
-
-def test_a_repository_for_a_gpu_is_not_reloaded_without_one(
-    repository: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def export() -> None:
-        (repository / "clip_encoder").mkdir()
-        config = 'default_model_filename: "model.plan" instance_group { kind: KIND_GPU }'
-        (repository / "clip_encoder" / "config.pbtxt").write_text(config)
-
+    config = repository / "clip_encoder" / "config.pbtxt"
+    assert serve(repository, signal.SIGUSR1, before=config.parent.mkdir) == []
+    assert re.search("reload rejected.* no model.onnx", caplog.text)
+    config.write_text(plan := 'default_model_filename: "model.plan" ')
     monkeypatch.setattr(tensorrt, "usable_gpus", lambda: 0)
-    assert serve(repository, signal.SIGUSR1, before=export) == []
+    for_gpu = partial(config.write_text, plan + "instance_group { kind: KIND_GPU }")
+    assert serve(repository, signal.SIGUSR1, before=for_gpu) == []
     assert "asks for an NVIDIA GPU" in caplog.text
 
 
