@@ -98,52 +98,44 @@ class Service:
         Raises ClipError. Raises Refusal for a request that this model cannot answer, such as another ``dimension``.
         """
         try:
-            return await self._embed_named(name, items, dimension)
+            return await self._embed(name, items, dimension)
         except ProtocolMismatch:  # the servers may have changed their model, and the name may mean another model now
-            return await self._embed_named(name, items, dimension)
+            return await self._embed(name, items, dimension)
 
-    async def _embed_named(
-        self, name: str, items: Sequence[Item], dimension: int | None
-    ) -> tuple[ModelInfo, EmbeddingBatch]:
+    async def _embed(self, name: str, items: Sequence[Item], dimension: int | None) -> tuple[ModelInfo, EmbeddingBatch]:
         name = await self.named(name)
+        client, texts = self.clients[name], {row: item for row, item in enumerate(items) if isinstance(item, str)}
+        images = {row: item for row, item in enumerate(items) if isinstance(item, bytes)}
+        towers: list[tuple[dict[int, Any], Any]] = [(images, client.embed), (texts, client.embed_text)]
+        towers = [(rows, embed) for rows, embed in towers if rows]
         try:
-            model, batch = await self._embed(name, items, dimension)
+            model = await self.model(name)
+            if dimension not in (None, 0, model.dimension):
+                message = f"The vectors have {model.dimension} numbers, and cannot be shortened: leave dimensions out."
+                raise Refusal(400, message, code="dimensions_not_supported")
+            if texts and model.text is None:
+                message = f"The model {model.id} has no text tower: export it with clip-export --towers image,text."
+                raise Refusal(400, message, code="no_text_tower", index=next(iter(texts)))
+            batches = await _all_of(embed([*rows.values()], timeout_s=self._timeout_s) for rows, embed in towers)
         except _DOWN as error:
             self._note(name, error.message)
             raise
         self._note(name, "")
-        return model, batch
-
-    async def _embed(self, name: str, items: Sequence[Item], dimension: int | None) -> tuple[ModelInfo, EmbeddingBatch]:
-        client, model = self.clients[name], await self.model(name)
-        if dimension not in (None, 0, model.dimension):
-            message = f"The vectors have {model.dimension} numbers, and cannot be shortened: leave dimensions out."
-            raise Refusal(400, message, code="dimensions_not_supported")
-        texts = {row: item for row, item in enumerate(items) if isinstance(item, str)}
-        if texts and model.text is None:
-            message = f"The model {model.id} has no text tower: export it with clip-export --towers image,text."
-            raise Refusal(400, message, code="no_text_tower", index=next(iter(texts)))
-        images = {row: item for row, item in enumerate(items) if isinstance(item, bytes)}
-        towers: list[tuple[dict[int, Any], Any]] = [(images, client.embed), (texts, client.embed_text)]
-        calls = [(list(rows), embed(list(rows.values()), timeout_s=self._timeout_s)) for rows, embed in towers if rows]
         vectors = np.full((len(items), model.dimension), np.nan, dtype=np.float32)
         errors: dict[int, ItemError] = {}
         truncated: list[int] = []
-        for (rows, _), batch in zip(calls, await _all_of([call for _, call in calls]), strict=True):
+        for rows, batch in zip((list(rows) for rows, _ in towers), batches, strict=True):
             if batch.model_id != model.id:
                 raise ProtocolMismatch("The server changed its model during the request; send it again.")
             vectors[rows] = batch.vectors
             errors |= {rows[index]: failed for index, failed in batch.errors.items()}
             truncated += [rows[index] for index in batch.truncated]
-        for error in errors.values():
-            _ITEMS.labels(error.code).inc()
+        for item_error in errors.values():
+            _ITEMS.labels(item_error.code).inc()
         _ITEMS.labels("ok").inc(len(items) - len(errors))
+        errors = dict(sorted(errors.items()))
         return model, EmbeddingBatch(
-            vectors=vectors,
-            errors=dict(sorted(errors.items())),
-            model_id=model.id,
-            vector_id=model.vector_id,
-            truncated=tuple(truncated),
+            vectors=vectors, errors=errors, model_id=model.id, vector_id=model.vector_id, truncated=tuple(truncated)
         )
 
     def _note(self, name: str, problem: str) -> None:
