@@ -62,7 +62,6 @@ async def test_metrics_count_requests_and_items(http: httpx.AsyncClient) -> None
         (["--ssl-certfile", "a.pem"], "belong together"),
         (["--url", "ftp://a"], "ftp"),
         (["--timeout-s", "-1"], "--timeout-s"),
-        (["--max-body-bytes", "much"], "--max-body-bytes"),
         (["--token-file", "/nowhere/token"], "see --token-file"),
         (["--callers-token-file", os.devnull], "see --callers-token-file"),
         (["--host", "0.0.0.0", "--token-file", "{token}"], "callers must send with --callers-token-file, or"),
