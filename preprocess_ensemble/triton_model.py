@@ -68,10 +68,11 @@ class TritonPythonModel(RowsModel):
         # The rows are already spread over the cores, so a decoder's own threads would only compete with them.
         limit_decoder_threads()
         at_least = preprocess.decode_at_least if settings.fast_decode else None
+        decoder = "libjpeg-turbo" if turbojpeg_decoder.installed() else "Pillow, because libturbojpeg is not installed"
         pb_utils.Logger.log_info(
             f"{self.name}: {settings.decode_threads} decode threads; large JPEG files are decoded "
             + (f"at reduced size, to {' x '.join(map(str, at_least))} or more" if at_least else "in full")
-            + f", by {turbojpeg_decoder.library() or 'Pillow, because PyTurboJPEG or libturbojpeg is not installed'}."
+            + f", by {decoder}."
         )
         self._preprocessor = Preprocessor(
             preprocess, threads=settings.decode_threads, fast_decode=settings.fast_decode, limits=settings.limits

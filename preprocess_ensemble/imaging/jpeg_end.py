@@ -13,9 +13,7 @@ from typing import Final
 from PIL import Image, JpegImagePlugin
 
 from preprocess_ensemble.imaging.containers.container import number
-from preprocess_ensemble.imaging.containers.jpeg import FRAMES, START_OF_SCAN, segments
-
-JPEG_END: Final = b"\xff\xd9"
+from preprocess_ensemble.imaging.containers.jpeg import END, FRAMES, START_OF_SCAN, segments
 
 _TAILS: Final = (b"\x55", b"\xaa", b"\x33", b"\xcc", b"\x0f", b"\xf0")
 """Ends to try. Every missing bit, and every missing pair of bits, differs between two of them."""
@@ -44,7 +42,7 @@ def lacks_only_its_end(data: bytes) -> bool:
 
 
 def _decoded(data: bytes) -> Image.Image:
-    image = JpegImagePlugin.JpegImageFile(BytesIO(data + JPEG_END))
+    image = JpegImagePlugin.JpegImageFile(BytesIO(data + END))
     image.load()
     return image
 

@@ -15,8 +15,9 @@ from PIL import ExifTags, Image, ImageFile, TiffImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.containers.iso_media import IsoMedia
+from preprocess_ensemble.imaging.containers.jpeg import END
 from preprocess_ensemble.imaging.facts import Facts, check
-from preprocess_ensemble.imaging.jpeg_end import JPEG_END, lacks_only_its_end
+from preprocess_ensemble.imaging.jpeg_end import lacks_only_its_end
 from preprocess_ensemble.imaging.limits import DecodeError, check_count, large_image_lock, unsupported_variant
 from preprocess_ensemble.imaging.orientation import SCALE_INFO, ScaleInfo, apply_transpose, transpose_for
 from preprocess_ensemble.imaging.pillow_patches import patch_pillow_big_tiff, patch_pillow_tags
@@ -247,7 +248,7 @@ class PillowFile:
 
     def _add_end(self) -> None:
         self._source.seek(0, io.SEEK_END)
-        self._source.write(JPEG_END)
+        self._source.write(END)
         self._source.seek(0)
 
     def _refuse(self, error: Exception) -> NoReturn:
