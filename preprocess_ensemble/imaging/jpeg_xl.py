@@ -17,8 +17,8 @@ from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.containers.container import Container, Layout
 from preprocess_ensemble.imaging.containers.iso_media import JXL_CONTAINER, Box, file_boxes
 from preprocess_ensemble.imaging.containers.read import read
+from preprocess_ensemble.imaging.inspection import count_scans, scans_within_limit
 from preprocess_ensemble.imaging.limits import DecodeError, check_count, unsupported_variant
-from preprocess_ensemble.imaging.structure_limits import count_scans, scans_within_limit
 
 _RATIOS: Final = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
 _SIZES: Final = ((9, 1), (13, 1), (18, 1), (30, 1))

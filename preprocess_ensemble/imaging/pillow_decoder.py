@@ -16,19 +16,20 @@ from PIL import ExifTags, Image, ImageFile, TiffImagePlugin
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.containers.iso_media import IsoMedia
 from preprocess_ensemble.imaging.containers.jpeg import END
-from preprocess_ensemble.imaging.facts import Facts, check
-from preprocess_ensemble.imaging.jpeg_end import lacks_only_its_end
-from preprocess_ensemble.imaging.limits import DecodeError, check_count, large_image_lock, unsupported_variant
-from preprocess_ensemble.imaging.orientation import SCALE_INFO, ScaleInfo, apply_transpose, transpose_for
-from preprocess_ensemble.imaging.pillow_patches import patch_pillow_big_tiff, patch_pillow_tags
-from preprocess_ensemble.imaging.structure_limits import (
+from preprocess_ensemble.imaging.inspection import (
     MAX_READS,
+    Facts,
+    check,
     check_compression,
     check_parts,
     count_frames,
     count_scans,
     structure_end,
 )
+from preprocess_ensemble.imaging.jpeg_end import lacks_only_its_end
+from preprocess_ensemble.imaging.limits import DecodeError, check_count, large_image_lock, unsupported_variant
+from preprocess_ensemble.imaging.orientation import SCALE_INFO, ScaleInfo, apply_transpose, transpose_for
+from preprocess_ensemble.imaging.pillow_patches import patch_pillow_big_tiff, patch_pillow_tags
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,18 +44,9 @@ _ANIMATED: Final = frozenset({"WebP", "AVIF"})
 
 # Errors of Pillow's readers for a file that contradicts itself. Any other error is a defect in Pillow or here.
 _BAD_FILE: Final = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    TypeError,
-    LookupError,
-    ArithmeticError,
-    RuntimeError,
-    AssertionError,
-    EOFError,
-    struct.error,
-    zlib.error,
-)
+    OSError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, AssertionError, EOFError,
+    struct.error, zlib.error,
+)  # fmt: skip
 
 WHITE_IS_ZERO: Final = 0
 _YCBCR: Final = 6
@@ -73,8 +65,8 @@ _UNSUPPORTED_VARIANT: Final = re.compile(
     r"unrecogni[sz]ed image mode",
     re.IGNORECASE,
 )
-_NO_PICTURE: Final = "not identified by this driver"
-"""Part of Pillow's message if a reader finds no picture where it expects one."""
+_NO_CODEC: Final = "not identified by this driver"
+"""Part of Pillow's message for a HEIC whose codec pillow-heif lacks, such as uncompressed pictures."""
 
 
 class PillowFile:
@@ -253,9 +245,7 @@ class PillowFile:
 
     def _refuse(self, error: Exception) -> NoReturn:
         """Raise :class:`DecodeError` with the reason why the file cannot be read."""
-        # pillow-heif leaves out pictures if it lacks their codec, such as uncompressed pictures.
-        lacks_codec = self.name == "HEIC" and _NO_PICTURE in str(error)
-        if lacks_codec or _UNSUPPORTED_VARIANT.search(str(error)):
+        if _UNSUPPORTED_VARIANT.search(str(error)) or (self.name == "HEIC" and _NO_CODEC in str(error)):
             raise unsupported_variant(self.name) from error
         if self._ends_early():
             raise DecodeError(ImageStatus.TRUNCATED, self._truncated_message()) from error

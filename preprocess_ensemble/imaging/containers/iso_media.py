@@ -55,6 +55,8 @@ _STEPS_OF_HEVC: Final = {1: (2, 2), 2: (2, 1)}
 
 _NO_PICTURES: Final = frozenset({b"Exif", b"mime", b"uri ", b"tmap"})
 """Types of items that are not pictures; a tone map says how to combine two."""
+_DEEPEST: Final = 8
+"""Pictures that are parts of pictures. Cameras put one picture together from tiles, and some crop or turn it."""
 
 
 class Box(NamedTuple):
@@ -183,6 +185,28 @@ class IsoMedia:
     def auxiliary_pictures(self) -> list[int]:
         """Return the items that add transparency or depth to the primary picture, which some encoders call item 0."""
         return [one.item for one in self.references if one.kind == b"auxl" and {0, self.primary} & {*one.to}]
+
+    def decoded_pixels(self, at_most: int) -> int:
+        """Return how many pixels must be decoded for the primary picture, all its parts and its transparency.
+
+        The number is above ``at_most`` if parts are nested too deep.
+        """
+        known: dict[int, int] = {}
+
+        def pixels(item: int, depth: int = 0) -> int:
+            if depth > _DEEPEST:
+                return at_most + 1
+            if item not in known:
+                parts = self.parts.get(item)
+                known[item] = sum(pixels(part, depth + 1) for part in parts) if parts else self._size(item)
+            return known[item]
+
+        return sum(pixels(item) for item in [self.primary, *self.auxiliary_pictures()])
+
+    def _size(self, item: int) -> int:
+        """Return the pixels of an item, as its first property ``ispe`` says; 0 without one."""
+        starts = (box.start for _, box in self.listed_properties(item) if box.name == b"ispe")
+        return next((self._number(start + 4, 4) * self._number(start + 8, 4) for start in starts), 0)
 
     def _read_meta(self, box: Box) -> None:
         version = self._number(box.start, 1)

@@ -13,7 +13,7 @@ from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.containers.read import read
 from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
 from preprocess_ensemble.imaging.formats import open_image
-from preprocess_ensemble.imaging.structure_limits import count_frames
+from preprocess_ensemble.imaging.inspection import count_frames
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

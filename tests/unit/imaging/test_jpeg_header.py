@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from preprocess_ensemble.imaging.containers.jpeg import JpegHeader, read_header
-from preprocess_ensemble.imaging.structure_limits import count_scans, scans_within_limit
+from preprocess_ensemble.imaging.inspection import count_scans, scans_within_limit
 
 
 def segment(marker: int, payload: bytes = b"", *, length: int | None = None) -> bytes:

@@ -15,7 +15,6 @@ from preprocess_ensemble.imaging.containers.iso_media import IsoMedia
 from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
 from preprocess_ensemble.imaging.formats import limit_decoder_threads, open_image
 from preprocess_ensemble.imaging.jpeg_xl import JxlFile
-from preprocess_ensemble.imaging.structure_limits import decoded_pixels
 from tests.fixtures.images import image_files, phone_files
 from tests.fixtures.images.embedded_files import box
 
@@ -45,7 +44,7 @@ def heif(items: Mapping[int, bytes], references: Sequence[tuple[bytes, int, tupl
 
 
 def decoded_megapixels(data: bytes, at_most: int = 50) -> float:
-    return decoded_pixels(IsoMedia(data), data, at_most * 10**6) / 1e6
+    return IsoMedia(data).decoded_pixels(at_most * 10**6) / 1e6
 
 
 def test_a_picture_costs_what_its_parts_cost_as_often_as_they_are_used() -> None:

@@ -14,7 +14,7 @@ from PIL import Image, ImageFile, features
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
 from preprocess_ensemble.imaging.formats import outdated_refusals
-from preprocess_ensemble.imaging.structure_limits import structure_end
+from preprocess_ensemble.imaging.inspection import structure_end
 from tests.fixtures.images import image_files
 from tests.fixtures.images.good_files import GOOD_FILES, animation, assert_same_pixels, reference
 

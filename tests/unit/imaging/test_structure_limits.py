@@ -13,9 +13,9 @@ import pytest
 from PIL import Image, PngImagePlugin, TiffImagePlugin
 
 from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
+from preprocess_ensemble.imaging.inspection import check_parts, count_frames, structure_end
 from preprocess_ensemble.imaging.pillow_patches import TagReader, patch_pillow_tags
 from preprocess_ensemble.imaging.quiet import quiet_libraries
-from preprocess_ensemble.imaging.structure_limits import check_parts, count_frames, structure_end
 from tests.fixtures.images import image_files
 from tests.fixtures.images.good_files import animation
 
