@@ -95,7 +95,7 @@ class TritonPythonModel(RowsModel):
                 outputs = {**outputs, PASSPORT: text_column([self._passport_text] * len(request.rows))}
             yield outputs
         for image in images:
-            if image.decode_path is not None and image.decoder is not None:
+            if image.decode_path and image.decoder:
                 increments[_DECODED, (("route", image.decode_path.value), ("decoder", image.decoder.value))] += 1
 
     def finalize(self) -> None:

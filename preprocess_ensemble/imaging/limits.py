@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from preprocess_ensemble.contract import ImageStatus
+from preprocess_ensemble.errors import Rejected
 
 _OVERDRAFT_S: Final = 50.0
 """Time that a request may take beyond its budget for small images. 32 HEIC photos of 12 megapixels take 35 s in all."""
@@ -19,13 +20,8 @@ thread then holds at a time."""
 _large_image_lock: Final = threading.Lock()
 
 
-class DecodeError(ValueError):
-    """One image could not be decoded; ``message`` is one sentence for people, without a path or a traceback."""
-
-    def __init__(self, status: ImageStatus, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
+class DecodeError(Rejected):
+    """One image could not be decoded."""
 
 
 def check_count(count: int, limit: int, whole: str, parts: str) -> None:
@@ -73,8 +69,7 @@ class DecodeLimits:
 
     def __post_init__(self) -> None:
         for name in ("max_bytes", "max_pixels", "max_side_ratio", "max_frames", "max_metadata_bytes"):
-            value = getattr(self, name)
-            if not value >= 1:
+            if not (value := getattr(self, name)) >= 1:
                 raise ValueError(f"{name} must be at least 1, not {value}.")
         if not self.max_decode_s > 0:
             raise ValueError(f"max_decode_s must be above 0, not {self.max_decode_s}.")
