@@ -163,7 +163,7 @@ def count_frames(name: str, image: ImageFile.ImageFile, data: bytes, at_most: in
     if name == "TIFF":
         frames = sum(1 for _ in tiff.Tiff(data).positions(at_most + 1))
     elif name == "GIF":
-        frames = sum(1 for _ in islice((one for one in gif.blocks(data) if one.label == gif.IMAGE), at_most + 1))
+        frames = sum(1 for _ in islice((1 for label, _, _ in gif.blocks(data) if label == gif.IMAGE), at_most + 1))
     else:
         frames = int(getattr(image, "n_frames", 1))
     return max(1, frames)

@@ -119,7 +119,7 @@ class IsoMedia:
         """The boxes that say which item has which properties."""
         self._listed: dict[int, range] = {}
         """Item -> where the numbers of its properties stand."""
-        self.extents: dict[int, list[tuple[int, int]]] = {}
+        self.extents = defaultdict[int, list[tuple[int, int]]](list)
         """Item -> where its pieces start and stop."""
         self._data_start = 0
         """Start of a box inside ``meta`` that items may lie in."""
@@ -210,17 +210,18 @@ class IsoMedia:
 
     def _read_meta(self, box: Box) -> None:
         version = self._number(box.start, 1)
+        wide = 4 if version else 2
         match box.name:
             case b"pitm":
-                self.primary = self._number(box.start + 4, 4 if version else 2)
+                self.primary = self._number(box.start + 4, wide)
             case b"iinf":
-                for entry in self._children(box.start + (8 if version else 6), box.stop):
-                    wide = 4 if self._number(entry.start, 1) > 2 else 2
-                    kind = entry.start + 6 + wide
-                    self.items[self._number(entry.start + 4, wide)] = self._data[kind : kind + 4]
+                for entry in self._children(box.start + 4 + wide, box.stop):
+                    size = 4 if self._number(entry.start, 1) > 2 else 2
+                    kind = entry.start + 6 + size
+                    self.items[self._number(entry.start + 4, size)] = self._data[kind : kind + 4]
             case b"iref":
                 for entry in self._children(box.start + 4, box.stop):
-                    self._read_reference(entry, 4 if version else 2)
+                    self._read_reference(entry, wide)
             case b"idat":
                 self._data_start = box.start
             case b"iloc":
@@ -265,7 +266,7 @@ class IsoMedia:
                 there = max(0, len(self._data) - start)
                 piece = self._number(position, length) or there  # without a length, up to the end of the file
                 position += length
-                self.extents.setdefault(item, []).append((start, start + piece))
+                self.extents[item].append((start, start + piece))
                 self.stored_bytes += min(piece, there)
                 self.stored_end = max(self.stored_end, start + piece)
 
@@ -305,10 +306,10 @@ def read(data: bytes) -> Container:
         media = IsoMedia(data)
     except DecodeError:  # too many parts
         return Container(end=0)
-    end = media.top_level[-1].stop if media.top_level else 0
-    kinds = [box.name for box in media.top_level]
-    # Nothing of a picture in the short form of HEIF is read here.
-    container = Container(end=end, kinds=kinds, layout=None if is_jxl or b"mini" in kinds else _layout(data, media))
+    container = Container(end=media.top_level[-1].stop if media.top_level else 0)
+    container.kinds = [box.name for box in media.top_level]
+    if not is_jxl and b"mini" not in container.kinds:  # nothing of a picture in the short form of HEIF is read here
+        container.layout = _layout(data, media)
     for box in media.top_level:
         identity = data[box.start : box.start + 16] if box.name == b"uuid" else b""
         if identity == XMP_UUID:
@@ -326,8 +327,7 @@ def read(data: bytes) -> Container:
 def _add_items(container: Container, data: bytes, media: IsoMedia) -> None:
     for box in media.properties:
         content = data[box.start : box.stop]
-        is_square = box.name == b"pasp" and content[:4] == content[4:]
-        if box.name in _DATA and not is_square:
+        if box.name in _DATA and not (box.name == b"pasp" and content[:4] == content[4:]):
             container.add(DATA, content, _DATA[box.name])
     for item, kind in media.items.items():
         if kind == b"Exif":
