@@ -116,11 +116,6 @@ def test_damaged_files_end_as_pixels_or_with_a_status() -> None:
     assert {"OK", "CORRUPT", "TRUNCATED", "UNSUPPORTED_FORMAT", "TOO_LARGE", "LIMIT"} <= statuses.keys()
 
 
-def test_inputs_follow_from_seed_and_number() -> None:
-    assert Inputs(seed=3)[41] == Inputs(seed=3)[41]
-    assert Inputs(seed=3)[41] != Inputs(seed=4)[41]
-
-
 def status_of(data: bytes, at_least: tuple[int, int] | None = None) -> ImageStatus:
     with pytest.raises(DecodeError) as caught:
         decode(data, at_least=at_least)
