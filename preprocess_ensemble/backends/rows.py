@@ -149,12 +149,11 @@ def read_passport(path: Path) -> str:
     """Return the text of model.json. Raises PassportError."""
     try:
         return path.read_text(encoding="ascii")
-    except FileNotFoundError:
-        raise PassportError(
-            "the model's passport, model.json, is missing; run clip-export with this repository to make the model"
-        ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise PassportError(f"the model's passport, model.json, cannot be read ({type(error).__name__})") from None
+        problem = f"cannot be read ({type(error).__name__})"
+        if isinstance(error, FileNotFoundError):
+            problem = "is missing; run clip-export with this repository to make the model"
+        raise PassportError(f"the model's passport, model.json, {problem}") from None
 
 
 def check_dims(config: Mapping[str, Any], name: str, expected: Sequence[int]) -> None:

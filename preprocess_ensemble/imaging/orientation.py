@@ -58,19 +58,14 @@ def apply_transpose(image: Image, transpose: Transpose | None) -> Image:
     if transpose is None:
         return image
     transposed = image.transpose(transpose)
-    if (scaled := image.info.get(SCALE_INFO)) is not None:
-        transposed.info[SCALE_INFO] = _transposed(scaled, image.size, transpose)
+    scaled: ScaleInfo | None = image.info.get(SCALE_INFO)
+    if scaled is not None:
+        size, (left, top, right, bottom) = scaled
+        if transpose in _MIRRORED_COLUMNS:
+            left, right = image.width - right, image.width - left
+        if transpose in _MIRRORED_ROWS:
+            top, bottom = image.height - bottom, image.height - top
+        if transpose in _SWAPPED:
+            size, (left, top, right, bottom) = size[::-1], (top, left, bottom, right)
+        transposed.info[SCALE_INFO] = ScaleInfo(size, (left, top, right, bottom))
     return transposed
-
-
-def _transposed(scaled: ScaleInfo, size: tuple[int, int], transpose: Transpose) -> ScaleInfo:
-    """Transpose ``scaled``, which describes an image of ``size`` (width, height), along with the image."""
-    left, top, right, bottom = scaled.box
-    width, height = size
-    if transpose in _MIRRORED_COLUMNS:
-        left, right = width - right, width - left
-    if transpose in _MIRRORED_ROWS:
-        top, bottom = height - bottom, height - top
-    if transpose in _SWAPPED:
-        return ScaleInfo(scaled.size[::-1], (top, left, bottom, right))
-    return ScaleInfo(scaled.size, (left, top, right, bottom))

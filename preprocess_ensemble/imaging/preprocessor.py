@@ -58,10 +58,8 @@ class Preprocessor:
         Returns RGB pixels, uint8 (N, H, W, 3), and the outcome of each image, both in order over all requests. The
         pixels of an image that failed are zero. A bad image never makes this method raise.
         """
-        images: list[tuple[bytes, DecodeTimeBudget]] = []
-        for request in requests:
-            budget = DecodeTimeBudget(self._limits)
-            images += [(file, budget) for file in request]
+        budgets = [DecodeTimeBudget(self._limits) for _ in requests]
+        images = [(file, budget) for request, budget in zip(requests, budgets, strict=True) for file in request]
         # Use one array for all requests: an array for each took 5 % more processor time per image.
         pixels = np.empty((len(images), *self._config.size, 3), dtype=np.uint8)
         outcomes = [Preprocessed(ImageStatus.INTERNAL)] * len(images)

@@ -66,9 +66,8 @@ class TokenizerConfig:
         try:
             config = cls(**mapping)
         except TypeError as error:
-            raise TokenizerError(
-                f"The tokenizer's configuration cannot be read ({error}); export the model again."
-            ) from None
+            message = f"The tokenizer's configuration cannot be read ({error}); export the model again."
+            raise TokenizerError(message) from None
         if config.kind not in get_args(Kind) or config.clean not in CLEANINGS:
             raise TokenizerError(
                 f"This package has no tokenizer of the kind {config.kind!r} with the cleaning {config.clean!r}; "
@@ -81,7 +80,6 @@ class Tokenizer:
     """Turns texts into token ids. Thread-safe."""
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, config: TokenizerConfig) -> None:
-        """Use :meth:`load`."""
         self._tokenizer = tokenizer
         self.config = config
         self.empty: npt.NDArray[np.int32] = self.encode([""])[0][0]
@@ -119,9 +117,10 @@ class Tokenizer:
     def _encode(self, text: str) -> tokenizers.Encoding:
         if self.config.kind == "hf":
             return self._tokenizer.encode(text)
-        # Pass only as many words as the context has tokens. They decide all its tokens, and whether the text is too
-        # long, so the rest of 64 KB costs nothing.
-        return self._tokenizer.encode(_clip_words(text, self.config.context_length), is_pretokenized=True)
+        # Pass only as many words as the context has tokens, because each becomes one token or more. They decide all its
+        # tokens, and whether the text is too long, so the rest of 64 KB costs nothing.
+        words = [match.group() for match in islice(_WORD.finditer(text), self.config.context_length)]
+        return self._tokenizer.encode(words, is_pretokenized=True)
 
 
 def _clean(text: str, cleaning: Cleaning) -> str:
@@ -136,11 +135,6 @@ def _clean(text: str, cleaning: Cleaning) -> str:
         text = text.translate(_WITHOUT_PUNCTUATION).lower()
     text = " ".join(text.split())
     return text.lower() if cleaning == "lower" else text
-
-
-def _clip_words(text: str, limit: int) -> list[str]:
-    """Return the first ``limit`` words of a clean text. Each word becomes one token or more."""
-    return [match.group() for match in islice(_WORD.finditer(text), limit)]
 
 
 def _parsed(data: bytes) -> tokenizers.Tokenizer:
