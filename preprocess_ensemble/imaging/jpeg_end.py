@@ -48,8 +48,7 @@ def _decoded(data: bytes) -> Image.Image:
 
 
 def _are_equal(one: Image.Image, other: Image.Image) -> bool:
-    width, height = one.size
-    strips = [(0, top, width, min(top + _STRIP, height)) for top in range(0, height, _STRIP)]
+    strips = [(0, top, one.width, min(top + _STRIP, one.height)) for top in range(0, one.height, _STRIP)]
     return all(one.crop(strip).tobytes() == other.crop(strip).tobytes() for strip in strips)
 
 

@@ -7,6 +7,7 @@ import re
 import struct
 import sys
 import zlib
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -116,10 +117,9 @@ class PillowFile:
 
         Some formats have their EXIF block behind the pixels, so it is known only after these are decoded.
         """
-        try:
+        with suppress(*_BAD_FILE):
             return transpose_for(self.image.getexif().get(ExifTags.Base.Orientation))
-        except _BAD_FILE:
-            return None
+        return None
 
     @property
     def tags(self) -> Mapping[int, Any]:
@@ -233,10 +233,9 @@ class PillowFile:
                 raise DecodeError(ImageStatus.TRUNCATED, self._truncated_message())
 
     def _lacks_only_its_end(self) -> bool:
-        try:
+        with suppress(*_BAD_FILE):
             return self.name == "JPEG" and lacks_only_its_end(self._data)
-        except _BAD_FILE:
-            return False
+        return False
 
     def _add_end(self) -> None:
         self._source.seek(0, io.SEEK_END)
