@@ -16,15 +16,7 @@ from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
 from preprocess_ensemble.imaging.formats import outdated_refusals
 from preprocess_ensemble.imaging.inspection import structure_end
 from tests.fixtures.images import image_files
-from tests.fixtures.images.good_files import GOOD_FILES, animation, assert_same_pixels, reference
-
-
-def refused(data: bytes, **limits: Any) -> DecodeError:
-    with pytest.raises(DecodeError) as caught:
-        decode(data, DecodeLimits(**limits))
-    assert caught.value.message.endswith(".")
-    assert "\n" not in caught.value.message
-    return caught.value
+from tests.fixtures.images.good_files import GOOD_FILES, animation, assert_same_pixels, reference, refused
 
 
 def changed(data: bytes, start: int, by: bytes) -> bytes:
@@ -232,7 +224,7 @@ LIMITS = {
 def test_a_limit_is_exact_and_its_sentence_says_what_was_found(field: str) -> None:
     data, allowed, limit, status, message = LIMITS[field]
     decode(data, DecodeLimits(**dict[str, Any]({field: allowed})))
-    error = refused(data, **{field: limit})
+    error = refused(data, **dict[str, Any]({field: limit}))
     assert (error.status, error.message) == (status, message)
 
 
