@@ -169,11 +169,10 @@ def check_dims(config: Mapping[str, Any], name: str, expected: Sequence[int]) ->
 
 def size_class(rows: int) -> str:
     """Return the label of the range that contains ``rows``: 1, 2-4, 5-8, 9-16, ..."""
-    if rows <= 1:
-        return str(rows)
-    most = max(4, 1 << (rows - 1).bit_length())
-    least = 2 if most == 4 else most // 2 + 1
-    return f"{least}-{most}"
+    if rows <= 4:
+        return "2-4" if rows > 1 else str(rows)
+    most = 1 << (rows - 1).bit_length()
+    return f"{most // 2 + 1}-{most}"
 
 
 def restrict_own_regions() -> None:

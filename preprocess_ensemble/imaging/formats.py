@@ -155,6 +155,6 @@ def open_image(data: bytes) -> ImageFile.ImageFile:
     The file must have passed the limits of :func:`~.decode.decode`. Raises the errors of Pillow's readers.
     """
     image_format = identify(data)
-    if image_format is not None and image_format.opener is not None and (image_format.feature or image_format.package):
+    if image_format and image_format.opener and (image_format.feature or image_format.package):
         return image_format.opener(BytesIO(data))
     return Image.open(BytesIO(data))

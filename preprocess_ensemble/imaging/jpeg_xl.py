@@ -184,7 +184,6 @@ class _Bits:
         return self.take(count) + offset
 
     def size(self) -> tuple[int, int]:
-        """Read width and height, each up to 2 ** 30."""
         is_small = self.take(1)
         height = 8 * (self.take(5) + 1) if is_small else self.choose(*_SIZES)
         if ratio := self.take(3):

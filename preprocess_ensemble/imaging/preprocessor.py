@@ -87,7 +87,7 @@ class Preprocessor:
     def _preprocess(self, file: bytes, budget: DecodeTimeBudget, pixels: npt.NDArray[np.uint8]) -> Preprocessed:
         try:
             image_format = identify(file)
-            has_own_threads = image_format is not None and image_format.has_own_threads
+            has_own_threads = bool(image_format and image_format.has_own_threads)
             with budget.limits_for(file, has_own_threads=has_own_threads) as limits:
                 decoded = decode_image(file, limits, at_least=self._at_least, out=pixels)
                 if decoded.image is not None:

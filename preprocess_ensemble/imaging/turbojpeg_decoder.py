@@ -52,9 +52,8 @@ class TurboJpeg:
     """Decodes JPEG files with the functions of ``library``. Raises ``AttributeError`` for an unknown release."""
 
     def __init__(self, library: Any) -> None:
-        self._start, self._decompress, self._destroy = (
-            library.tjInitDecompress, library.tjDecompress2, library.tjDestroy,
-        )  # fmt: skip
+        self._start, self._destroy = library.tjInitDecompress, library.tjDestroy
+        self._decompress = library.tjDecompress2
         self._start.restype = ctypes.c_void_p
         self._destroy.argtypes = [ctypes.c_void_p]
         # Handle, file and its length, pixels, width, bytes of a row, height, pixel format, flags.

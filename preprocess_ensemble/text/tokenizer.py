@@ -91,7 +91,12 @@ class Tokenizer:
 
         Raises TokenizerError if a file is missing, or differs from the file that was exported with the model.
         """
-        files = {name: _read(directory / name) for name in {TOKENIZER_FILE, *sha256}}
+        try:
+            files = {name: (directory / name).read_bytes() for name in {TOKENIZER_FILE, *sha256}}
+        except OSError as error:
+            raise TokenizerError(
+                f"{error.filename} cannot be read ({error.strerror}); export the model again."
+            ) from None
         for name, data in files.items():
             if hashlib.sha256(data).hexdigest() != sha256.get(name):
                 raise TokenizerError(
@@ -147,10 +152,3 @@ def _parsed(data: bytes) -> tokenizers.Tokenizer:
         scores = [(piece, score) for piece, score in model["vocab"]]
         tokenizer.model = tokenizers.models.Unigram(scores, model["unk_id"], model.get("byte_fallback", False))
     return tokenizer
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise TokenizerError(f"{path} cannot be read ({error.strerror}); export the model again.") from None

@@ -197,16 +197,14 @@ class IsoMedia:
             if depth > _DEEPEST:
                 return at_most + 1
             if item not in known:
-                parts = self.parts.get(item)
-                known[item] = sum(pixels(part, depth + 1) for part in parts) if parts else self._size(item)
+                sizes = [box.start for _, box in self.listed_properties(item) if box.name == b"ispe"]
+                if parts := self.parts.get(item):
+                    known[item] = sum(pixels(part, depth + 1) for part in parts)
+                else:
+                    known[item] = self._number(sizes[0] + 4, 4) * self._number(sizes[0] + 8, 4) if sizes else 0
             return known[item]
 
         return sum(pixels(item) for item in [self.primary, *self.auxiliary_pictures()])
-
-    def _size(self, item: int) -> int:
-        """Return the pixels of an item, as its first property ``ispe`` says; 0 without one."""
-        starts = (box.start for _, box in self.listed_properties(item) if box.name == b"ispe")
-        return next((self._number(start + 4, 4) * self._number(start + 8, 4) for start in starts), 0)
 
     def _read_meta(self, box: Box) -> None:
         version = self._number(box.start, 1)

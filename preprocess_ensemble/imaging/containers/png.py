@@ -109,7 +109,7 @@ def _choose_colours(layout: Layout, *, is_srgb: bool) -> bool:
         layout.codes = (_SRGB,)
     if layout.codes:
         layout.gamma, layout.chromaticities = None, ()
-    is_plain = all(codes.endswith(_PLAIN_CODES) and len(codes) == 6 for codes in layout.codes)
+    is_plain = all(codes[4:] == _PLAIN_CODES for codes in layout.codes)
     layout.codes = tuple(codes[:4] for codes in layout.codes)
     return is_plain
 
