@@ -260,12 +260,10 @@ def test_the_tokenizer_answers_rows_of_several_requests(tokenizer: types.ModuleT
     assert second.names == {"tokens"}
     assert np.array_equal(second["tokens"][0], first["tokens"][0])
     assert MetricFamily.counts == {
-        ("clip_tokenize_texts_total", "OK"): 3,
-        ("clip_tokenize_texts_total", "NOT_UTF8"): 1,
+        ("clip_tokenize_texts_total", "OK"): 3, ("clip_tokenize_texts_total", "NOT_UTF8"): 1,
         ("clip_tokenize_truncated_total",): 1,
-        ("clip_tokenize_requests_total", "2-4"): 1,
-        ("clip_tokenize_requests_total", "1"): 1,
-    }
+        ("clip_tokenize_requests_total", "2-4"): 1, ("clip_tokenize_requests_total", "1"): 1,
+    }  # fmt: skip
 
 
 def test_a_tokenizer_that_does_not_belong_to_the_model_is_refused(tokenizer: types.ModuleType, exported: Path) -> None:

@@ -292,16 +292,11 @@ def test_the_end_of_iso_media_follows_the_sizes_of_its_boxes(data: bytes, end: i
 
 @pytest.mark.parametrize(
     ("tags", "end"),
-    [
-        ({}, 0),
-        ({STRIPS: [5], 279: [7]}, 12),
-        ({TILES: [50, 5], 325: [3, 60]}, 65),
-        ({STRIPS: [9, 1], 279: [1, 2], TILES: [3], 325: [4]}, 10),
-        ({STRIPS: [3], 279: [4], TILES: [9, 1], 325: [1, 2]}, 10),
-        ({STRIPS: [9, 90], 279: [1]}, 10),
-        ({STRIPS: [9], 325: [1]}, 0),
-    ],
-)
+    [({}, 0), ({STRIPS: [5], 279: [7]}, 12), ({TILES: [50, 5], 325: [3, 60]}, 65),
+     ({STRIPS: [9, 1], 279: [1, 2], TILES: [3], 325: [4]}, 10),
+     ({STRIPS: [3], 279: [4], TILES: [9, 1], 325: [1, 2]}, 10),
+     ({STRIPS: [9, 90], 279: [1]}, 10), ({STRIPS: [9], 325: [1]}, 0)],
+)  # fmt: skip
 def test_the_end_of_a_tiff_is_that_of_its_last_part(tags: dict[int, list[int]], end: int) -> None:
     assert structure_end("TIFF", image_files.tiff([(tag, image_files.LONG, tags[tag]) for tag in sorted(tags)])) == end
 
