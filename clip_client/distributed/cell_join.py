@@ -42,7 +42,7 @@ _EDGES_PER_GROUP: Final = 65_536
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Division:
-    """The settings with which vectors are compared."""
+    """How vectors are compared."""
 
     threshold: float
     cells: Cells
@@ -52,12 +52,6 @@ class Division:
     estimate: RecallEstimate
     candidate: float | None
     """Least cosine of photos that are worth aligning. None if no photos are aligned, or all such photos are alike."""
-
-
-def one_cell(dimension: int) -> Cells:
-    """Return cells with a single cell, which holds all vectors."""
-    nothing = np.zeros((1, dimension), np.float32)
-    return Cells(centre=nothing[0], directions=nothing, numbers=np.zeros(1, np.intp))
 
 
 def find_alike(
@@ -129,7 +123,7 @@ def read_buckets(places: Iterable[Location], first: int, end: int) -> Iterator[A
         with place.opened(_RUN_AGAIN) as file, pa.ipc.open_file(file) as reader:
             for bucket, own in enumerate(parts, first):
                 own.append(reader.get_batch(bucket))
-    parts.reverse()
+    parts.reverse()  # a part is freed before the next one is joined
     while parts:
         yield pa.Table.from_batches(parts.pop()).combine_chunks()
 
@@ -236,7 +230,7 @@ def _write_unmeasured(place: Location, pairs: Iterable[tuple[Indices, Indices]])
 
 
 def write_edges(place: Location, edges: Iterable[Edges]) -> None:
-    """Write edges; raises DistributedError."""
+    """Write edges. Raises DistributedError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

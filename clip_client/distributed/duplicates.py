@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from clip_client._errors import require
-from clip_client.dedup.compare.cells import ALL_COMPARED, EXACT_ROWS, RecallSample, fit_cells, sample_size
+from clip_client.dedup.compare.cells import ALL_COMPARED, EXACT_ROWS, Cells, RecallSample, fit_cells, sample_size
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, KeepRules
 from clip_client.dedup.compare.neighbours import ALIGNED_FROM, HASH_BITS, hash_parts, with_inner_hashes
 from clip_client.dedup.compare.similarity_join import UnionFind, fit_projection
@@ -139,7 +139,6 @@ def find_duplicates(
 
 
 def _key_of(*facts: object, arrays: Iterable[NDArray[Any]] = ()) -> str:
-    """Return a name for work that depends on these facts. Work with the same name need not be done again."""
     key = hashlib.blake2b(repr(facts).encode("utf-8", "surrogateescape"))
     for array in arrays:
         key.update(np.ascontiguousarray(array).tobytes())
@@ -181,8 +180,8 @@ class FolderSearch:
         cells = division.cells
         settings = (self.rows.model.vector_id, self.rules.thresholds, self.rules.verify, HASH_BITS)
         rows = (division.count, self.rows_at_once, *(chunk.rows for chunk in self.rows.chunks))
-        arrays = (facts["content"], is_used, cells.centre, cells.directions, cells.numbers)
-        key = _key_of(settings, rows, arrays=arrays)
+        # Files of this name hold work that need not be done again.
+        key = _key_of(settings, rows, arrays=(facts["content"], is_used, cells.centre, cells.directions, cells.numbers))
         self._compare(key, division, is_used)
         self._compare_hashes(key, np.flatnonzero(is_used), facts)
         edges = cell_join.read_edges(self._prepare(_EDGES, key))
@@ -210,7 +209,7 @@ class FolderSearch:
         return summary, grouped
 
     def _read(self, shares: Sequence[float]) -> tuple[NDArray[Any], NDArray[np.float32]]:
-        """Read all chunks; return the facts about all rows, and the vectors (S, D) of the rows that are drawn."""
+        """Return the facts about all rows, and the vectors (S, D) of the rows that are drawn."""
         chunks = self.rows.chunks
         facts, vectors = np.zeros(chunks[-1].row_slice.stop, FACTS), {}
         calls = ((chunk,) for chunk in chunks)
@@ -227,7 +226,9 @@ class FolderSearch:
         seen, sampled = (vectors[(own & is_used)[np.any(draws, axis=0)]] for own in draws)
         projection = fit_projection(seen, np.arange(len(seen)), threshold)
         if count <= self.exact_rows or not len(seen):
-            cells, estimate, per_vector = cell_join.one_cell(seen.shape[1]), ALL_COMPARED, 1
+            nothing = np.zeros((1, seen.shape[1]), np.float32)
+            one_cell = Cells(centre=nothing[0], directions=nothing, numbers=np.zeros(1, np.intp))
+            cells, estimate, per_vector = one_cell, ALL_COMPARED, 1
         else:
             calls = ((chunk, is_used[chunk.row_slice]) for chunk in self.rows.chunks)
             rows = np.flatnonzero(draws[1] & is_used)
@@ -248,7 +249,6 @@ class FolderSearch:
         )
 
     def _compare(self, key: str, division: cell_join.Division, is_used: NDArray[np.bool_]) -> None:
-        """Put the vectors into cells, and compare the vectors of each cell."""
         chunks = self.rows.chunks
         self._prepare(_CELLS, key)
         self._prepare(_CANDIDATES, key)
@@ -260,7 +260,6 @@ class FolderSearch:
         self._fill("comparing", _EDGES, key, cell_join.join_block, named, places, self.output / _CANDIDATES, division)
 
     def _compare_hashes(self, key: str, used: Indices, facts: NDArray[Any]) -> None:
-        """Compare the perceptual hashes of the rows ``used`` (N,)."""
         hashes = facts["hash"][used]
         parts = enumerate(hash_parts(hashes, HASH_BITS, _HASHES_PER_TASK))
         named = ((f"hashes-{number:06}.parquet", part) for number, part in parts)
