@@ -1,10 +1,8 @@
 """Joins alike vectors that are too many for one machine, with the same cells as a search on one machine.
 
 Rows get to their cells, and photos to their components, through files in Arrow's IPC format, with a record batch for
-each bucket. The files stay if a worker or the driver dies, and more buckets do not need more files.
-
-``Dataset.groupby`` is not used. It would hold each vector in the object store once for each of its cells, and a whole
-cell, however large, in one worker. If the driver died, it would begin again.
+each bucket; the files stay if a worker or the driver dies. ``Dataset.groupby`` would hold each vector in the object
+store once for each of its cells, and a whole cell in one worker, and begin again if the driver died.
 """
 
 from __future__ import annotations
@@ -114,7 +112,7 @@ def write_buckets(
 def read_buckets(places: Iterable[Location], first: int, end: int) -> Iterator[Any]:
     """Yield a ``pyarrow.Table`` for each bucket from ``first`` to before ``end``, with its rows in all ``places``.
 
-    Each file is opened once, before the first table is yielded. Raises DistributedError.
+    Raises DistributedError, before the first table.
     """
     import pyarrow as pa
 

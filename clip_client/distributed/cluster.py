@@ -109,9 +109,8 @@ def in_tasks(
     the second time it runs alone. If that worker dies as well, ``on_death(number)`` is the result; without
     ``on_death``, the job ends.
 
-    ``Dataset.map`` is not used, because it takes seconds to begin and end each step of a search, and turns errors of a
-    task into text. A pool of actors is not used, because its actors may need more CPUs than remain when a machine has
-    died: then they get no work, and the job never ends.
+    ``Dataset.map`` takes seconds to begin and end each step of a search, and turns errors of a task into text. The
+    actors of a pool may need more CPUs than remain when a machine has died: then the job never ends.
 
     Raises the error of a task if it is a :class:`.ReportedError`, and DistributedError for other errors.
     """

@@ -143,18 +143,14 @@ def group_bucket(
     bucket: int,
     places: Sequence[Location],
     rules: GroupRules,
-    working_folder: str | None,
-    returns_groups: bool,
+    returns_groups_in: str | None,
 ) -> DuplicateReport:
-    """Write the groups of one bucket; with ``returns_groups``, also return them.
-
-    Relative paths are in ``working_folder``. Raises DistributedError.
-    """
-    if working_folder is not None:
+    """Write the groups of one bucket; with a folder of relative paths, also return them. Raises DistributedError."""
+    if returns_groups_in is not None:
         try:
-            os.chdir(working_folder)
+            os.chdir(returns_groups_in)
         except OSError as error:
-            reason = f"{socket.gethostname()} has no folder {working_folder}: {error.strerror}"
+            reason = f"{socket.gethostname()} has no folder {returns_groups_in}: {error.strerror}"
             raise DistributedError(reason) from error
     (table,) = read_buckets(places, bucket, bucket + 1)
     table = table.sort_by(ROW)
@@ -162,7 +158,7 @@ def group_bucket(
     # Content -> number of its first row.
     numbers = dict(zip(*(reversed(table[name].to_pylist()) for name in ("sha256", ROW)), strict=True))
     write_groups(output, [row for group in grouped.groups for row in _rows(group, numbers)])
-    return grouped if returns_groups else replace(grouped, groups=())
+    return replace(grouped, groups=()) if returns_groups_in is None else grouped
 
 
 def group_photos(table: Any, rules: GroupRules) -> DuplicateReport:

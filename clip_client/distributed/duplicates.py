@@ -28,7 +28,7 @@ from clip_client.dedup.compare.thresholds import thresholds_for
 from clip_client.dedup.report import DuplicateReport
 from clip_client.dedup.search import GroupRules
 from clip_client.distributed import cell_join, component_groups
-from clip_client.distributed.cluster import EXTRA, DistributedError, cluster, in_tasks
+from clip_client.distributed.cluster import EXTRA, cluster, in_tasks
 from clip_client.distributed.component_groups import DuplicateSummary
 from clip_client.distributed.embedded_rows import (
     FACTS,
@@ -39,7 +39,6 @@ from clip_client.distributed.embedded_rows import (
     read_facts,
 )
 from clip_client.distributed.storage import Location
-from preprocess_ensemble.errors import first_line
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -154,10 +153,8 @@ class FolderSearch:
     rules: GroupRules
     exact_rows: int = EXACT_ROWS
     rows_at_once: int = ROWS_AT_ONCE
-    working_folder: str | None = None
-    """Folder for relative paths, on every worker."""
-    returns_groups: bool = False
-    """True if the report of :meth:`run` must have the groups."""
+    returns_groups_in: str | None = None
+    """Folder for relative paths, on every worker, if the report of :meth:`run` must have the groups."""
     progress: OnTasks
 
     def finished(self) -> DuplicateSummary | None:
@@ -234,18 +231,17 @@ class FolderSearch:
             rows = np.flatnonzero(draws[1] & is_used)
             parts = in_tasks(cell_join.find_alike, calls, rows, sampled, threshold, projection)
             found = (part for _, part in self._results("measuring the recall", len(self.rows.chunks), parts))
-            # Parts are combined one after the other, because a part may hold 16 vectors for each sampled vector.
+            # One after the other, because a part may hold 16 vectors for each sampled vector.
             measured = functools.reduce(lambda one, other: RecallSample.combine([one, other]), found)
             cells = fit_cells(seen, count, threshold)
             estimate, per_vector = replace(measured, vectors=sampled).choose_count(cells)
-        is_lower = self.rules.verify and threshold > ALIGNED_FROM
         return cell_join.Division(
             threshold=threshold,
             cells=cells,
             count=per_vector,
             projection=projection,
             estimate=estimate,
-            candidate=ALIGNED_FROM if is_lower else None,
+            candidate=ALIGNED_FROM if self.rules.verify and threshold > ALIGNED_FROM else None,
         )
 
     def _compare(self, key: str, division: cell_join.Division, is_used: NDArray[np.bool_]) -> None:
@@ -286,8 +282,7 @@ class FolderSearch:
     def _group(self, key: str, labels: Indices, recall: RecallEstimate) -> tuple[DuplicateReport, list[Location]]:
         """Divide components into groups; ``labels`` (R,) are equal for the rows of a component, and -1 for no photo.
 
-        Parts that an earlier search has finished stay, unless the groups must be returned. Returns the groups that this
-        search has made, and the files of all groups.
+        Returns the groups that this search has made, and the files of all groups.
         """
         is_grouped = labels >= 0
         is_grouped[is_grouped] = np.bincount(labels[is_grouped], minlength=len(labels))[labels[is_grouped]] > 1
@@ -305,10 +300,10 @@ class FolderSearch:
             if own.start < own.stop:
                 calls.append((f"{chunk.number:06}.arrow", chunk, rows[own] - chunk.first_row, buckets[own], count))
         self._fill("collecting groups", _COMPONENTS, key, cell_join.write_buckets, calls)
-        if self.returns_groups:
+        if self.returns_groups_in is not None:
             self._prepare(_GROUPS)
         named = ((f"part-{bucket:05}.parquet", bucket) for bucket in range(count))
-        shared = (self._prepare(_COMPONENTS, key), self.rules, self.working_folder, self.returns_groups)
+        shared = (self._prepare(_COMPONENTS, key), self.rules, self.returns_groups_in)
         # The result for no rows names all sources of pairs, and a missing package.
         no_rows = embedded_schema(self.rows.model, features=True).empty_table()
         nothing = component_groups.group_photos(no_rows, self.rules)
@@ -325,23 +320,19 @@ class FolderSearch:
         """Write the summary, which marks the groups as complete, and remove the files that only the search needs."""
         with (self.output / _GROUPS / _SUCCESS).written() as file:
             file.write(json.dumps({"key": self._question, "summary": asdict(summary)}, indent=1).encode())
-        try:
+        with self.output.usable():
             for name in (_CELLS, _COMPONENTS):
                 self.output.filesystem.delete_dir((self.output / name).path)
-        except OSError as error:
-            raise DistributedError(f"{self.output} cannot be used for the output: {first_line(error)}") from error
 
     def _prepare(self, name: str, key: str = _NO_KEY) -> list[Location]:
         """Make a folder of the output and remove the files of other searches. Return the files of ``key``."""
         folder = self.output / name
-        try:
+        with folder.usable():
             folder.filesystem.create_dir(folder.path, recursive=True)
             found = folder.files(recursive=False)
             for info in found:
                 if not info.base_name.startswith(key) and _OWN_FILE.fullmatch(info.base_name):
                     folder.filesystem.delete_file(info.path)
-        except OSError as error:
-            raise DistributedError(f"{folder} cannot be used for the output: {first_line(error)}") from error
         return [folder.at(info.path) for info in found if info.base_name.startswith(key)]
 
     def _fill(
@@ -357,7 +348,7 @@ class FolderSearch:
         return [result for _, result in self._results(what, len(calls), in_tasks(function, calls, *shared))]
 
     def _results(self, what: str, total: int, results: Results) -> Results:
-        with closing(results):  # running tasks end before the connection to the cluster
+        with closing(results):  # end running tasks before the connection to the cluster
             for done, result in enumerate(results, 1):
                 yield result
                 self.progress(what, done, total)

@@ -137,11 +137,10 @@ def embed_partitions(
 ) -> EmbeddingSummary:
     """Embed the images of ``partitions`` into a folder of Parquet files, one for each partition.
 
-    ``partitions`` come from :func:`.image_files`, :func:`.images_below`, :func:`.parquet_images` or
-    :func:`.webdataset_images`. ``output`` is a folder that every worker can write, or a URL such as
-    ``"s3://bucket/vectors"``. ``ray.data.read_parquet(output)`` reads it, and so do ``load_vectors`` and
-    ``clip-client embed``, which can continue it. :func:`.embedded_rows.embedded_schema` explains the columns. An
-    image that fails is a row with an error code.
+    ``partitions`` come from the functions of :mod:`.sources`. ``output`` is a folder that every worker can write, or a
+    URL such as ``"s3://bucket/vectors"``. ``ray.data.read_parquet(output)`` and ``load_vectors`` read it, and
+    ``clip-client embed`` can continue it. Its columns are those of :func:`.embedded_schema`. An image that fails is a
+    row with an error code.
 
     A partition's file appears when the file is complete. If the job ends early for any reason, call this again with the
     same images: finished partitions stay, and each image has one row in the end. Images that another run or

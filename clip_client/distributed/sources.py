@@ -1,7 +1,7 @@
 """The sources of images: folders and buckets, Parquet files, and WebDataset tars, cut into partitions.
 
-A worker reads the images of a partition itself. Ray Data's readers are not used, because they would send every file
-through the object store, and cannot open names that are not UTF-8.
+A worker reads its images itself: Ray Data's readers send every file through the object store, and cannot open names
+that are not UTF-8.
 """
 
 from __future__ import annotations

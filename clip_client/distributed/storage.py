@@ -125,6 +125,14 @@ class Location:
             return file.read(), None
 
     @contextmanager
+    def usable(self) -> Iterator[None]:
+        """Raise DistributedError for an OSError in the block, which changes this folder of the output."""
+        try:
+            yield
+        except OSError as error:
+            raise DistributedError(f"{self} cannot be used for the output: {first_line(error)}") from error
+
+    @contextmanager
     def opened(self, remedy: str) -> Iterator[Any]:
         """Yield a file with random access. Raises DistributedError if the file cannot be read, or is damaged.
 

@@ -58,9 +58,8 @@ def fill_store(
     """Add the features and vectors of ``files`` to ``store`` where they are missing; return the model of the vectors.
 
     Every worker must see the files and the store. Files that a worker could not read, and RAW files without a preview,
-    are left to the search, which reports the reason. The cluster writes into a folder of the store. Finished partitions
-    are copied from there, including partitions of an earlier call that was killed. Arguments and errors are those of
-    :func:`.embed_partitions`, which this calls. Also raises StoreError.
+    are left to the search, which reports the reason. Finished partitions of an earlier call that was killed count.
+    Arguments and errors are those of :func:`.embed_partitions`. Also raises StoreError.
     """
     config, model = served_model(None, config)
     folder = cluster_folder(store) / folder_name(model.vector_id)
@@ -153,8 +152,7 @@ def group_on_cluster(
         rows=EmbeddedRows.of(Location.of(folder / "vectors"), ROWS_AT_ONCE // 2),
         output=Location.of(folder / "duplicates"),
         rules=rules,
-        working_folder=os.getcwd(),
-        returns_groups=True,
+        returns_groups_in=os.getcwd(),
         progress=on_progress,
     ).run()
     shutil.rmtree(folder, ignore_errors=True)
@@ -165,7 +163,7 @@ def _write_rows(collected: CollectedFeatures, model: FileModel, folder: Path) ->
     """Write a row for each file that is compared, as :func:`.embed_partitions` does."""
     shutil.rmtree(folder, ignore_errors=True)
     rows = VectorFolder(folder, model)
-    rows.schema = embedded_schema(model, features=True)
+    rows.schema = embedded_schema(model, features=True)  # more columns than those of vectors alone
     for vector, sha256 in zip(collected.vectors_of(collected.contents), collected.contents, strict=True):
         features = collected.features[sha256]
         code, message = collected.refused.get(sha256, (features.code, features.message))
