@@ -159,7 +159,6 @@ def _kind(name: str, tensor: torch.Tensor) -> TensorKind:
 
 
 def _hub_weights(model: str, config: PreprocessConfig) -> dict[str, HubWeights]:
-    """Return tag -> pretrained weights of ``model`` on the hub."""
     found = {}
     for tag in open_clip.list_pretrained_tags_by_model(model):
         about = cast("dict[str, Any]", open_clip.get_pretrained_cfg(model, tag))
@@ -196,12 +195,9 @@ def _find_places(model: onnx.ModelProto, weights: Mapping[str, Array], constants
                 raise NoSkeleton(f"The exporter computes {tensor.name} from several weights; there is no skeleton.")
     wanted = {skeleton.FINGERPRINT, *({skeleton.MEAN, skeleton.STD} & weights.keys())}
     nodes = [attribute.t for node in model.graph.node for attribute in node.attribute if node.op_type == "Constant"]
-    large = [
-        tensor
-        for tensor in nodes
-        if tensor.data_type in _FLOATS and not _is_constant(numpy_helper.to_array(tensor), constants)
-    ]
-    if large or not wanted <= {place.name for place in places.values()}:
+    floats = (numpy_helper.to_array(tensor) for tensor in nodes if tensor.data_type in _FLOATS)
+    are_small = all(_is_constant(values, constants) for values in floats)
+    if not are_small or not wanted <= {place.name for place in places.values()}:
         raise NoSkeleton("The exporter has changed the normalisation; there is no skeleton.")
     return places
 
