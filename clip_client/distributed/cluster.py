@@ -119,7 +119,10 @@ def in_tasks(
 
     def values(*arguments: Any) -> Iterator[Any]:
         result = function(*arguments)
-        yield from result if isinstance(result, Iterator) else (result,)
+        if isinstance(result, Iterator):
+            yield from result
+        else:
+            yield result
 
     # Ray's own retries never end if a task needs more memory than there is.
     task = ray.remote(max_retries=0, num_returns="streaming", name=function.__name__)(values)

@@ -1,7 +1,6 @@
 """The search for duplicates on a Ray cluster, among photos that a cluster has embedded.
 
-Workers hold a chunk or a block of cells at a time. The driver holds numbers and hashes of the rows, a sample of the
-vectors, and the union-find that joins the rows of all edges.
+Workers hold a chunk or a block of cells at a time. The driver holds facts about the rows and a sample of the vectors.
 """
 
 from __future__ import annotations
@@ -91,22 +90,16 @@ def find_duplicates(
     """Find duplicates among the photos that ``embed_partitions(..., output=vectors, features=True)`` has embedded.
 
     ``threshold``, ``references``, ``keep`` and ``verify`` are those of :func:`clip_client.dedup.find_duplicates`. A
-    ``store`` gives the decisions of a person. Up to ``exact_rows`` vectors are compared each with each. More vectors
-    are divided into cells, and the summary says which share of the alike pairs was found. If a worker can read the
-    files by path or URL, pixels are compared and photos aligned; if not, the row of a photo says so.
+    ``store`` gives the decisions of a person. Up to ``exact_rows`` vectors are compared each with each; more are
+    divided into cells. A worker holds ``rows_at_once`` vectors, or all photos that may show the same, if they are more.
+    If a worker can read the files by path or URL, pixels are compared and photos aligned.
 
-    ``output`` is a folder that every worker can write, or a URL. When the search is complete, it has these folders:
-
-    - ``groups`` has a row for each photo of a group (:func:`.component_groups.group_schema`), and ``_SUCCESS`` with the
-      summary.
-    - ``edges`` has the pairs that connect alike photos, by the numbers of their rows in the input.
-    - ``candidates`` has further pairs that are worth aligning, also by their numbers.
-
-    Until then ``_cells`` and ``_components`` hold about five copies of the vectors. If the search ends early, call this
-    again: finished comparisons stay. If the search is complete, and rows and settings are the same, this returns its
-    summary; to search anew, remove the output. A worker holds ``rows_at_once`` vectors; if more photos may show the
-    same, it holds all of these. ``address`` is as for :func:`.embed_partitions`. ``on_progress(what, done, total)``
-    counts tasks.
+    ``output`` is a folder that every worker can write, or a URL. At the end it has the folders ``groups``
+    (:func:`.group_schema`, and ``_SUCCESS`` with the summary), ``edges`` (pairs of alike rows of the input) and
+    ``candidates`` (further pairs that are worth aligning). Until then ``_cells`` and ``_components`` hold about five
+    copies of the vectors. If the search ends early, call this again: finished comparisons stay. If it is complete, and
+    rows and settings are the same, this returns its summary. ``address`` is as for :func:`.embed_partitions`.
+    ``on_progress(what, done, total)`` counts tasks.
 
     Raises DistributedError, which names the file, for input that cannot be read, lacks columns or mixes vectors of
     several models, and for output that cannot be written. Raises ValueError for a threshold outside 0 to 1, an unknown

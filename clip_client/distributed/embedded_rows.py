@@ -190,9 +190,8 @@ class EmbeddedRows:
     def of(cls, folder: Location, most_rows: int) -> Self:
         """Read the footers of the files, and divide their rows into chunks.
 
-        A chunk has at most ``most_rows``, or one row group if that has more. Raises DistributedError, which names the
-        file, if a file cannot be read, lacks the columns of a search, or has vectors of another model than the first
-        file. Raises VectorsError for a file that names no model.
+        A chunk has at most ``most_rows``, or one row group if that has more. Raises DistributedError for a file that
+        cannot be read, lacks columns or has vectors of another model, and VectorsError for one that names no model.
         """
         infos = [(PART_FILE.fullmatch(info.base_name), info) for info in folder.files(recursive=False)]
         files = [info for _, _, info in sorted((int(match[1]), info.path, info) for match, info in infos if match)]

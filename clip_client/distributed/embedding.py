@@ -84,11 +84,10 @@ def embed_dataset(
     """Add the vectors of images to a Ray dataset. Like every operation of a dataset, this runs when it is consumed.
 
     ``column`` holds the bytes of image files, or texts, which are paths or URLs that every worker can read. A name with
-    a dot is a field of a struct, such as ``"image.bytes"``. Encoded images go to the servers; pixels never enter Ray's
-    object store. The new columns are ``vector``, ``error_code`` and ``error``, and with ``features`` the hash and the
-    features that a search for duplicates needs. A vector is (D,) float32, NaN for an image that failed; ``error_code``
-    and ``error`` are null for other images. The servers limit the speed: a worker takes its next rows after the servers
-    have answered, and Ray stops its readers until then.
+    a dot is a field of a struct, such as ``"image.bytes"``. The new columns are ``vector``, ``error_code`` and
+    ``error``, and with ``features`` the hash and the features that a search for duplicates needs. A vector is (D,)
+    float32, NaN for an image that failed; ``error_code`` and ``error`` are null for other images. The servers limit the
+    speed: a worker takes its next rows after the servers have answered, and Ray stops its readers until then.
 
     ``url`` and ``config`` are those of :class:`clip_client.ClipClient`. ``workers`` is the most processes, by default
     one for each CPU. If a job must survive a killed driver, use :func:`embed_partitions`, or Ray's own

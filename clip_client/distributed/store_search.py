@@ -131,19 +131,14 @@ async def find_on_cluster(
     """
     collected, rules = await collect(clip, found, store, on_progress, **how)
     tell = told_by_thread(on_progress)
-    grouped = await to_thread.run_sync(group_on_cluster, model, collected, rules, store, tell)
+    grouped = await to_thread.run_sync(_group_on_cluster, model, collected, rules, store, tell)
     return await judge(grouped, collected, found, store, on_progress, merge_metadata=merge_metadata)
 
 
-def group_on_cluster(
+def _group_on_cluster(
     model: FileModel, collected: CollectedFeatures, rules: GroupRules, store: Store, on_progress: OnProgress
 ) -> DuplicateReport:
-    """Divide the collected contents into groups on the connected cluster, as :func:`.group_contents` does.
-
-    This writes the vectors, of ``model``, into a folder of the store, which every worker must see. If this is killed
-    and called again with the same photos, it continues with the cells that are not compared yet. Raises
-    DistributedError.
-    """
+    """Divide the contents into groups, as :func:`.group_contents` does; go on where a killed search has stopped."""
     if not collected.contents:
         return group_contents(collected, rules, store, on_progress)
     folder = cluster_folder(store) / "search"

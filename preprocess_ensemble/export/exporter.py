@@ -72,11 +72,10 @@ def export_model(
 
     ``model`` is one of open_clip's model names, the path of a JSON file in its format, or the path of a skeleton.
     ``pretrained`` is a tag, the path of a checkpoint, or ``random[:SEED]``. Several models can be in one repository,
-    each with its ``name``. If the repository does not exist, it is created completely. ``text`` also exports the text
-    tower. Without it, an installed text tower stays if it belongs to the same image tower; otherwise it is removed.
-    Towers that are already installed are exported again only with ``force``, or if this package writes a later revision
-    of the graph. ``tensorrt`` runs the encoders on TensorRT; see :func:`pending_files`. ``report`` receives one line
-    before each step that takes time.
+    each with its ``name``. ``text`` also exports the text tower; without it, an installed text tower stays if it
+    belongs to the same image tower, and is removed otherwise. Towers that are already installed are exported again only
+    with ``force``, or if this package writes a later revision of the graph. ``tensorrt`` runs the encoders on TensorRT;
+    see :func:`pending_files`. ``report`` receives one line before each step that takes time.
 
     Raises ReportedError. After an error or an interruption the previously installed model stays.
     """
@@ -203,11 +202,7 @@ def _fingerprint(exportable: ExportableModel, weights_dtype: str) -> tuple[int, 
 def _write_image_tower(
     exportable: ExportableModel, stage: Path, weights_dtype: str, report: Callable[[str], None]
 ) -> tuple[Passport, list[Path], str]:
-    """Write the image tower into the folder ``stage``, and check it.
-
-    Returns (its passport without a text tower, its files with the model last, the measurement in words). Raises
-    ExportError.
-    """
+    """Return the passport without a text tower, the checked files with the model last, and the measurement in words."""
     options = GraphOptions(
         fingerprint=_fingerprint(exportable, weights_dtype),
         weights_dtype=weights_dtype,
@@ -236,10 +231,7 @@ def _write_image_tower(
 def _write_text_tower(
     exportable: ExportableModel, stage: Path, weights_dtype: str, report: Callable[[str], None]
 ) -> tuple[TextTower, list[Path], str]:
-    """Write the text tower and its tokenizer into the folder ``stage``, and check it.
-
-    Returns (its part of the passport, its files with the model last, the measurement in words). Raises ExportError.
-    """
+    """Write tower and tokenizer; return the part of the passport, and the others as :func:`_write_image_tower`."""
     config, sha256 = write_tokenizer(stage, exportable.text_config)
     tokenizer = Tokenizer.load(stage, config, sha256)
     exportable.check_tokenizer(tokenizer, report)
@@ -288,10 +280,9 @@ def _has_text_tower(repository: Path, names: ModelNames, passport: Passport) -> 
 
 
 def _text_folders(repository: Path, names: ModelNames) -> list[Path]:
-    """Return the folders of an exported text tower, that of the tokenizing step last.
+    """Return the folders of an exported text tower; none if its tokenizing step does not belong to this package.
 
-    Returns none if that step does not belong to this package. The step is written first and removed last, so it exists
-    even after an export that was killed.
+    The step is the last one. It is written first and removed last, so it exists even after an export that was killed.
     """
     model_py = version_directory(repository, names.tokenize) / "model.py"
     if not model_py.exists() or "preprocess_ensemble" not in model_py.read_text(encoding="utf-8"):

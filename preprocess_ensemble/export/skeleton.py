@@ -1,9 +1,7 @@
 """A skeleton: exported graphs without their weights, and the recipe that fills them from a state dict, without PyTorch.
 
-The exporter gives each tensor of the state dict a place in a graph: as it is, transposed, or one third of it (the
-query, key or value part of an attention's input projection). A skeleton records these places, and all other data about
-the model that an export needs. It also has vectors that PyTorch computed with generated weights, so that a machine
-without PyTorch can check a filled graph. A skeleton file is a zip archive.
+Each tensor of the state dict has a place in a graph: as it is, transposed, or one third of it (the query, key or value
+part of an attention's input projection). Vectors that PyTorch computed with generated weights check a filled graph.
 """
 
 from __future__ import annotations
@@ -110,7 +108,7 @@ class Tower:
 
 @dataclass(frozen=True, kw_only=True)
 class Skeleton:
-    """Graphs without weights and everything that is needed to fill and check them."""
+    """Graphs without weights and everything that is needed to fill and check them. Its file is a zip archive."""
 
     model: str
     image: Tower
