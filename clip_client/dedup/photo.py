@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from clip_client._files import LATEST_NS
 from clip_client.dedup.text import date_and_time
-from clip_client.dedup.types import RAW, CaptureTime, Metadata
+from clip_client.dedup.types import RAW, Metadata
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,28 +64,24 @@ class ImageFeatures:
     """Parts of the file besides its picture, such as ``"film, gain map"``; see :mod:`.formats.embedded_parts`."""
     embedded_digest: str = ""
     """Digest of the embedded parts; equal for files with equal parts."""
-    capture_time: CaptureTime = field(default_factory=CaptureTime)
     metadata: Metadata = field(default_factory=Metadata)
     code: str = ""
     message: str = ""
 
     def to_row(self) -> dict[str, Any]:
-        """Return the features as columns of a table, one for each field."""
-        row = {name: getattr(self, name) for name in _OWN_COLUMNS}
-        return row | asdict(self.capture_time) | asdict(self.metadata)
+        """Return the features as columns of a table, one for each field, those of the metadata included."""
+        row = asdict(self)
+        return {**row.pop("metadata"), **row}
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> ImageFeatures:
         """Make features of what :meth:`to_row` returned."""
-        capture_time, metadata = ({one.name: row[one.name] for one in part} for part in FEATURE_PARTS.values())
-        own = {name: row[name] for name in _OWN_COLUMNS}
-        return cls(capture_time=CaptureTime(**capture_time), metadata=Metadata(**metadata), **own)
+        metadata = {name: row[name] for name in _OF_METADATA}
+        own = {name: value for name, value in row.items() if name not in _OF_METADATA}
+        return cls(metadata=Metadata(**metadata), **own)
 
 
-# Constants, because a search reads a row for every photo.
-FEATURE_PARTS: Final = {"capture_time": fields(CaptureTime), "metadata": fields(Metadata)}
-"""Field of :class:`ImageFeatures` -> the fields of its value, each of which is a column of its own."""
-_OWN_COLUMNS: Final = tuple(column.name for column in fields(ImageFeatures) if column.name not in FEATURE_PARTS)
+_OF_METADATA: Final = frozenset(one.name for one in fields(Metadata))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +127,7 @@ class Photo:
     @property
     def camera(self) -> str:
         """Make and model of the camera; empty if EXIF does not say it."""
-        return self.features.capture_time.camera
+        return self.metadata.camera
 
     @property
     def name(self) -> str:
@@ -165,7 +161,7 @@ class Photo:
     @property
     def dated_ns(self) -> int | None:
         """Time of capture by Photos or EXIF, nanoseconds since 1970; None if unknown or if the clock was not set."""
-        taken_ms = self.features.capture_time.taken_ms
+        taken_ms = self.metadata.taken_ms
         dated_ns = None if taken_ms is None else taken_ms * 1_000_000
         if self.in_library is not None and self.in_library.taken_ns is not None:
             dated_ns = self.in_library.taken_ns

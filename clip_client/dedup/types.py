@@ -117,11 +117,12 @@ class LibraryPhoto:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CaptureTime:
-    """The time of capture in EXIF. A field is empty if EXIF lacks it. Each field is a column of the store."""
+class Metadata:
+    """Metadata of a photo. A field is empty if the file lacks it. Each field is a column of the store."""
 
     taken_ms: int | None = None
-    """Milliseconds since 1970 by the camera's clock, whose time zone is mostly unknown."""
+    """Milliseconds from 1970 to the capture by the camera's clock, whose time zone is mostly unknown: from EXIF alone,
+    as are the fields down to the exposure bias."""
     has_sub_second: bool = False
     sequence: int | None = None
     """Number of the shot."""
@@ -129,17 +130,10 @@ class CaptureTime:
     fields: int = 0
     """Number of EXIF fields, including GPS."""
     exposure_s: float | None = None
-    """Exposure time in seconds."""
     f_number: float | None = None
     iso: float | None = None
     exposure_bias: float | None = None
     """EV."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Metadata:
-    """Metadata of a photo. A field is empty if the file lacks it. Each field is a column of the store."""
-
     taken: str = ""
     """Time of capture by the camera's clock: ISO 8601, to the second, the minute or the day."""
     latitude: float | None = None

@@ -9,7 +9,7 @@ import math
 import re
 from typing import Final
 
-from clip_client.dedup.types import BURST, SAME_SCENE, CaptureTime
+from clip_client.dedup.types import BURST, SAME_SCENE, Metadata
 
 _SAME_EXPOSURE: Final = 0.06
 """Relative difference below which numbers are equal: programs that copy a number round it to two digits. The smallest
@@ -27,8 +27,8 @@ _SCENE_MS: Final = 60_000
 
 
 def classify_burst(
-    first: CaptureTime,
-    second: CaptureTime,
+    first: Metadata,
+    second: Metadata,
     *,
     same_form: bool = True,
     is_proved: bool = False,
@@ -69,7 +69,7 @@ def classify_burst(
     return BURST if same_form and interval_ms <= _BURST_MS else SAME_SCENE
 
 
-def _other_exposure(first: CaptureTime, second: CaptureTime) -> bool:
+def _other_exposure(first: Metadata, second: Metadata) -> bool:
     """Tell whether exposure time, aperture, sensitivity or bias differ. Values that a photo lacks are not compared."""
     pairs = [(first.exposure_s, second.exposure_s), (first.f_number, second.f_number), (first.iso, second.iso)]
     said = [(ours, theirs) for ours, theirs in pairs if ours and theirs]

@@ -19,8 +19,8 @@ from clip_client.dedup.features.perceptual_hash import inner_hash, perceptual_ha
 from clip_client.dedup.features.preview import NEEDS_RAWPY, DecodedPhoto, RawPreview, can_read_raw, raw_preview
 from clip_client.dedup.formats.embedded_parts import RAW_DATA, embedded_parts
 from clip_client.dedup.metadata.summary import read_metadata
-from clip_client.dedup.photo import FEATURE_PARTS, ImageFeatures
-from clip_client.dedup.types import RAW
+from clip_client.dedup.photo import ImageFeatures
+from clip_client.dedup.types import RAW, Metadata
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,7 +71,9 @@ def feature_columns() -> dict[str, pa.DataType]:
         "int | None": pa.int64(),
         "float | None": pa.float64(),
     }
-    flat = [column for own in fields(ImageFeatures) for column in FEATURE_PARTS.get(own.name, (own,))]
+    flat = [
+        column for own in fields(ImageFeatures) for column in (fields(Metadata) if own.name == "metadata" else (own,))
+    ]
     return {column.name: arrow_types[str(column.type)] for column in flat} | dict.fromkeys(_HASHES, pa.uint64())
 
 
@@ -208,7 +210,6 @@ def _features_of(decoded: DecodedPhoto) -> ImageFeatures:
     picture = picture.convert("RGB")
     parts = embedded_parts(data)
     image_format = identify(data)
-    capture_time, metadata = read_metadata(data)
     return ImageFeatures(
         width=width,
         height=height,
@@ -219,8 +220,7 @@ def _features_of(decoded: DecodedPhoto) -> ImageFeatures:
         is_flat=_is_flat(picture),
         embedded=", ".join(parts.kinds),
         embedded_digest=parts.digest,
-        capture_time=capture_time,
-        metadata=metadata,
+        metadata=read_metadata(data),
     )
 
 
@@ -238,9 +238,9 @@ def _is_flat(picture: Image.Image) -> bool:
 def _of_raw_file(data: bytes, raw: RawPreview, features: ImageFeatures) -> ImageFeatures:
     """Return the features of a RAW file: those of its preview, with the file's own metadata and the sensor's size."""
     # Pillow reads the EXIF of most RAW files, which are TIFF files. For other files the preview has a copy of it.
-    capture_time, metadata = read_metadata(data)
-    if capture_time.taken_ms is None:
-        capture_time, metadata = features.capture_time, features.metadata
+    metadata = read_metadata(data)
+    if metadata.taken_ms is None:
+        metadata = features.metadata
     return replace(
         features,
         width=raw.width,
@@ -248,7 +248,6 @@ def _of_raw_file(data: bytes, raw: RawPreview, features: ImageFeatures) -> Image
         format=RAW,
         embedded=RAW_DATA,
         embedded_digest=hashlib.sha256(data).hexdigest(),
-        capture_time=capture_time,
         # EXIF may give the size of the sensor, of the preview or of a crop.
         metadata=replace(metadata, is_resized=False),
     )

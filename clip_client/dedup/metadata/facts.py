@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from clip_client.dedup.metadata.fields import Fields, read_fields
 from clip_client.dedup.metadata.names import DEVELOPERS, UNNAMED, is_housekeeping, name_of
-from clip_client.dedup.metadata.summary import Summary, clean_text, iso_date
+from clip_client.dedup.metadata.summary import clean_text, iso_date, places, taken
 from clip_client.dedup.metadata.xmp import Item, texts_of
 
 Value: TypeAlias = "str | tuple[float, ...] | None"
@@ -100,16 +100,15 @@ class Facts:
                 is_text = name.startswith(("iptc:", "file:"))
                 for value in values:
                     facts._add(name, clean_text(value + time) if is_text else value)
-        shown = Summary(fields)
-        if places := list(shown.places()):
-            facts.said["GPS position"] = {Position(*place) for place in places}
+        if found := set[Value](Position(*place) for place in places(fields)):
+            facts.said["GPS position"] = found
         references = (*fields.values.get("GPSAltitudeRef", ()), *texts_of(fields.items("exif:GPSAltitudeRef")))
         if "altitude" in facts.said and not _DEPTHS.isdisjoint(references):
             altitudes = facts.said["altitude"]
             facts.said["altitude"] = {tuple(-one for one in value) for value in altitudes if isinstance(value, tuple)}
-        if (taken := shown.taken()) and "date" not in facts.said:  # the only date is that of the photo
-            facts.said["date"].add(taken)
-            if facts.said.get("date of digitisation") == {taken}:
+        if (day := taken(fields)) and "date" not in facts.said:  # the only date is that of the photo
+            facts.said["date"].add(day)
+            if facts.said.get("date of digitisation") == {day}:
                 del facts.said["date of digitisation"]
         return facts
 

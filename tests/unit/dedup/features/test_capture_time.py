@@ -12,20 +12,20 @@ from PIL.TiffImagePlugin import IFDRational as Rational
 
 from clip_client.dedup.features.capture_time import classify_burst
 from clip_client.dedup.metadata.summary import read_metadata
-from clip_client.dedup.types import BURST, SAME_SCENE, CaptureTime
+from clip_client.dedup.types import BURST, SAME_SCENE, Metadata
 from tests.fixtures.images.image_files import encoded, picture, with_segment
 
 NOON = 43_200_000
 """A whole second. Times are not taken from 0, where a sign cannot be wrong."""
 
 
-def at(taken_ms: int | None, *, sequence: int | None = None, camera: str = "A") -> CaptureTime:
-    return CaptureTime(taken_ms=taken_ms, has_sub_second=True, sequence=sequence, camera=camera)
+def at(taken_ms: int | None, *, sequence: int | None = None, camera: str = "A") -> Metadata:
+    return Metadata(taken_ms=taken_ms, has_sub_second=True, sequence=sequence, camera=camera)
 
 
-def in_second(taken_ms: int, *, sequence: int | None = None) -> CaptureTime:
+def in_second(taken_ms: int, *, sequence: int | None = None) -> Metadata:
     """A time without a sub-second."""
-    return CaptureTime(taken_ms=taken_ms, has_sub_second=False, sequence=sequence, camera="A")
+    return Metadata(taken_ms=taken_ms, has_sub_second=False, sequence=sequence, camera="A")
 
 
 MOMENTS = {
@@ -48,7 +48,7 @@ MOMENTS = {
 
 
 @pytest.mark.parametrize(("first", "second", "same_form", "other_form"), MOMENTS.values(), ids=MOMENTS)
-def test_times_tell_moments_apart(first: CaptureTime, second: CaptureTime, same_form: str, other_form: str) -> None:
+def test_times_tell_moments_apart(first: Metadata, second: Metadata, same_form: str, other_form: str) -> None:
     for one, other in ((first, second), (second, first)):
         assert classify_burst(one, other) == same_form
         assert classify_burst(one, other, same_form=False) == other_form
@@ -74,8 +74,8 @@ EXPOSURES: dict[str, tuple[dict[str, float | None], bool]] = {
 @pytest.mark.parametrize(("changed", "are_two"), EXPOSURES.values(), ids=EXPOSURES)
 @pytest.mark.parametrize("later_ms", [0, 3_600_000])
 def test_two_exposures_are_two_shots(changed: dict[str, float | None], are_two: bool, later_ms: int) -> None:
-    one = CaptureTime(taken_ms=NOON, has_sub_second=True, camera="A", **SHOT)  # type: ignore[arg-type]
-    other = CaptureTime(taken_ms=NOON + later_ms, has_sub_second=True, camera="A", **{**SHOT, **changed})  # type: ignore[arg-type]
+    one = Metadata(taken_ms=NOON, has_sub_second=True, camera="A", **SHOT)  # type: ignore[arg-type]
+    other = Metadata(taken_ms=NOON + later_ms, has_sub_second=True, camera="A", **{**SHOT, **changed})  # type: ignore[arg-type]
     for first, second in ((one, other), (other, one)):
         for same_form in (True, False):
             assert classify_burst(first, second, same_form=same_form) == (SAME_SCENE if are_two else "")
@@ -140,8 +140,8 @@ SECOND = "2019:05:03 10:11:12"
 SECOND_MS = 1_556_878_272_000
 
 
-def capture_time(data: bytes) -> CaptureTime:
-    return read_metadata(data)[0]
+def capture_time(data: bytes) -> Metadata:
+    return read_metadata(data)
 
 
 TIMES: list[tuple[str | None, str | None, int | None, bool]] = [
@@ -219,6 +219,6 @@ def test_the_exposure_is_read() -> None:
 def test_damaged_files_say_what_can_be_read() -> None:
     data = photo_with({MAKE: "a"}, {TAKEN: SECOND})
     for nothing in (b"", b"no image", data[:40]):
-        assert capture_time(nothing) == CaptureTime()
+        assert capture_time(nothing) == Metadata()
     read = capture_time(with_segment(data, 0xE1, b"http://ns.adobe.com/xap/1.0/\0<x"))
     assert read.taken_ms == SECOND_MS

@@ -46,8 +46,8 @@ def test_features_are_those_of_the_oriented_preview(picture: Image.Image, orient
     features = extract_features(data, is_raw=True)[0]
     assert features.perceptual_hash == extract_features(jpeg)[0].perceptual_hash
     assert (features.width, features.height) == ((64, 48) if orientation < 5 else (48, 64))
-    assert features.capture_time.taken_ms == 1_588_748_889_000
-    assert features.capture_time.camera == "Maker Model"
+    assert features.metadata.taken_ms == 1_588_748_889_000
+    assert features.metadata.camera == "Maker Model"
     small = thumbnail(str(write(tmp_path / "a.dng", data)), 64)
     assert small is not None
     with Image.open(io.BytesIO(small)) as seen:
