@@ -1,7 +1,6 @@
-"""The decoded picture of a photo, small copies of it, and the picture inside a RAW file.
+"""The decoded picture of a photo, small copies of it, and the preview in a RAW file, which LibRaw reads through rawpy.
 
-The picture inside a RAW file is a JPEG that the camera made from its sensor data; LibRaw reads it, through rawpy. If
-the file has no such picture, or rawpy is missing, only the bytes of RAW files can be compared.
+Only the bytes of a RAW file can be compared if it has no preview, or if rawpy is missing.
 """
 
 from __future__ import annotations
@@ -36,12 +35,11 @@ class DecodedPhoto(NamedTuple):
 
 
 class RawPreview(NamedTuple):
-    """The preview in a RAW file, and the size of the photo."""
+    """The preview in a RAW file, and the size of the photo in pixels, after the EXIF orientation."""
 
     data: bytes
     """An image file, upright or with an EXIF orientation."""
     width: int
-    """Width of the photo in pixels, after the EXIF orientation."""
     height: int
 
 
@@ -52,9 +50,9 @@ def thumbnail(path: str, max_side: int) -> bytes | None:
 
 
 def small_jpeg(path: str, data: bytes, max_side: int, **options: Any) -> bytes | None:
-    """Return a photo as an upright JPEG whose sides have at most ``max_side`` pixels; for a RAW file, its preview.
+    """Return the file ``data`` at ``path`` as an upright JPEG with sides of at most ``max_side`` pixels.
 
-    ``data`` is the content of the file at ``path``, and ``options`` go to Pillow. None if it cannot be decoded.
+    ``options`` go to Pillow. None if it cannot be decoded.
     """
     from preprocess_ensemble.imaging.decode import DecodeError, decode
 

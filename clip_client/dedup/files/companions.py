@@ -130,15 +130,13 @@ def companions(photos: Iterable[str]) -> dict[str, tuple[Companion, ...]]:
 
     A RAW file in ``photos`` has no other RAW file as companion.
     """
-    folders: dict[str, list[str]] = {}
+    folders, found = defaultdict[str, list[str]](list), dict[str, tuple[Companion, ...]]()
     for photo in photos:
-        folders.setdefault(os.path.dirname(photo), []).append(photo)
-    found: dict[str, tuple[Companion, ...]] = {}
+        folders[os.path.dirname(photo)].append(photo)
     for folder, inside in folders.items():
         names = FolderNames(folder, _files_in(folder), {os.path.basename(photo) for photo in inside})
         for photo in inside:
-            own = dict(names.of(os.path.basename(photo)))
-            if own:
+            if own := dict(names.of(os.path.basename(photo))):
                 found[photo] = tuple(
                     Companion(
                         path=os.path.join(folder, name),

@@ -19,7 +19,6 @@ class DirectorySet:
     def __init__(self, paths: Iterable[str]) -> None:
         self._identities = {identity for path in paths if (identity := _identity(path)) is not None}
         self._is_inside = functools.cache(self._look_up)
-        """Tells whether a folder is one of the set or lies in one."""
 
     def contains(self, path: str) -> bool:
         """Tell whether the file at ``path`` is in one of the folders, at any depth, or in the set itself."""
@@ -47,7 +46,7 @@ def is_same_file(path: str, other: str) -> bool:
 
 
 def why_read_only(folder: str) -> str:
-    """Say why nothing can be written to a folder, such as ``"folder is read-only for you"``; empty if it can."""
+    """Say why nothing can be written to a folder; empty if it can."""
     # Both checks are needed: root may write to any folder, but not to a file system that is mounted read-only.
     try:
         if hasattr(os, "statvfs") and os.statvfs(folder).f_flag & os.ST_RDONLY:

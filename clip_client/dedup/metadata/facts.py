@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import os
 import plistlib
@@ -10,7 +11,7 @@ import re
 import sys
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -62,7 +63,7 @@ class Position(NamedTuple):
 
 @dataclass
 class Facts:
-    """Values by the names that people know, without fields that say nothing about the photo."""
+    """Values by the names that people know."""
 
     said: dict[str, set[Value]] = field(default_factory=lambda: defaultdict(set))
     implied: dict[str, set[Value]] = field(default_factory=lambda: defaultdict(set))
@@ -88,7 +89,7 @@ class Facts:
 
     @classmethod
     def of(cls, fields: Fields) -> Facts:
-        """Return what the fields of a file say."""
+        """Return what the fields of a file say about the photo."""
         facts = cls(is_unreadable=fields.is_incomplete)
         is_of_facebook = any(map(_OF_PROGRAMS.match, map(clean_text, fields.values.get("iptc:40", ()))))
         for name, values in fields.values.items():
@@ -127,17 +128,15 @@ class Facts:
             if data[byte : byte + 1] and data[byte] & bits:
                 self.said["Finder label"].add(str(data[byte] & bits))
             return
-        content: Any = data.hex() if _NO_TEXT.search(data) else data.decode("utf-8", "backslashreplace")
-        if data.startswith(b"bplist"):
-            try:
+        is_plist = data.startswith(b"bplist")
+        content: Any = data.hex() if is_plist or _NO_TEXT.search(data) else data.decode("utf-8", "backslashreplace")
+        if is_plist:
+            with suppress(Exception):  # plistlib raises many types for damaged data
                 content = plistlib.loads(data)
-            except Exception:  # plistlib raises many types for damaged data
-                content = data.hex()
         for one in content.split(",") if name == "xdg.tags" else content if isinstance(content, list) else [content]:
             self._add(f"attribute:{name}", str(one))
 
     def _add(self, field: str, value: Any) -> None:
-        """Add one value, as EXIF or a text has it."""
         if field.startswith("XP") and isinstance(value, bytes):
             value = value.decode("utf-16-le", "replace")
         if field in _DATES or (field == "png:Creation_Time" and iso_date(value)):
@@ -172,7 +171,6 @@ class Facts:
                     self.implied[name].add(_value("SubsecTimeOriginal" if name != "time zone" else "", part))
 
     def _add_property(self, field: str, items: Sequence[Item]) -> None:
-        """Add a property of XMP: a text, a list, or structures, whose order does not matter."""
         if is_housekeeping(field):
             if field in _DATES:
                 self._add_date(field, "".join(items[0].get("", ())))
@@ -183,7 +181,8 @@ class Facts:
             if name == "face regions":
                 # Only the names: the positions are shares of a picture, which a crop or another program changes.
                 # A face without a name is an empty one, with which every name begins.
-                into[name] |= set(_people_in(item)) or {""}
+                people = [item[path] for path in item if path.rpartition("/")[2] in ("Name", "PersonDisplayName")]
+                into[name] |= set(filter(None, map(_plain, itertools.chain(*people)))) or {""}
             elif list(item) != [""]:
                 into[name].add("; ".join(f"{path}={','.join(texts)}" for path, texts in sorted(item.items())))
             elif prefix in DEVELOPERS:
@@ -201,7 +200,7 @@ class Facts:
 
 
 def read_facts(data: bytes) -> Facts:
-    """Read what an image file says, without its attributes. Never raises; another file says nothing."""
+    """Read what an image file says, without its attributes. Never raises."""
     return Facts.of(read_fields(data))
 
 
@@ -213,27 +212,20 @@ def read_sidecar_facts(packet: bytes) -> Facts:
 
 
 def read_attributes(path: str) -> Facts:
-    """Read the extended attributes of a file, such as tags of the Finder. Never raises; most files have none."""
+    """Read the extended attributes of a file, such as tags of the Finder. Never raises."""
     facts = Facts()
     with suppress(OSError, ImportError):
-        for name, data in _attributes(path):
-            facts.add_attribute(name.removeprefix("user."), data)
+        if sys.platform == "darwin":
+            import xattr
+
+            names, read = xattr.listxattr(path), xattr.getxattr
+        elif sys.platform == "linux":
+            names, read = os.listxattr(path), os.getxattr
+        else:
+            return facts
+        for name in names:
+            facts.add_attribute(name.removeprefix("user."), read(path, name))
     return facts
-
-
-def _attributes(path: str) -> Iterator[tuple[str, bytes]]:
-    if sys.platform == "darwin":
-        import xattr
-
-        yield from ((name, xattr.getxattr(path, name)) for name in xattr.listxattr(path))
-    elif sys.platform == "linux":
-        yield from ((name, os.getxattr(path, name)) for name in os.listxattr(path))
-
-
-def _people_in(item: Item) -> Iterator[str]:
-    for path, texts in item.items():
-        if path.rpartition("/")[2] in ("Name", "PersonDisplayName"):
-            yield from filter(None, map(_plain, texts))
 
 
 def _value(field: str, value: Any) -> Value:
@@ -264,7 +256,7 @@ def _plain(text: str) -> str:
 
 
 def _numbers_in(*texts: str) -> tuple[float, ...]:
-    """Return the numbers in XMP texts such as ``"1/60"``; empty if any text is not a number."""
+    """Return the numbers in texts such as ``"1/60"``; empty if any text is not a number."""
     try:
         return tuple(float(Fraction(text.strip())) for part in texts for text in part.split())
     except (ValueError, ArithmeticError):
@@ -291,8 +283,7 @@ def not_held(values: set[Value], by: set[Value], *, is_exact: bool = False) -> s
 
 
 def _is_beginning(text: str, of: list[str]) -> bool:
-    """Tell whether a text that may be cut off, or a date without a time, is the beginning of one of sorted texts."""
-    place = bisect_left(of, text)
+    place = bisect_left(of, text)  # a date may lack the time
     may_be_cut = len(text) >= _LEAST_CUT_TEXT or iso_date(text) == text
     return may_be_cut and place < len(of) and of[place].startswith(text)
 

@@ -55,7 +55,7 @@ class Fields:
         return self.values[name][0] if self.values.get(name) else default
 
     def add_xmp(self, packet: bytes) -> None:
-        """Add a packet."""
+        """Add a packet of XMP."""
         try:
             for name, items in read_xmp(packet).items():
                 self.values[name] += items
@@ -84,7 +84,6 @@ class Fields:
     def _add_directory(
         self, tiff: Tiff, directory: Directory, names: Mapping[int, str], skipped: Set[int] = frozenset()
     ) -> int:
-        """Add the fields of a directory; return how many it has."""
         for tag, entry in directory.entries.items():
             value = b"" if tag in skipped else tiff.values(entry)
             values: list[Any] = [value] if value else []
@@ -105,7 +104,6 @@ class Fields:
                 self.values[f"data:{_RESOURCES[resource]}"].append(content)
 
     def _add_iptc(self, block: bytes) -> None:
-        """Add the datasets of IPTC, wherever they begin in a block."""
         first = _DATASET.search(block)
         position = first.start() if first else len(block)
         while block[position : position + 1] == b"\x1c":
@@ -119,7 +117,6 @@ class Fields:
             self.values[name].append(block[start:position])
 
     def _add_text(self, name: str, text: bytes) -> None:
-        """Add a text of a PNG, which may be another block in hexadecimal form."""
         if (match := _RAW_PROFILE.match(name)) is None:
             self.values[f"png:{name.replace(' ', '_')}"].append(text.decode("utf-8", "replace"))
             return

@@ -99,10 +99,8 @@ LISTS: Final = frozenset({"keywords", "creator", "supplemental categories"})
 
 UNNAMED: Final = "EXIF field 0x"
 """Beginning of the names of private fields of EXIF and TIFF, and of GeoTIFF."""
-
 DEVELOPERS: Final = frozenset({"crs", "darktable"})
 """Prefixes of programs that develop RAW files: hundreds of fields, which people know by one name."""
-
 _HOUSEKEEPING: Final = frozenset(
     # Sizes and layout of the stored picture, which another file of it has of its own.
     "PixelXDimension PixelYDimension ExifImageWidth ExifImageHeight ImageWidth ImageLength XResolution YResolution "
@@ -165,11 +163,8 @@ _ATTRIBUTE_HOUSEKEEPING: Final = re.compile(
 def is_housekeeping(field: str) -> bool:
     """Tell whether a field says nothing about the photo that another file of it lacks."""
     prefix, _, local = field.partition(":")
-    if prefix == "png" and local:
-        return field in _HOUSEKEEPING or _PNG_HOUSEKEEPING.match(local) is not None
-    if prefix == "attribute":
-        return _ATTRIBUTE_HOUSEKEEPING.match(local) is not None
-    return field in _HOUSEKEEPING
+    of_prefix = {"png": _PNG_HOUSEKEEPING, "attribute": _ATTRIBUTE_HOUSEKEEPING}.get(prefix)
+    return field in _HOUSEKEEPING or (of_prefix is not None and of_prefix.match(local) is not None)
 
 
 def rank(name: str) -> tuple[int, str]:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from clip_client.dedup.features.hashes import pixel_hash
 from clip_client.dedup.features.image_features import extract_features
-from clip_client.dedup.features.pixel_hash import pixel_hash
 from clip_client.dedup.formats.embedded_parts import embedded_parts
 from tests.fixtures.images import image_files, phone_files
 from tests.fixtures.images.embedded_files import (

@@ -16,9 +16,8 @@ import pytest
 from PIL import ExifTags, Image, ImageOps
 
 from clip_client.dedup import Store
+from clip_client.dedup.features.hashes import inner_hash, perceptual_hash, pixel_hash, pixel_hashes
 from clip_client.dedup.features.image_features import extract_features
-from clip_client.dedup.features.perceptual_hash import inner_hash, perceptual_hash
-from clip_client.dedup.features.pixel_hash import pixel_hash, pixel_hashes
 from tests.fixtures.albums import write
 from tests.fixtures.images import phone_files, scenes
 from tests.fixtures.images.embedded_files import box
