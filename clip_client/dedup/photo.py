@@ -33,7 +33,6 @@ _EDITORS: Final = re.compile(
 )
 """Names of programs that edit pictures. Cameras and phones write their own software into the same field."""
 
-
 _DAY_NS: Final = 86_400 * 10**9
 _UNSET_DAYS: Final = frozenset({-134_774, 0, 3_652})
 """Days since 1970 on which the clocks of Windows, Unix and FAT begin: 1 January of 1601, 1970 and 1980."""
@@ -55,15 +54,13 @@ class ImageFeatures:
     """True if a JPEG was decoded at a fraction of its size for the perceptual hash. A few bits may differ from the hash
     of the same pixels in another format."""
     perceptual_hash: int = 0
-    """pHash of 64 bits: the signs of the lowest 8 x 8 frequencies of the picture (Zauner 2010)."""
     inner_hash: int = 0
-    """pHash of the picture without its plain border; 0 for a picture without such a border."""
+    """Perceptual hash of the picture without its plain border; 0 for a picture without such a border."""
     is_flat: bool = False
     """True for a picture of nearly one colour, whose hash and vector tell nothing."""
     embedded: str = ""
-    """Parts of the file besides its picture, such as ``"film, gain map"``; see :mod:`.formats.embedded_parts`."""
+    """Parts of the file besides its picture, such as ``"film, gain map"``."""
     embedded_digest: str = ""
-    """Digest of the embedded parts; equal for files with equal parts."""
     metadata: Metadata = field(default_factory=Metadata)
     code: str = ""
     message: str = ""
@@ -91,10 +88,9 @@ class Photo:
     path: str
     """Names that are not UTF-8 are kept with ``surrogateescape``, as :func:`os.fsdecode` does."""
     sha256: str
-    """SHA-256 of the content, in hexadecimal."""
+    """Hexadecimal."""
     size_bytes: int
     mtime_ns: int = 0
-    """Time of the last change, nanoseconds since 1970."""
     features: ImageFeatures = field(default_factory=ImageFeatures)
     files: int = 1
     """Number of files in the search with this content."""
@@ -105,7 +101,6 @@ class Photo:
     not_kept: str = ""
     """Place that may not last, such as ``"a recycle bin"``, for which other photos must not move; else empty."""
     companions: tuple[Companion, ...] = ()
-    """Files that belong to the photo, such as a RAW file beside it."""
     in_library: LibraryPhoto | None = None
     """Entry in a library of Apple Photos, from which photos never move; None for other photos."""
 

@@ -29,17 +29,14 @@ def folder_above(folders: Sequence[str]) -> str:
 def escaped(path: str) -> str:
     """Return a file name for programs to read; the shell's ``printf %b`` restores the bytes of the name.
 
-    A backslash becomes two. Each byte of a character that cannot be printed, and each byte that is not UTF-8, becomes
-    ``\\xNN``.
+    A backslash becomes two, and each byte of what cannot be printed or is not UTF-8 becomes ``\\xNN``.
     """
-    return "".join(
-        "\\\\"
-        if char == "\\"
-        else char
-        if char.isprintable()
-        else "".join(f"\\x{byte:02x}" for byte in os.fsencode(char))
-        for char in path
-    )
+
+    def in_hexadecimal(char: str) -> str:
+        return "".join(f"\\x{byte:02x}" for byte in os.fsencode(char))
+
+    chars = path.replace("\\", "\\\\")
+    return "".join(char if char.isprintable() else in_hexadecimal(char) for char in chars)
 
 
 def why_unreadable(error: OSError | ValueError) -> str:
@@ -86,6 +83,6 @@ def at_least(similarity: float) -> str:
 def skipped_files(skipped: Mapping[str, int]) -> str:
     """Write ``"15 files skipped, not named like photos: 12 .txt, 3 .mov"``."""
     kinds = [f"{number:,} {kind}" for kind, number in skipped.items()]
-    more = [f"{counted(len(kinds) - _MOST_KINDS, 'more kind')}"] if len(kinds) > _MOST_KINDS else []
+    more = [counted(len(kinds) - _MOST_KINDS, "more kind")] if len(kinds) > _MOST_KINDS else []
     text = f"{counted(sum(skipped.values()), 'file')} skipped, not named like photos: "
     return text + ", ".join([*kinds[:_MOST_KINDS], *more])

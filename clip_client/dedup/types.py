@@ -93,7 +93,7 @@ class Companion:
 
     path: str
     kind: str
-    """``"RAW file"``, ``"film"``, ``"sidecar"``, or another of :mod:`clip_client.dedup.files.file_types`."""
+    """Such as ``"film"``: one of :mod:`clip_client.dedup.files.file_types`."""
     others: tuple[str, ...] = ()
     """Other photos that the file belongs to, too. It moves with the last of its photos."""
 
@@ -105,15 +105,13 @@ class LibraryPhoto:
     path: str
     """Path of the original, which is outside the library if Photos only refers to it."""
     library: str
-    """Path of the library."""
+    """Its path."""
     uuid: str
-    """Id of the photo in Photos."""
     name: str
     """Name of the file at its import."""
     taken_ns: int | None
     """Date in Photos, which a person may have corrected; nanoseconds since 1970."""
     companions: tuple[Companion, ...] = ()
-    """RAW file, film of a Live Photo, edited version."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,7 +164,7 @@ NO_MODEL: Final = "none"
 
 
 def has_trained_vectors(model_id: str) -> bool:
-    """Tell whether vectors can show that photos are alike: there is a model, and its weights were trained."""
+    """Tell whether there is a model, and its weights were trained."""
     return model_id != NO_MODEL and not is_random(model_id)
 
 
@@ -176,19 +174,19 @@ def is_random(model_id: str) -> bool:
 
 
 def split_model_id(model_id: str) -> tuple[str, str]:
-    """Return (model, pretrained) of a model id. The pretrained tag may be a path with ``/`` and ``@`` in it."""
-    model, _, rest = model_id.partition("/")
+    """Return (model, pretrained) of a model id."""
+    model, _, rest = model_id.partition("/")  # the tag may be a path with "/" and "@" in it
     return model, rest.rpartition("@")[0] or rest
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecallEstimate:
-    """The method of comparing vectors, and the share of alike pairs that it found."""
+    """The share of alike pairs of vectors that were compared."""
 
     method: str
     """``"exact"`` or ``"cells"``."""
     recall: float
-    """Share of alike pairs that were compared: 1 for ``"exact"``, else measured on a sample."""
+    """1 for ``"exact"``, else measured on a sample."""
     recall_95: tuple[float, float]
     """The 95 % confidence interval of the recall."""
     pairs: int
@@ -203,12 +201,12 @@ class SearchStats:
     decoded: int = 0
     """Contents whose features were extracted."""
     pixels_decoded: int = 0
-    """Contents that were decoded at full size, to compare their pixels."""
+    """Contents that were decoded at full size."""
     embedded: int = 0
     keypoints: int = 0
     """Contents that were prepared for their alignment."""
     aligned: int = 0
-    """Pairs that were aligned."""
+    """Pairs."""
 
     def __add__(self, other: SearchStats) -> SearchStats:
         return SearchStats(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})

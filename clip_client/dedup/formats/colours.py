@@ -78,7 +78,7 @@ class ColourSpace:
         if other.is_hdr and not self.is_hdr:
             return False
         if not (self.is_profile and other.is_profile):
-            return self.primaries is not None and _are_near(self.primaries, other.primaries)
+            return _are_near(self.primaries, other.primaries)
         if _are_near(other.primaries, SRGB.primaries):
             return True  # also for a file in CMYK or grey: whether its picture lacks colour was measured
         if not self.primaries or other.primaries is None:
@@ -128,7 +128,7 @@ def space_of_profile(profile: bytes) -> ColourSpace:
 
 
 def _primaries(profile: Any) -> tuple[float, ...] | None:
-    """Return the primaries of an opened profile that consists of three colours and their curves; None for any other."""
+    # Of a profile that consists of three colours and their curves.
     colours = profile.red_colorant, profile.green_colorant, profile.blue_colorant
     if None in colours or not all(sum(xyz) for xyz, _ in colours):
         return None
@@ -174,9 +174,7 @@ def _under_d50(white: tuple[float, float], primaries: tuple[float, ...]) -> tupl
 
 
 def _are_near(first: tuple[float, ...] | None, second: tuple[float, ...] | None) -> bool:
-    if not first or not second:
-        return False
-    return float(np.abs(np.subtract(first, second)).max()) <= _TOLERANCE
+    return bool(first and second and np.abs(np.subtract(first, second)).max() <= _TOLERANCE)
 
 
 def _contains(outer: tuple[float, ...], inner: tuple[float, ...]) -> bool:
