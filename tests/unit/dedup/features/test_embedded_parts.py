@@ -13,7 +13,7 @@ from PIL import Image
 
 from clip_client.dedup.features.hashes import pixel_hash
 from clip_client.dedup.features.image_features import extract_features
-from clip_client.dedup.formats.embedded_parts import embedded_parts
+from clip_client.dedup.formats.embedded_parts import EmbeddedParts, embedded_parts
 from tests.fixtures.images import image_files, phone_files
 from tests.fixtures.images.embedded_files import (
     MP4,
@@ -33,8 +33,6 @@ from tests.fixtures.images.good_files import animation
 PIXEL_FILM = with_xmp(b'<rdf:Description GCamera:MotionPhoto="1" GCamera:MicroVideoOffset="280"/>')
 DEPTH_IN_XMP = XMP_EXTENSION + b"0" * 32 + bytes(8) + b'<rdf:Description GDepth:Data="' + b"A" * 900 + b'"/>'
 UTC = (0x0A01, b"Image_UTC_Data", b"1700000000000")
-
-
 JPEG = image_files.jpeg()
 HEIC = phone_files.heic()
 JXL = phone_files.jxl(exif=phone_files.exif())
@@ -201,17 +199,15 @@ ALONE = {
 
 @pytest.mark.parametrize("data", ALONE.values(), ids=ALONE)
 def test_a_picture_alone_holds_nothing_more(data: bytes) -> None:
-    assert embedded_parts(data).kinds == ()
-    assert embedded_parts(data).digest == ""
+    assert embedded_parts(data) == EmbeddedParts()
 
 
 def test_the_digest_is_that_of_the_parts_and_not_of_the_picture() -> None:
     other_still = image_files.jpeg(quality=60)
     assert embedded_parts(STILL + MP4) == embedded_parts(other_still + MP4 + bytes(64))
     assert embedded_parts(STILL + MP4).digest != embedded_parts(STILL + MP4 + b"!").digest
-    assert embedded_parts(with_segments(THERMAL, THERMAL)) == embedded_parts(
-        with_segments(THERMAL, THERMAL, still=other_still)
-    )
+    thermal, other_thermal = (with_segments(THERMAL, THERMAL, still=still) for still in (STILL, other_still))
+    assert embedded_parts(thermal) == embedded_parts(other_thermal)
     first, second = (with_segments((0xE1, DEPTH_IN_XMP.replace(b"AAAA", four))) for four in (b"AAAB", b"AAAC"))
     assert embedded_parts(first).digest != embedded_parts(second).digest
 
@@ -251,9 +247,8 @@ def test_a_still_has_the_pixels_of_the_file_that_holds_more() -> None:
 )
 def test_damaged_files_never_raise(seed: bytes, changes: list[tuple[int, int]], length: int) -> None:
     data = bytearray(seed[:length])
-    for position, value in changes:
-        if data:
-            data[position % len(data)] = value
+    for position, value in changes if data else ():
+        data[position % len(data)] = value
     found = embedded_parts(bytes(data))
     assert bool(found.kinds) == bool(found.digest)
 

@@ -15,22 +15,8 @@ from clip_client.dedup.metadata.xmp import read_xmp, texts_of
 from tests.fixtures.images import phone_files
 from tests.fixtures.images.camera_files import camera_jpeg, exif, packet, with_iptc
 from tests.fixtures.images.embedded_files import box
-from tests.fixtures.images.image_files import (
-    file,
-    jpeg,
-    jpeg_with_segment,
-    png_with_chunk,
-)
-from tests.fixtures.images.metadata_files import (
-    HISTORY,
-    REGIONS,
-    WINDOWS_REGIONS,
-    detailed,
-    listed,
-    placed,
-    png,
-    xmp,
-)
+from tests.fixtures.images.image_files import file, jpeg, jpeg_with_segment, png_with_chunk
+from tests.fixtures.images.metadata_files import HISTORY, REGIONS, WINDOWS_REGIONS, detailed, listed, placed, png, xmp
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -243,8 +229,6 @@ def test_tags_and_comments_of_file_managers_are_read(tmp_path: Path) -> None:
 
 DAY, MORNING = ('photoshop:DateCreated="2019-05-03">', 'photoshop:DateCreated="2019-05-03T10:11:12">')
 HERE, NEAR, AWAY = (f'exif:GPSLatitude="1,0N" exif:GPSLongitude="{east}E">' for east in ("2,0", "1,59.994", "2,0.06"))
-
-
 RATED, TITLED = 'xmp:Rating="4">', 'dc:title="Gate">'
 
 
@@ -302,7 +286,6 @@ def test_what_is_merged_is_what_was_written(data: bytes) -> None:
 
 @pytest.mark.parametrize("text", ["\u5bb6\u65cf\u3000\u65c5", "10\u00a0km", "\U0001f469\u200d\U0001f680", "\ue0a0"])
 def test_every_character_of_a_caption_stays(text: str) -> None:
-    """An ideographic space, a space that does not break, a joined emoji, a character of somebody's own."""
     said = read_facts(jpeg(xmp=xmp(f'dc:description="{text}">')))
     written = sidecar_text(merged(Facts(), said, [read_facts(jpeg())]))
     assert read_xmp(written)["dc:description"] == [{"": [text]}]

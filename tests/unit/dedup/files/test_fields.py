@@ -78,6 +78,7 @@ def with_resource(number: int, content: bytes) -> bytes:
     return jpeg_with_segment(0xED, PHOTOSHOP + resource(b"8BIM" + struct.pack(">H", number), content))
 
 
+LABEL, LABELLED, BY_SOMEBODY = xmp('xmp:Label="Red">'), {"colour label"}, {"creator"}
 LACKING: dict[str, tuple[bytes, set[str]]] = {
     "fields of a laboratory": (
         tiff_with((50838, 4, [28, 90]), (50839, 1, b"IJIJ of a region")), {"EXIF field 0xc696", "EXIF field 0xc697"},
@@ -90,17 +91,15 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
     "a time in a PNG": (png(Creation_Time="Sun, 7 Nov 2004 10:00"), {"date"}),
     "a date in a PNG": (png(Creation_Time="2004-11-07T10:00:00"), {"date"}),
     "a second block of EXIF": (
-        with_segment(camera_jpeg(), 0xE1, jpeg(exif=only(Artist="Ann")).split(b"\xff\xe1")[1][2:]), {"creator"},
+        with_segment(camera_jpeg(), 0xE1, jpeg(exif=only(Artist="Ann")).split(b"\xff\xe1")[1][2:]), BY_SOMEBODY,
     ),
     "a comment behind the scan": (jpeg()[:-2] + b"\xff\xfe\0\x0dAt the gate\xff\xd9", {"comment"}),
-    "a comment behind the picture of a GIF": (
-        file("GIF", "P")[:-1] + b"\x21\xfe\x0bAt the gate\0\x3b", {"comment"},
-    ),
-    "a text beside the thumbnail": (with_thumbnail((256, 3, [160]), (315, 2, b"Ann\0")), {"creator"}),
+    "a comment behind the picture of a GIF": (file("GIF", "P")[:-1] + b"\x21\xfe\x0bAt the gate\0\x3b", {"comment"}),
+    "a text beside the thumbnail": (with_thumbnail((256, 3, [160]), (315, 2, b"Ann\0")), BY_SOMEBODY),
     "a typed node in XMP": (
-        jpeg(xmp=xmp('xmp:Label="Red">').replace(b"rdf:Description ", b"own:Photo ").replace(
+        jpeg(xmp=LABEL.replace(b"rdf:Description ", b"own:Photo ").replace(
             b"/rdf:Description", b"/own:Photo")),
-        {"colour label"},
+        LABELLED,
     ),
     "the envelope of IPTC": (with_resource(0x0404, b"\x1c\1\x32\0\3Ann" + BY_ANN), {"IPTC field 1:50", "creator"}),
     "a picture number of IPTC": (with_resource(0x0404, b"\x1c\3\x0a\0\3Ann"), {"IPTC field 3:10"}),
@@ -126,8 +125,8 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
         with_segment(jpeg(), 0xED, b"Photoshop 3.0\08BIM\x07\xd0\0\0\0\0\0\x02\1\2"), {"clipping path"},
     ),
     "metadata of a JPEG 2000": (
-        file("JPEG2000") + box(b"uuid", bytes.fromhex("be7acfcb97a942e89c71999491e3afac") + xmp('xmp:Label="Red">')),
-        {"colour label"},
+        file("JPEG2000") + box(b"uuid", bytes.fromhex("be7acfcb97a942e89c71999491e3afac") + LABEL),
+        LABELLED,
     ),
     "a position of a JPEG 2000": (
         file("JPEG2000") + box(b"uuid", bytes.fromhex("b14bf8bd083d4b43a5ae8cd7d5a6ce03") + b"II*\0"),
@@ -136,16 +135,16 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
     "rights of a JPEG 2000": (file("JPEG2000") + box(b"jp2i", b"<by>Ann</by>"), {"box jp2i"}),
     "a description of an AVIF": (with_property(b"udes", bytes(4), b"en\0Gate\0\0\0"), {"description"}),
     "an alternative text of an AVIF": (with_property(b"altt", bytes(4), b"At the gate\0en\0"), {"alternative text"}),
-    "a label": (jpeg(xmp=xmp('xmp:Label="Red">')), {"colour label"}),
-    "a label of digiKam": (jpeg(xmp=xmp('digiKam:ColorLabel="3" digiKam:PickLabel="0">')), {"colour label"}),
+    "a label": (jpeg(xmp=LABEL), LABELLED),
+    "a label of digiKam": (jpeg(xmp=xmp('digiKam:ColorLabel="3" digiKam:PickLabel="0">')), LABELLED),
     "people": (jpeg(xmp=xmp(">" + listed("Iptc4xmpExt:PersonInImage", "Anna"))), {"people"}),
     "face regions": (jpeg(xmp=xmp(">" + REGIONS.format("Anna", 0.5))), {"face regions"}),
     "a face without a name": (jpeg(xmp=xmp(">" + REGIONS.format("", 0.5))), {"face regions"}),
     "face regions of Windows": (jpeg(xmp=xmp(">" + WINDOWS_REGIONS.format("Anna"))), {"face regions"}),
-    "a creator in XMP": (jpeg(xmp=xmp(">" + listed("dc:creator", "Ann", of="Seq"))), {"creator"}),
-    "a creator in EXIF": (camera_jpeg(Artist="Ann"), {"creator"}),
-    "a creator in IPTC": (with_iptc(jpeg(), [(80, b"Ann")]), {"creator"}),
-    "a creator in a PNG": (png(Author="Ann"), {"creator"}),
+    "a creator in XMP": (jpeg(xmp=xmp(">" + listed("dc:creator", "Ann", of="Seq"))), BY_SOMEBODY),
+    "a creator in EXIF": (camera_jpeg(Artist="Ann"), BY_SOMEBODY),
+    "a creator in IPTC": (with_iptc(jpeg(), [(80, b"Ann")]), BY_SOMEBODY),
+    "a creator in a PNG": (png(Author="Ann"), BY_SOMEBODY),
     "rights": (jpeg(xmp=xmp(">" + listed("dc:rights", "Ann", of="Alt"))), {"copyright"}),
     "a copyright": (camera_jpeg(Copyright="Ann"), {"copyright"}),
     "settings": (jpeg(xmp=xmp('crs:Exposure2012="+0.50" crs:Tint="3">')), {"develop settings"}),
@@ -179,17 +178,15 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
     "text behind the pixels": (
         (made := png(Author="Ann"))[: made.index(b"tEXt") - 4] + png()[33:-12]
         + made[made.index(b"tEXt") - 4 : made.index(b"IDAT") - 4] + made[-12:],
-        {"creator"},
+        BY_SOMEBODY,
     ),
-    "EXIF of ImageMagick": (png(**raw_profile("exif", only(Artist="Ann").tobytes())), {"creator"}),
-    "EXIF of Pillow in a text": (png(**raw_profile("APP1", only(Artist="Ann").tobytes()[6:])), {"creator"}),
+    "EXIF of ImageMagick": (png(**raw_profile("exif", only(Artist="Ann").tobytes())), BY_SOMEBODY),
+    "EXIF of Pillow in a text": (png(**raw_profile("APP1", only(Artist="Ann").tobytes()[6:])), BY_SOMEBODY),
     "a comment of a codestream": (file("JPEG2000", comment="At the gate"), {"comment"}),
-    "XMP of ImageMagick": (png(**raw_profile("xmp", xmp('xmp:Label="Red">'))), {"colour label"}),
-    "IPTC of ImageMagick": (
-        png(**raw_profile("iptc", b"8BIM\4\4\0\0\0\0\0\x08\x1c\2\x50\0\3Ann")), {"creator"},
-    ),
+    "XMP of ImageMagick": (png(**raw_profile("xmp", LABEL)), LABELLED),
+    "IPTC of ImageMagick": (png(**raw_profile("iptc", b"8BIM\4\4\0\0\0\0\0\x08\x1c\2\x50\0\3Ann")), BY_SOMEBODY),
     "IPTC of ExifTool in a PNG": (
-        png(Raw_profile_type_iptc=f"\nIPTC profile\n       8\n{BY_ANN.hex()}\n"), {"creator"},
+        png(Raw_profile_type_iptc=f"\nIPTC profile\n       8\n{BY_ANN.hex()}\n"), BY_SOMEBODY,
     ),
     "an address": (
         jpeg(xmp=xmp('><Iptc4xmpCore:CreatorContactInfo Iptc4xmpCore:CiEmailWork="a@b.org"/>')), {"contact"},
@@ -204,14 +201,12 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
         {"caption", "creator"},
     ),
     "IPTC of Photoshop 2.5": (
-        jpeg_with_segment(0xED, b"Adobe_Photoshop2.5:" + bytes(8) + resource(b"8BIM\4\4", BY_ANN)), {"creator"},
+        jpeg_with_segment(0xED, b"Adobe_Photoshop2.5:" + bytes(8) + resource(b"8BIM\4\4", BY_ANN)), BY_SOMEBODY,
     ),
-    "IPTC that is cut off": (
-        jpeg_with_segment(0xED, PHOTOSHOP + resource(b"8BIM\4\4", BY_ANN + b"\x1c")), {"creator"},
-    ),
+    "IPTC that is cut off": (jpeg_with_segment(0xED, PHOTOSHOP + resource(b"8BIM\4\4", BY_ANN + b"\x1c")), BY_SOMEBODY),
     "IPTC behind what Lightroom writes": (
         jpeg_with_segment(0xED, PHOTOSHOP + resource(b"AgHg\0\0", b"?") + resource(b"8BIM\4\4", BY_ANN)),
-        {"creator"},
+        BY_SOMEBODY,
     ),
     "IPTC in the second of two segments": (
         with_segment(
@@ -219,7 +214,7 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
             0xED,
             PHOTOSHOP + resource(b"8BIM\4\x22", bytes(200))[:-100],
         ),
-        {"creator"},
+        BY_SOMEBODY,
     ),
     "an unknown dataset": (with_iptc(jpeg(), [(150, b"Wien")]), {"IPTC field 2:150"}),
     "an unknown tag": (detailed(f9999="x"), {"EXIF field 0x9999"}),
@@ -227,9 +222,7 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
     "a speed in knots, and a datum": (
         placed(f12="N", f13=7.5, f18="TOKYO"), {"GPS speed", "GPS speed ref", "GPS map datum"},
     ),
-    "a second date": (
-        jpeg(exif=exif(), xmp=xmp('photoshop:DateCreated="1975-06-07">')), {"date"},
-    ),
+    "a second date": (jpeg(exif=exif(), xmp=xmp('photoshop:DateCreated="1975-06-07">')), {"date"}),
     "XMP of 64 KiB": (
         jpeg_with_segment(
             0xE1, b"http://ns.adobe.com/xmp/extension/\0" + b"A" * 32 + struct.pack(">II", 999, 0)
@@ -239,31 +232,27 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
     ),
     "XMP before other XMP": (
         with_segment(
-            jpeg(xmp=xmp('crs:Tint="3">')), 0xE1, b"http://ns.adobe.com/xap/1.0/\0" + xmp('xmp:Label="Red">')
+            jpeg(xmp=xmp('crs:Tint="3">')), 0xE1, b"http://ns.adobe.com/xap/1.0/\0" + LABEL
         ),
         {"colour label", "develop settings"},
     ),
     "XMP that says a property twice": (
         jpeg(xmp=xmp('xmp:Rating="0">').replace(b"</rdf:RDF>", DESCRIPTION.encode() + b"</rdf:RDF>")), {"rating"},
     ),
-    "XMP without a zero before it": (
-        jpeg_with_segment(0xE1, b"http://ns.adobe.com/xap/1.0/" + xmp('xmp:Label="Red">')), {"colour label"},
-    ),
+    "XMP without a zero before it": (jpeg_with_segment(0xE1, b"http://ns.adobe.com/xap/1.0/" + LABEL), LABELLED),
     "EXIF behind another byte than zero": (
-        jpeg_with_segment(0xE1, b"Exif\0\xff" + only(Artist="Ann").tobytes()[6:]), {"creator"},
+        jpeg_with_segment(0xE1, b"Exif\0\xff" + only(Artist="Ann").tobytes()[6:]), BY_SOMEBODY,
     ),
-    "XMP before the picture of a GIF": (gif(before=xmp('xmp:Label="Red">')), {"colour label"}),
-    "XMP behind the picture of a GIF": (gif(behind=xmp('xmp:Label="Red">')), {"colour label"}),
-    "metadata of a HEIC": (phone_files.heic(exif=exif(), xmp=xmp('xmp:Label="Red">')), {"colour label"}),
+    "XMP before the picture of a GIF": (gif(before=LABEL), LABELLED),
+    "XMP behind the picture of a GIF": (gif(behind=LABEL), LABELLED),
+    "metadata of a HEIC": (phone_files.heic(exif=exif(), xmp=LABEL), LABELLED),
     "metadata of an AVIF in a box": (
-        file("AVIF") + box(b"uuid", bytes.fromhex("be7acfcb97a942e89c71999491e3afac"), xmp('xmp:Label="Red">')),
-        {"colour label"},
+        file("AVIF") + box(b"uuid", bytes.fromhex("be7acfcb97a942e89c71999491e3afac"), LABEL),
+        LABELLED,
     ),
-    "metadata of a WebP by another name": (
-        file("WEBP", xmp=xmp('xmp:Label="Red">')).replace(b"XMP ", b"XMP\0"), {"colour label"},
-    ),
-    "metadata of a WebP": (file("WEBP", xmp=xmp('xmp:Label="Red">')), {"colour label"}),
-    "metadata of a TIFF": (file("TIFF", tiffinfo={700: xmp('xmp:Label="Red">')}), {"colour label"}),
+    "metadata of a WebP by another name": (file("WEBP", xmp=LABEL).replace(b"XMP ", b"XMP\0"), LABELLED),
+    "metadata of a WebP": (file("WEBP", xmp=LABEL), LABELLED),
+    "metadata of a TIFF": (file("TIFF", tiffinfo={700: LABEL}), LABELLED),
 }  # fmt: skip
 
 
