@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three pictures; one has copies of each kind."""
     folder = tmp_path_factory.mktemp("album")
     original = scene(0)
     original.save(folder / "original.png")
@@ -57,7 +56,7 @@ def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def moved(report: DuplicateReport, folder: Path, *tiers: str) -> dict[str, str]:
-    """Return name of a file that moves, or of one of these tiers that waits -> name of the one that stays for it."""
+    """Name of a file that moves, or of one of these tiers that waits -> name of the one that stays for it."""
     verdicts = {member.path: member.verdict for group in report.groups for member in group.members}
     wanted = (path for path, one in verdicts.items() if one.is_copy and one.tier in (*SAFE_TIERS, *tiers))
     moves = planned(report, [folder], chosen=dict.fromkeys(wanted)).moves
@@ -159,7 +158,6 @@ def test_what_has_no_texture_is_said_to_be_unverified(tmp_path: Path) -> None:
 
 
 def test_frames_of_a_burst_stay_frames_and_have_copies_of_their_own(tmp_path: Path) -> None:
-    """Two shots of one still scene, of which a person sent one to a friend."""
     for number, name in enumerate(("first.jpg", "second.jpg")):
         taken = exif(size=(400, 300), DateTimeOriginal=f"2019:05:03 10:11:1{number}")
         noisy(scene(0), 3, number).save(tmp_path / name, quality=95 - number, exif=taken)
@@ -176,7 +174,6 @@ def test_frames_of_a_burst_stay_frames_and_have_copies_of_their_own(tmp_path: Pa
 
 
 def test_a_copy_of_the_same_size_is_no_frame_of_a_burst_if_it_is_proved(tmp_path: Path) -> None:
-    """Cameras that count whole seconds: the time alone tells a copy from another frame of that second no more."""
     taken = exif(size=(400, 300), DateTimeOriginal="2019:05:03 10:11:12")
     noisy(scene(0), 3, 0).save(tmp_path / "shot.jpg", quality=95, exif=taken)
     noisy(scene(0), 3, 1).save(tmp_path / "other frame.jpg", quality=94, exif=taken)
@@ -246,7 +243,6 @@ def test_a_photo_never_moves_for_what_may_be_made_from_it(
 
 @pytest.mark.timeout(180)
 def test_the_original_stays_although_enlarged_noisy_and_bordered_copies_are_larger(tmp_path: Path) -> None:
-    """The search cannot tell whether the noisy copy came first."""
     folder = tmp_path / "family"
     folder.mkdir()
     original = scene(0, (480, 360))

@@ -39,7 +39,7 @@ JXL = phone_files.jxl(exif=phone_files.exif())
 
 
 def with_auxiliary(urn: bytes) -> bytes:
-    """A HEIC whose second picture is called auxiliary to the first, as depth maps are."""
+    """A HEIC whose second picture is auxiliary to the first, as depth maps are."""
     data = phone_files.heic(append_images=[image_files.picture(seed=1)])
     auxiliary = box(b"auxC", bytes(4), urn + b"\0")
     reference = box(b"iref", bytes(4), box(b"auxl", struct.pack(">HHH", 2, 1, 1)))
@@ -213,7 +213,6 @@ def test_the_digest_is_that_of_the_parts_and_not_of_the_picture() -> None:
 
 
 def test_a_still_has_the_pixels_of_the_file_that_holds_more() -> None:
-    """The still may be moved as a copy of that file, but not the other way round."""
     with Image.open(io.BytesIO(STILL)) as image:
         export = image_files.encoded(image, "PNG")
     jxl, jxl_of_film = phone_files.jxl_of(JPEG), phone_files.jxl_of(JPEG + MP4)
@@ -270,7 +269,7 @@ def test_damaged_files_never_raise(seed: bytes, changes: list[tuple[int, int]], 
     ],
 )
 def test_the_work_has_limits_and_what_lies_beyond_counts_as_content(data: bytes, kinds: tuple[str, ...]) -> None:
-    """Work that grew with the square of the file would take hours here."""
+    # Work that grew with the square of the file would take hours here.
     assert embedded_parts(data).kinds == kinds
 
 

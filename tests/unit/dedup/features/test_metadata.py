@@ -24,10 +24,7 @@ XMP_FIELDS: list[tuple[str, dict[str, Any]]] = [
     ('xmp:Rating="none">', {"rating": {"none"}}),
     (f"><dc:subject><rdf:Bag>{WORDS}</rdf:Bag></dc:subject>", {"keywords": {"Caf\u00e9", "Wien"}}),
     (f"><dc:title><rdf:Alt>{TITLES}</rdf:Alt></dc:title>", {"title": {"Gate", "Tor"}}),
-    (
-        '><dc:description><rdf:Alt><rdf:li xml:lang="x-default">A &amp; B</rdf:li></rdf:Alt></dc:description>',
-        {"caption": {"A & B"}},
-    ),
+    ("><dc:description><rdf:Alt><rdf:li>A &amp; B</rdf:li></rdf:Alt></dc:description>", {"caption": {"A & B"}}),
     ('exif:DateTimeOriginal="2019-05-03T10:11:12.34+02:00">', {"taken": "2019-05-03T10:11:12"}),
     ('photoshop:DateCreated="2019-05-03">', {"taken": "2019-05-03"}),
     ('xmp:CreateDate="2019-05-03T10:11">', {"taken": "2019-05-03T10:11"}),
@@ -52,25 +49,10 @@ def said(data: bytes) -> dict[str, Any]:
     return {name: value for name in READ if (value := getattr(metadata, name)) not in ("", None, False)} | written
 
 
-def test_exif_of_a_camera() -> None:
-    expected = {
-        "taken": "2019-05-03T10:11:12",
-        "latitude": 48.2,
-        "longitude": -16.37,
-        "lens": "EF50mm f/1.8",
-        "software": "Firmware Version 1.1.1",
-        "has_maker_note": True,
-        "has_exposure": True,
-    }
-    assert said(camera_jpeg(gps=True)) == approximately(expected)
-
-
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"Rating": 3}, {"rating": {(3.0,)}}),
         ({"Rating": 99}, {"rating": {(99.0,)}}),
-        ({"ImageDescription": "A gate"}, {"caption": {"A gate"}}),
         ({"ImageDescription": "Caf\u00e9".encode()}, {"caption": {"Caf\u00e9"}}),
         ({"XPTitle": "Gate\0".encode("utf-16-le")}, {"title": {"Gate"}}),
         ({"XPComment": "A gate".encode("utf-16-le")}, {"caption": {"A gate"}}),
@@ -96,6 +78,13 @@ def test_each_field_of_exif(changes: dict[str, Any], expected: dict[str, Any]) -
     assert said(jpeg(exif=made)) == expected
 
 
+def test_exif_of_a_camera() -> None:
+    of_lens = {"lens": "EF50mm f/1.8", "has_maker_note": True, "has_exposure": True}
+    place = {"latitude": 48.2, "longitude": -16.37, "taken": "2019-05-03T10:11:12"}
+    expected = approximately({**of_lens, **place, "software": "Firmware Version 1.1.1"})
+    assert said(camera_jpeg(gps=True)) == expected
+
+
 @pytest.mark.parametrize(("inner", "expected"), XMP_FIELDS)
 def test_each_field_of_xmp_in_files_and_sidecars(inner: str, expected: dict[str, Any]) -> None:
     text, xmp = PngImagePlugin.PngInfo(), packet(inner)
@@ -110,10 +99,8 @@ def test_each_field_of_xmp_in_files_and_sidecars(inner: str, expected: dict[str,
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ([(5, b"Gate")], {"title": {"Gate"}}),
-        ([(120, "Caf\u00e9".encode())], {"caption": {"Caf\u00e9"}}),
+        ([(5, b"Gate"), (120, "Caf\u00e9".encode())], {"title": {"Gate"}, "caption": {"Caf\u00e9"}}),
         ([(120, b"Caf\xe9")], {"caption": {"Caf\u00e9"}}),
-        ([(25, b"Wien")], {"keywords": {"Wien"}}),
         ([(25, b"Wien"), (25, b"Tor")], {"keywords": {"Tor", "Wien"}}),
         ([(55, b"20190503"), (60, b"101112+0200")], {"taken": "2019-05-03T10:11:12"}),
     ],
@@ -153,10 +140,9 @@ def test_a_hostile_packet_says_nothing_and_is_marked(hostile: bytes) -> None:
     assert said(with_packet) == {}
     is_whole = hostile.endswith(b"</a>")  # but deep
     assert read_facts(with_packet) == read_sidecar_facts(hostile) == Facts(is_unreadable=not is_whole)
-    if is_whole:
-        return
-    with pytest.raises(XmpError):
-        read_xmp(hostile)
+    if not is_whole:
+        with pytest.raises(XmpError):
+            read_xmp(hostile)
 
 
 def test_texts_hold_no_control_characters() -> None:
