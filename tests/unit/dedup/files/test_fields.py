@@ -31,6 +31,7 @@ from tests.fixtures.images.metadata_files import (
     WINDOWS_REGIONS,
     detailed,
     gif,
+    in_xmp,
     listed,
     only,
     placed,
@@ -73,7 +74,7 @@ def with_resource(number: int, content: bytes) -> bytes:
     return jpeg_with_segment(0xED, PHOTOSHOP + resource(b"8BIM" + struct.pack(">H", number), content))
 
 
-LABEL, LABELLED, BY_SOMEBODY = xmp('xmp:Label="Red">'), {"colour label"}, {"creator"}
+LABEL, LABELLED, BY_SOMEBODY, COMMENT = xmp('xmp:Label="Red">'), {"colour label"}, {"creator"}, {"comment"}
 LACKING: dict[str, tuple[bytes, set[str]]] = {
     "fields of a laboratory": (
         tiff_with((50838, 4, [28, 90]), (50839, 1, b"IJIJ of a region")), {"EXIF field 0xc696", "EXIF field 0xc697"},
@@ -88,8 +89,8 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
     "a second block of EXIF": (
         with_segment(camera_jpeg(), 0xE1, jpeg(exif=only(Artist="Ann")).split(b"\xff\xe1")[1][2:]), BY_SOMEBODY,
     ),
-    "a comment behind the scan": (jpeg()[:-2] + b"\xff\xfe\0\x0dAt the gate\xff\xd9", {"comment"}),
-    "a comment behind the picture of a GIF": (file("GIF", "P")[:-1] + b"\x21\xfe\x0bAt the gate\0\x3b", {"comment"}),
+    "a comment behind the scan": (jpeg()[:-2] + b"\xff\xfe\0\x0dAt the gate\xff\xd9", COMMENT),
+    "a comment behind the picture of a GIF": (file("GIF", "P")[:-1] + b"\x21\xfe\x0bAt the gate\0\x3b", COMMENT),
     "a text beside the thumbnail": (with_thumbnail((256, 3, [160]), (315, 2, b"Ann\0")), BY_SOMEBODY),
     "a typed node in XMP": (
         jpeg(xmp=LABEL.replace(b"rdf:Description ", b"own:Photo ").replace(
@@ -115,47 +116,43 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
     ),
     "a comment for the web": (jpeg_with_segment(0xEC, b"Ducky\0\2\0\4\0\0\0\2\0\x41"), {"unknown data"}),
     "a time stamp behind a JPEG": (jpeg() + b"1700000000000\n", {"unknown data"}),
-    "a comment of a PPM": (b"P6 # At the gate\n" + file("PPM")[3:], {"comment"}),
+    "a comment of a PPM": (b"P6 # At the gate\n" + file("PPM")[3:], COMMENT),
     "a clipping path": (
         with_segment(jpeg(), 0xED, b"Photoshop 3.0\08BIM\x07\xd0\0\0\0\0\0\x02\1\2"), {"clipping path"},
     ),
     "metadata of a JPEG 2000": (
-        file("JPEG2000") + box(b"uuid", bytes.fromhex("be7acfcb97a942e89c71999491e3afac") + LABEL),
-        LABELLED,
+        file("JPEG2000") + box(b"uuid", bytes.fromhex("be7acfcb97a942e89c71999491e3afac") + LABEL), LABELLED,
     ),
     "a position of a JPEG 2000": (
-        file("JPEG2000") + box(b"uuid", bytes.fromhex("b14bf8bd083d4b43a5ae8cd7d5a6ce03") + b"II*\0"),
-        {"map position"},
+        file("JPEG2000") + box(b"uuid", bytes.fromhex("b14bf8bd083d4b43a5ae8cd7d5a6ce03") + b"II*\0"), {"map position"},
     ),
     "rights of a JPEG 2000": (file("JPEG2000") + box(b"jp2i", b"<by>Ann</by>"), {"box jp2i"}),
     "a description of an AVIF": (with_property(b"udes", bytes(4), b"en\0Gate\0\0\0"), {"description"}),
     "an alternative text of an AVIF": (with_property(b"altt", bytes(4), b"At the gate\0en\0"), {"alternative text"}),
     "a label": (jpeg(xmp=LABEL), LABELLED),
-    "a label of digiKam": (jpeg(xmp=xmp('digiKam:ColorLabel="3" digiKam:PickLabel="0">')), LABELLED),
-    "people": (jpeg(xmp=xmp(">" + listed("Iptc4xmpExt:PersonInImage", "Anna"))), {"people"}),
-    "face regions": (jpeg(xmp=xmp(">" + REGIONS.format("Anna", 0.5))), {"face regions"}),
-    "a face without a name": (jpeg(xmp=xmp(">" + REGIONS.format("", 0.5))), {"face regions"}),
-    "face regions of Windows": (jpeg(xmp=xmp(">" + WINDOWS_REGIONS.format("Anna"))), {"face regions"}),
-    "a creator in XMP": (jpeg(xmp=xmp(">" + listed("dc:creator", "Ann", of="Seq"))), BY_SOMEBODY),
+    "a label of digiKam": (in_xmp('digiKam:ColorLabel="3" digiKam:PickLabel="0">'), LABELLED),
+    "people": (in_xmp(">" + listed("Iptc4xmpExt:PersonInImage", "Anna")), {"people"}),
+    "face regions": (in_xmp(">" + REGIONS.format("Anna", 0.5)), {"face regions"}),
+    "a face without a name": (in_xmp(">" + REGIONS.format("", 0.5)), {"face regions"}),
+    "face regions of Windows": (in_xmp(">" + WINDOWS_REGIONS.format("Anna")), {"face regions"}),
+    "a creator in XMP": (in_xmp(">" + listed("dc:creator", "Ann", of="Seq")), BY_SOMEBODY),
     "a creator in EXIF": (camera_jpeg(Artist="Ann"), BY_SOMEBODY),
     "a creator in IPTC": (with_iptc(jpeg(), [(80, b"Ann")]), BY_SOMEBODY),
     "a creator in a PNG": (png(Author="Ann"), BY_SOMEBODY),
-    "rights": (jpeg(xmp=xmp(">" + listed("dc:rights", "Ann", of="Alt"))), {"copyright"}),
+    "rights": (in_xmp(">" + listed("dc:rights", "Ann", of="Alt")), {"copyright"}),
     "a copyright": (camera_jpeg(Copyright="Ann"), {"copyright"}),
-    "settings": (jpeg(xmp=xmp('crs:Exposure2012="+0.50" crs:Tint="3">')), {"develop settings"}),
-    "a hierarchy": (jpeg(xmp=xmp(">" + listed("lr:hierarchicalSubject", "a|b"))), {"hierarchical keywords"}),
-    "a comment": (detailed(f9286=b"ASCII\0\0\0At the gate"), {"comment"}),
-    "a comment in Unicode": (detailed(f9286=b"UNICODE\0" + "Caf\u00e9".encode("utf-16-be")), {"comment"}),
-    "a comment in Unicode that names no charset": (
-        detailed(f9286=bytes(8) + "Caf\u00e9".encode("utf-16-be")), {"comment"},
-    ),
-    "a comment of a JPEG": (jpeg(comment=b"At the gate"), {"comment"}),
-    "a comment behind a zero": (jpeg(comment=b"\0At the gate"), {"comment"}),
+    "settings": (in_xmp('crs:Exposure2012="+0.50" crs:Tint="3">'), {"develop settings"}),
+    "a hierarchy": (in_xmp(">" + listed("lr:hierarchicalSubject", "a|b")), {"hierarchical keywords"}),
+    "a comment": (detailed(f9286=b"ASCII\0\0\0At the gate"), COMMENT),
+    "a comment in Unicode": (detailed(f9286=b"UNICODE\0" + "Caf\u00e9".encode("utf-16-be")), COMMENT),
+    "a comment in Unicode that names no charset": (detailed(f9286=bytes(8) + "Caf\u00e9".encode("utf-16-be")), COMMENT),
+    "a comment of a JPEG": (jpeg(comment=b"At the gate"), COMMENT),
+    "a comment behind a zero": (jpeg(comment=b"\0At the gate"), COMMENT),
     "a comment before another one": (
-        with_segment(jpeg(comment=b"CREATOR: gd-jpeg v1.0"), 0xFE, b"At the gate"), {"comment"},
+        with_segment(jpeg(comment=b"CREATOR: gd-jpeg v1.0"), 0xFE, b"At the gate"), COMMENT,
     ),
     "two comments in a PNG": (
-        png_with_chunk(b"tEXt", b"Comment\0At the gate", png(Comment="Created with GIMP")), {"comment"},
+        png_with_chunk(b"tEXt", b"Comment\0At the gate", png(Comment="Created with GIMP")), COMMENT,
     ),
     "a prompt": (png(parameters="a gate, 35mm"), {"prompt"}),
     "another prompt": (png(prompt='{"1": {}}', workflow="{}"), {"prompt"}),
@@ -177,31 +174,27 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
     ),
     "EXIF of ImageMagick": (png(**raw_profile("exif", only(Artist="Ann").tobytes())), BY_SOMEBODY),
     "EXIF of Pillow in a text": (png(**raw_profile("APP1", only(Artist="Ann").tobytes()[6:])), BY_SOMEBODY),
-    "a comment of a codestream": (file("JPEG2000", comment="At the gate"), {"comment"}),
+    "a comment of a codestream": (file("JPEG2000", comment="At the gate"), COMMENT),
     "XMP of ImageMagick": (png(**raw_profile("xmp", LABEL)), LABELLED),
     "IPTC of ImageMagick": (png(**raw_profile("iptc", b"8BIM\4\4\0\0\0\0\0\x08\x1c\2\x50\0\3Ann")), BY_SOMEBODY),
     "IPTC of ExifTool in a PNG": (
         png(Raw_profile_type_iptc=f"\nIPTC profile\n       8\n{BY_ANN.hex()}\n"), BY_SOMEBODY,
     ),
-    "an address": (
-        jpeg(xmp=xmp('><Iptc4xmpCore:CreatorContactInfo Iptc4xmpCore:CiEmailWork="a@b.org"/>')), {"contact"},
-    ),
-    "a field of an unknown program": (jpeg(xmp=xmp('own:moodOfThePhoto="calm">')), {"mood of the photo"}),
+    "an address": (in_xmp('><Iptc4xmpCore:CreatorContactInfo Iptc4xmpCore:CiEmailWork="a@b.org"/>'), {"contact"}),
+    "a field of an unknown program": (in_xmp('own:moodOfThePhoto="calm">'), {"mood of the photo"}),
     "another position in XMP": (
         jpeg(exif=exif(gps=True), xmp=xmp('exif:GPSLatitude="1,0N" exif:GPSLongitude="2,0E">')), {"GPS position"},
     ),
     "a city": (with_iptc(jpeg(), [(90, b"Wien")]), {"city"}),
     "a name behind 32 KiB of IPTC": (
-        jpeg_with_segment(0xED, PHOTOSHOP + resource(b"8BIM\4\4", LONG_IPTC + BY_ANN)),
-        {"caption", "creator"},
+        jpeg_with_segment(0xED, PHOTOSHOP + resource(b"8BIM\4\4", LONG_IPTC + BY_ANN)), {"caption", "creator"},
     ),
     "IPTC of Photoshop 2.5": (
         jpeg_with_segment(0xED, b"Adobe_Photoshop2.5:" + bytes(8) + resource(b"8BIM\4\4", BY_ANN)), BY_SOMEBODY,
     ),
     "IPTC that is cut off": (jpeg_with_segment(0xED, PHOTOSHOP + resource(b"8BIM\4\4", BY_ANN + b"\x1c")), BY_SOMEBODY),
     "IPTC behind what Lightroom writes": (
-        jpeg_with_segment(0xED, PHOTOSHOP + resource(b"AgHg\0\0", b"?") + resource(b"8BIM\4\4", BY_ANN)),
-        BY_SOMEBODY,
+        jpeg_with_segment(0xED, PHOTOSHOP + resource(b"AgHg\0\0", b"?") + resource(b"8BIM\4\4", BY_ANN)), BY_SOMEBODY,
     ),
     "IPTC in the second of two segments": (
         with_segment(
@@ -227,7 +220,7 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
     ),
     "XMP before other XMP": (
         with_segment(
-            jpeg(xmp=xmp('crs:Tint="3">')), 0xE1, b"http://ns.adobe.com/xap/1.0/\0" + LABEL
+            in_xmp('crs:Tint="3">'), 0xE1, b"http://ns.adobe.com/xap/1.0/\0" + LABEL
         ),
         {"colour label", "develop settings"},
     ),
@@ -242,8 +235,7 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
     "XMP behind the picture of a GIF": (gif(behind=LABEL), LABELLED),
     "metadata of a HEIC": (phone_files.heic(exif=exif(), xmp=LABEL), LABELLED),
     "metadata of an AVIF in a box": (
-        file("AVIF") + box(b"uuid", bytes.fromhex("be7acfcb97a942e89c71999491e3afac"), LABEL),
-        LABELLED,
+        file("AVIF") + box(b"uuid", bytes.fromhex("be7acfcb97a942e89c71999491e3afac"), LABEL), LABELLED,
     ),
     "metadata of a WebP by another name": (file("WEBP", xmp=LABEL).replace(b"XMP ", b"XMP\0"), LABELLED),
     "metadata of a WebP": (file("WEBP", xmp=LABEL), LABELLED),
