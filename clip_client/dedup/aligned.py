@@ -14,7 +14,6 @@ MADE_LATER: Final = "its compression came later"
 LACKS_DETAIL: Final = "it lacks detail"
 """A photo is proved to be made from another photo, although the two look different."""
 UNTOLD: Final = "which of the two shows more cannot be told"
-"""The doubt about two photos whose tones, colours or sharpness differ."""
 UNPROVED: Final = "it is not proved to show all that this file shows"
 """The doubt about a photo for which the law of :mod:`clip_client.dedup.proof` does not hold or cannot be tested."""
 PUT_INTO: Final = "it shows the picture inside a border, a screenshot or the like"
@@ -40,7 +39,6 @@ class Alignment:
     region: tuple[float, float, float, float] | None
     """Left, top, width and height of the region that differs, as shares of the kept picture; None if none differs."""
     region_share: float
-    """Share of the kept picture that differs."""
 
     @property
     def loses_nothing(self) -> bool:

@@ -92,7 +92,6 @@ class Member:
     cannot_verify: str = ""
     """One sentence that says why the photo could not be aligned with any photo; empty if it could."""
     doubt: str = ""
-    """Signs, in words, that the photo is made from another photo."""
     verdict: Verdict = Verdict()
 
     @property
@@ -124,7 +123,6 @@ class DuplicateGroup:
     """Photos that show the same; the first photo is kept."""
 
     tier: str
-    """The least certain tier of its members."""
     min_similarity: float
     """The smallest cosine similarity of any two members."""
     members: tuple[Member, ...]

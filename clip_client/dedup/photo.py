@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _CAMERA_FORMATS: Final = frozenset({"JPEG", "HEIC", RAW})
 """Formats that cameras write. A PNG or TIFF file with the metadata of a camera was converted from such a file."""
-
 _EDITORS: Final = re.compile(
     r"""\b(?:
       acdsee | adobe | affinity | aftershot | aperture | canva | capture\ one | capture\ nx | corel | darktable
@@ -32,7 +31,6 @@ _EDITORS: Final = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 """Names of programs that edit pictures. Cameras and phones write their own software into the same field."""
-
 _DAY_NS: Final = 86_400 * 10**9
 _UNSET_DAYS: Final = frozenset({-134_774, 0, 3_652})
 """Days since 1970 on which the clocks of Windows, Unix and FAT begin: 1 January of 1601, 1970 and 1980."""
@@ -88,7 +86,6 @@ class Photo:
     path: str
     """Names that are not UTF-8 are kept with ``surrogateescape``, as :func:`os.fsdecode` does."""
     sha256: str
-    """Hexadecimal."""
     size_bytes: int
     mtime_ns: int = 0
     features: ImageFeatures = field(default_factory=ImageFeatures)
@@ -97,7 +94,6 @@ class Photo:
     is_reference: bool = False
     """True in a reference folder, from which photos never move."""
     is_by_link: bool = False
-    """True if only a symbolic link leads to the photo."""
     not_kept: str = ""
     """Place that may not last, such as ``"a recycle bin"``, for which other photos must not move; else empty."""
     companions: tuple[Companion, ...] = ()

@@ -35,7 +35,6 @@ class DuplicateReport:
     """Id of the model whose vectors were compared."""
     thresholds: Thresholds
     compared: int
-    """Number of files."""
     groups: tuple[DuplicateGroup, ...]
     """Ordered by the path of the kept photo."""
     failed: tuple[FailedFile, ...]

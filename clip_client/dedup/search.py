@@ -57,13 +57,9 @@ class GroupRules:
     references: tuple[str, ...]
     decisions: tuple[Decision, ...]
     verify: bool
-    """Photos that may be copies are aligned."""
     model: str = NO_MODEL
-    """Id of the model whose vectors are compared."""
     in_libraries: Mapping[str, LibraryPhoto] = field(default_factory=dict)
-    """Path -> photo in a library of Apple Photos."""
     only_by_link: frozenset[str] = frozenset()
-    """Paths of photos that only a link leads to."""
     not_kept: Mapping[str, str] = field(default_factory=dict)
     """Path of a photo for which other photos must not move -> its place, such as ``"a recycle bin"``."""
 

@@ -39,7 +39,6 @@ ALTERED: Final = "altered"
 SIMILAR: Final = "similar"
 """Vectors or perceptual hashes alone say that the photo is like the kept one."""
 TIERS: Final = (EXACT, SAME_PIXELS, RE_ENCODED, EDITED, ALTERED, SIMILAR)
-"""All tiers, from the most to the least certain."""
 SAFE_TIERS: Final = (EXACT, SAME_PIXELS, RE_ENCODED)
 """Tiers that ``--apply`` moves. ``--act-on`` selects some of these."""
 PROVED_TIERS: Final = (*SAFE_TIERS, EDITED)
@@ -105,10 +104,8 @@ class LibraryPhoto:
     path: str
     """Path of the original, which is outside the library if Photos only refers to it."""
     library: str
-    """Its path."""
     uuid: str
     name: str
-    """Name of the file at its import."""
     taken_ns: int | None
     """Date in Photos, which a person may have corrected; nanoseconds since 1970."""
     companions: tuple[Companion, ...] = ()
@@ -123,7 +120,6 @@ class Metadata:
     as are the fields down to the exposure bias."""
     has_sub_second: bool = False
     sequence: int | None = None
-    """Number of the shot."""
     camera: str = ""
     fields: int = 0
     """Number of EXIF fields, including GPS."""
@@ -188,7 +184,6 @@ class RecallEstimate:
     recall: float
     """1 for ``"exact"``, else measured on a sample."""
     recall_95: tuple[float, float]
-    """The 95 % confidence interval of the recall."""
     pairs: int
     """Alike pairs in the sample; 0 if nothing was measured."""
 
@@ -201,12 +196,10 @@ class SearchStats:
     decoded: int = 0
     """Contents whose features were extracted."""
     pixels_decoded: int = 0
-    """Contents that were decoded at full size."""
     embedded: int = 0
     keypoints: int = 0
     """Contents that were prepared for their alignment."""
     aligned: int = 0
-    """Pairs."""
 
     def __add__(self, other: SearchStats) -> SearchStats:
         return SearchStats(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     KeepPicture = Callable[[str, DecodedPhoto], None]
     """``keep_picture(sha256, decoded)``: the SHA-256 of a file, and its decoded picture."""
     ReadOutcome = tuple[PhotoFile, str] | FailedFile
-    """The file and the SHA-256 of its content."""
 
 _FILES_AT_ONCE: Final = 32
 """Files that are read and decoded before the event loop gets their outcomes."""
@@ -68,7 +67,6 @@ class CollectedFeatures:
     """The files of a search by content, and the features of each content."""
 
     copies: dict[str, list[PhotoFile]] = field(default_factory=dict)
-    """SHA-256 -> the files with that content."""
     features: FeatureTable
     vectors_of: Callable[[Sequence[str]], NDArray[np.float32]]
     """Contents -> their vectors, (N, D), NaN for a content without one."""
@@ -185,14 +183,12 @@ class _Collector:
         """(content, whether it is read as a RAW file) -> features that are not recorded yet, and the image to send;
         None while a thread extracts them. One content may give two pictures, because files with RAW names and files
         with other names are read differently."""
-        self._sent: list[tuple[str, PhotoFile]] = []
-        """Content and file of each image that was sent, in the order of sending."""
+        self._sent: list[tuple[str, PhotoFile]] = []  # in the order of the indexes of the answers
         self._unsaved: list[tuple[PhotoFile, str]] = []
         self._saved_at = time.monotonic()
         self._total, self._done = total, 0
         self._on_progress = on_progress
         self.what = _FINDING
-        """Name of the present step, for people."""
 
     def load_known(self, files: Sequence[PhotoFile]) -> dict[str, str]:
         """Return path -> SHA-256 of the unchanged files in the store, and load what is known of them."""

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 PIXELS: Final = "pixels-10"
 """Version of :func:`pixel_hash`, and its folder in a store: change it with any change of a hash."""
 _SIDE: Final = 32
-"""Pixels of the small grey picture that is hashed."""
 _FREQUENCIES: Final = 8
 """Number of the lowest frequencies in each direction; 8 x 8 of them make the bits."""
 _COSINES: Final[NDArray[np.float64]] = np.cos(np.pi / _SIDE * np.outer(np.arange(_FREQUENCIES), np.arange(_SIDE) + 0.5))

@@ -28,7 +28,6 @@ _IN_ICLOUD: Final = (
     "and search again."
 )
 _IS_MISSING: Final = "Its original is missing: open it in Photos and locate the file, or import it again."
-
 _DATABASE_SUFFIXES: Final = (".sqlite", ".sqlite-wal", ".sqlite-shm")
 
 

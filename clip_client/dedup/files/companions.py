@@ -71,7 +71,6 @@ class FolderNames:
             for owner in owners:
                 self._owned[owner].append(name)
         self.lone_raws = self._raws - self._owners.keys()
-        """RAW files that belong to no photo."""
 
     def of(self, photo: str) -> Iterator[tuple[str, Collection[str]]]:
         """Yield each companion of a photo, and the other photos that it belongs to."""

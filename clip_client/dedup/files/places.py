@@ -34,12 +34,10 @@ class Place(NamedTuple):
     is_lasting: bool = False
     """Its files stay until a person deletes them."""
     is_one: Callable[[str], bool] = lambda folder: True
-    """What else must be true of the folder."""
 
 
 READ_ONLY: Final = "a folder that you cannot write to"
 """Name of a folder that is not a :class:`Place`, but may be in a snapshot of an unknown name."""
-
 _PLACES: Final = (
     Place(r"#recycle|@recycle|\$recycle\.bin|recycler|\.recycle|\.trash[^/]*|\.local/share/trash|files_trashbin",
           "a recycle bin"),

@@ -100,7 +100,6 @@ class PhotoReader:
 
     read: ReadFile = read_file
     threads: int = field(default_factory=usable_cores)
-    """Photos that are read and decoded at a time."""
 
 
 PLAIN_READER: Final = PhotoReader()

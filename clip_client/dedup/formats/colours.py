@@ -41,8 +41,7 @@ _SRGB_CODES: Final = frozenset(struct.pack(">HH", *codes) for codes in ((1, 13),
 """Primaries and transfer of sRGB, or unspecified."""
 _USUAL_CURVES: Final = frozenset({1, 2, 4, 6, 7, 11, 12, 13, 14, 15})
 """Transfer by ITU-T H.273, table 3, by which viewers show a picture as they show sRGB; none is linear."""
-_HDR: Final = (16, 18)
-"""Transfer by ITU-T H.273, table 3: PQ and HLG."""
+_HDR: Final = (16, 18)  # PQ and HLG, in the same table
 _SRGB_GAMMA: Final = 0.45455
 _SAME_GAMMA: Final = 0.0001
 _NEAR_GAMMA: Final = 0.03

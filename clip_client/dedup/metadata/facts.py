@@ -48,8 +48,7 @@ _OF_PROGRAMS: Final = re.compile(
     re.IGNORECASE,
 )
 """Beginnings of texts that programs sign with, and of the code that Facebook puts into each file."""
-_NO_TEXT: Final = re.compile(rb"[\x01-\x08\x0b\x0c\x0e-\x1f]")
-"""Bytes that no text has; zeros separate the items of some lists."""
+_NO_TEXT: Final = re.compile(rb"[\x01-\x08\x0b\x0c\x0e-\x1f]")  # zeros separate the items of some lists
 _FINDER_COLOUR: Final = (9, 0x0E)
 """Byte and bits of the colour in com.apple.FinderInfo: Finder.h, kColor."""
 

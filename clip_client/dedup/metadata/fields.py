@@ -15,7 +15,6 @@ from preprocess_ensemble.imaging.containers.container import Block, number
 from preprocess_ensemble.imaging.containers.tiff import EXIF_DIRECTORY, GPS_DIRECTORY, Directory, Tiff
 
 _TEXT: Final = 2
-"""Type of a field of EXIF."""
 _COPYRIGHT: Final = 0x8298
 _SIZE: Final = frozenset({256, 257})
 """Fields that say whether the picture was resized since."""
@@ -48,7 +47,6 @@ class Fields:
     size: tuple[int, int] = (0, 0)
     """Width and height of the stored picture in pixels, as far as they are known."""
     is_incomplete: bool = False
-    """Whether some of it could not be read."""
 
     def first(self, name: str, default: Any = None) -> Any:
         """Return the first value of a field."""

@@ -96,7 +96,6 @@ SAVED: Final = {
 """Name -> the properties of XMP that say it. Programs number labels differently, and a contact is a structure."""
 LISTS: Final = frozenset({"keywords", "creator", "supplemental categories"})
 """Names in :data:`SAVED` that have any number of values; each of the others has one."""
-
 UNNAMED: Final = "EXIF field 0x"
 """Beginning of the names of private fields of EXIF and TIFF, and of GeoTIFF."""
 DEVELOPERS: Final = frozenset({"crs", "darktable"})
@@ -144,7 +143,6 @@ LAYOUT: Final = frozenset(
 )  # fmt: skip
 """Numbers of fields in the first directory of EXIF or TIFF that say nothing about the photo. All others do: many are
 private ones, such as the regions of ImageJ."""
-
 _PNG_HOUSEKEEPING: Final = re.compile(
     r"(?:Thumb:|aux|crs|date|dc|exif|exifEX|icc|iptc|Iptc4xmpCore|jpeg|pdf|photoshop|png|psd|stEvt|stRef|tiff|webp|xap"
     r"|xapMM|xmp|xmpMM):\w"

@@ -15,7 +15,6 @@ from clip_client.dedup.types import Metadata
 
 _TRIMMED_PIXELS: Final = 16
 """A lossless rotation trims a JPEG to whole blocks of at most this size; the result does not count as resized."""
-
 _DATE: Final = re.compile(r"(\d{4})[-:]?(\d\d)[-:]?(\d\d)(?:[T ]?(\d\d):?(\d\d)(?::?(\d\d))?)?")
 _PLACE: Final = re.compile(r"(\d+(?:\.\d+)?),(?:(\d+(?:\.\d+)?)(?:,(\d+(?:\.\d+)?))?)?([NSEW])")
 """XMP: "48,12.5N" or "48,12,30N"."""

@@ -12,7 +12,6 @@ _MOST_BYTES: Final = 2**20
 """Packets of photos have a few kilobytes; those with the history of an editor a few hundred."""
 _LONGEST_PATH: Final = 1000
 """Characters; what lies deeper in a structure was nested for an attack."""
-
 _URIS: Final = {
     "dc": "http://purl.org/dc/elements/1.1/",
     "exif": "http://ns.adobe.com/exif/1.0/",
@@ -43,7 +42,6 @@ _NAMESPACES: Final = {uri: prefix for prefix, uri in _URIS.items() if prefix != 
     "http://ns.acdsee.com/iptc/1.0/": "acdsee",
     "http://ns.acdsee.com/regions/": "acdsee",
 }
-"""Namespace -> its usual prefix."""
 _SILENT: Final = (
     _URIS["rdf"],
     *(f"http://ns.adobe.com/xap/1.0/{name}/" for name in ("mm", "g/img", "t/pg")),
