@@ -55,10 +55,7 @@ class Verdict:
     """Signs that the photo is made from another photo."""
 
     def reason_to_stay(self, tiers: Collection[str] | None) -> str:
-        """Say why the photo does not move if these tiers are selected; None means that a person chose the move.
-
-        Empty if the photo moves, and for the photo that the group keeps.
-        """
+        """Say why the photo does not move with ``tiers``, None if a person chose it; empty if it moves or is kept."""
         if self.moves == NEVER or (tiers is not None and not self.is_copy):
             return self.reason
         if tiers is None or self.tier in tiers:

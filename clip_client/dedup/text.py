@@ -13,10 +13,7 @@ _MOST_KINDS: Final = 12
 
 
 def folder_above(folders: Sequence[str]) -> str:
-    """Return the path, with its last separator, above the folder that contains all ``folders``; empty if none does.
-
-    The rest of each path tells the photos apart: ``Pictures/2019/`` rather than ``/home/anna/Pictures/2019/``.
-    """
+    """Return ``/home/anna/`` if all ``folders`` are in ``/home/anna/Pictures``; empty if they have none in common."""
     try:
         shared = os.path.commonpath(folders)
     except ValueError:  # no path, relative beside absolute ones, or two drives
@@ -40,10 +37,8 @@ def escaped(path: str) -> str:
 
 
 def why_unreadable(error: OSError | ValueError) -> str:
-    """Return the reason that the operating system gives, without the path.
-
-    Python raises ValueError for a path that no system call accepts, such as one with a null byte.
-    """
+    """Return the reason that the operating system gives, without the path."""
+    # Python raises ValueError for a path that no system call accepts, such as one with a null byte.
     reason = (isinstance(error, OSError) and error.strerror) or str(error)
     return f"The file cannot be read: {reason}."
 

@@ -62,10 +62,7 @@ def inner_hash(image: Image.Image) -> int:
 
 
 def _border(lines: NDArray[np.int16]) -> tuple[int, int]:
-    """Return the first line inside the border and the line after the last. ``lines`` is (lines, pixels).
-
-    The inside is all lines if either end has no border.
-    """
+    """Return the first of (lines, pixels) inside the border and the one after the last; all if an end has no border."""
     starts = []
     for some in (lines, lines[::-1]):
         is_plain = (np.abs(some - np.median(some[0])) <= _PLAIN_LEVELS).all(axis=1)

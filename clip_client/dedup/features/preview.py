@@ -49,10 +49,7 @@ def thumbnail(path: str, max_side: int) -> bytes | None:
 
 
 def small_jpeg(path: str, data: bytes, max_side: int, **options: Any) -> bytes | None:
-    """Return the file ``data`` at ``path`` as an upright JPEG with sides of at most ``max_side`` pixels.
-
-    ``options`` go to Pillow. None if it cannot be decoded.
-    """
+    """Return the photo ``data`` at ``path`` as an upright JPEG, saved with ``options``; None if that fails."""
     from preprocess_ensemble.imaging.decode import DecodeError, decode
 
     try:

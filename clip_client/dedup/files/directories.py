@@ -11,10 +11,7 @@ FileIdentity: TypeAlias = tuple[int, int | str]
 
 
 class DirectorySet:
-    """A set of folders, and of single files, by device and inode.
-
-    A folder has several names: through links, through mounts, in another case on some file systems.
-    """
+    """A set of folders and files by device and inode: through links and mounts a folder has several names."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._identities = {identity for path in paths if (identity := _identity(path)) is not None}
@@ -33,10 +30,8 @@ class DirectorySet:
 
 
 def identity_of(path: str, status: os.stat_result) -> FileIdentity:
-    """Return device and inode of a file, which all its names have in common; ``status`` is its ``os.stat``.
-
-    Some network drives of Windows number no files, so that all have 0: there it is the path without links.
-    """
+    """Return device and inode of a file, which all its names have in common; ``status`` is its ``os.stat``."""
+    # Some network drives of Windows number no files, so that all have 0.
     return status.st_dev, status.st_ino or os.path.normcase(os.path.realpath(path))
 
 

@@ -1,7 +1,7 @@
 """Folders that belong to another program or to the system: recycle bins, snapshots, libraries and caches.
 
 Nothing in them moves. The originals in a library last: they are searched and kept like other photos. All else vanishes
-by itself or can be made again. So it is searched only if a person names it, and never kept in place of another file.
+by itself or can be made again: it is searched only if a person names it, and never kept in place of another file.
 """
 
 from __future__ import annotations
@@ -82,10 +82,7 @@ def named_place(folder: str) -> Place | None:
 
 
 def why_not_kept(paths: Iterable[str], references: Iterable[str] = ()) -> dict[str, str]:
-    """Return path -> where a photo is, for those in whose favour no other photo may move.
-
-    They are in a place that does not last, or in a folder that cannot be written to and is not in ``references``.
-    """
+    """Return path -> where a photo is, for those in whose favour no other photo may move."""
     lasting = DirectorySet(references)
 
     @functools.cache

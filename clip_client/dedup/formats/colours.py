@@ -67,16 +67,12 @@ class ColourSpace:
     is_hdr: bool = False
 
     def has_all_of(self, other: ColourSpace) -> bool:
-        """Tell whether a picture in this space keeps all colours of one in ``other``; False if that cannot be told.
-
-        A space that cannot be measured has only its own colours. Colours that no profile defines were not compared in
-        one space.
-        """
+        """Tell whether a picture in this space keeps all colours of one in ``other``; False if that cannot be told."""
         if self.key == other.key or other.primaries == ():
             return True
         if other.is_hdr and not self.is_hdr:
             return False
-        if not (self.is_profile and other.is_profile):
+        if not (self.is_profile and other.is_profile):  # they were not compared in one space
             return _are_near(self.primaries, other.primaries)
         if _are_near(other.primaries, SRGB.primaries):
             return True  # also for a file in CMYK or grey: whether its picture lacks colour was measured

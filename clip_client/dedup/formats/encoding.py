@@ -35,10 +35,8 @@ class Encoding:
     """Whether its format may store exactly the pixels that it was made from."""
 
     def lacks_kinds_of(self, other: Encoding) -> str:
-        """Name the kinds of data that ``other``, a file of the same picture, has and this file is not known to have.
-
-        Only equal pixels prove that a file has the same transparency or bits as another one.
-        """
+        """Name the kinds of data that ``other``, a file of the same picture, has and this file is not known to have."""
+        # Only equal pixels prove that a file has the same transparency or bits as another one.
         missing = list(other.extras)
         if not self.colour_space.has_all_of(other.colour_space):
             missing.append(f"the colour profile {other.colour_space.name}")

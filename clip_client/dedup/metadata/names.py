@@ -1,7 +1,6 @@
 """Names of the fields of EXIF, IPTC, XMP, PNG text and extended attributes, and those fields that say nothing.
 
-Fields of one name are one fact. The Metadata Working Group's guidelines of 2010 (sections 4 and 5) and digiKam list
-them.
+Fields of one name are one fact, by the Metadata Working Group's guidelines of 2010 (sections 4 and 5) and digiKam.
 """
 
 from __future__ import annotations

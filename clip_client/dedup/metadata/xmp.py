@@ -67,8 +67,7 @@ class XmpError(Exception):
 def read_xmp(packet: bytes) -> dict[str, list[Item]]:
     """Return the properties of a packet that say something: ``"dc:subject"`` -> its items, the default language first.
 
-    A property of an unknown namespace has its URI in place of a prefix. Raises XmpError for a packet that is too large
-    or is not XML.
+    An unknown namespace has its URI in place of a prefix. Raises XmpError for a packet that is too large or not XML.
     """
     from defusedxml.ElementTree import fromstring
 
