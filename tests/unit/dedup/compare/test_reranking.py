@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from clip_client.dedup.compare.chosen_groups import CHOSEN, keep_instead, rerank
 from clip_client.dedup.compare.keep_rules import KeepRules
 from clip_client.dedup.photo import ImageFeatures, Photo
-from clip_client.dedup.types import ALTERED, BURST, EDITED, EXACT, SAME_PIXELS, SIMILAR, TIERS, CaptureTime
+from clip_client.dedup.types import ALTERED, BURST, EDITED, EXACT, SAME_PIXELS, SIMILAR, TIERS, Metadata
 from tests.fixtures.members import alignment
 from tests.unit.dedup.compare.comparisons import grouped
 
@@ -33,13 +33,13 @@ def file(name: str, size_bytes: int, **features: Any) -> Photo:
 
 def search(rules: KeepRules) -> DuplicateGroup:
     """Two pictures in five contents: a, b and c have the same pixels, as have x and e; and there are two files of x."""
-    at_once = [CaptureTime(taken_ms=moment, has_sub_second=True) for moment in (5_000, 5_500)]
+    at_once = [Metadata(taken_ms=moment, has_sub_second=True) for moment in (5_000, 5_500)]
     files = [
-        [file("a.jpg", 90, capture_time=at_once[0]), file("a2.jpg", 90, capture_time=at_once[0])],
-        [file("b.jpg", 80, capture_time=at_once[0])],
-        [file("c.jpg", 10, capture_time=at_once[0])],
-        [file("x.jpg", 60, capture_time=at_once[1]), file("x2.jpg", 60, capture_time=at_once[1])],
-        [file("e.jpg", 5, capture_time=at_once[1])],
+        [file("a.jpg", 90, metadata=at_once[0]), file("a2.jpg", 90, metadata=at_once[0])],
+        [file("b.jpg", 80, metadata=at_once[0])],
+        [file("c.jpg", 10, metadata=at_once[0])],
+        [file("x.jpg", 60, metadata=at_once[1]), file("x2.jpg", 60, metadata=at_once[1])],
+        [file("e.jpg", 5, metadata=at_once[1])],
         [file("f.jpg", 7)],
     ]
     angles = np.array([0, 0, 0, 0.2, 0.2, 0.1])
