@@ -89,16 +89,6 @@ def moving_tiers(rules: str) -> tuple[str, ...] | None:
 class Choices(Tables):
     """The choices in one store. A change is on the disk when the method returns."""
 
-    # AUTOINCREMENT: a later choice must not get the id of a removed choice, which a run in progress may still know.
-    SCHEMA = """
-    CREATE TABLE IF NOT EXISTS choices (
-        id INTEGER PRIMARY KEY AUTOINCREMENT, step INTEGER NOT NULL, what TEXT NOT NULL, at_ns INTEGER NOT NULL,
-        rules TEXT NOT NULL, run TEXT NOT NULL DEFAULT '', photos TEXT NOT NULL, state TEXT NOT NULL DEFAULT 'waiting');
-    CREATE INDEX IF NOT EXISTS choices_by_run ON choices (run);
-    CREATE INDEX IF NOT EXISTS choices_by_step ON choices (step);
-    CREATE INDEX IF NOT EXISTS choices_by_state ON choices (state)
-    """
-
     def __init__(self, database: Database) -> None:
         super().__init__(database)
         self._seen = self._version()

@@ -32,13 +32,6 @@ _BELOW: Final = _CHAIN.format("picture", "copies.picture = chain.sha256")
 class FileIndex(Tables):
     """A table in the store. It is a cache: if it is lost, all files are read again."""
 
-    SCHEMA = """
-    CREATE TABLE IF NOT EXISTS files (
-        path BLOB PRIMARY KEY, size_bytes INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, sha256 BLOB NOT NULL,
-        ctime_ns INTEGER
-    ) WITHOUT ROWID
-    """
-
     def known(self, files: Sequence[PhotoFile]) -> dict[str, str]:
         """Return path -> SHA-256 (hexadecimal) of the files whose size and times have not changed."""
         found = {}
@@ -116,13 +109,6 @@ class FileIndex(Tables):
 
 class ProvenCopies(Tables):
     """A table in the store. It is a cache: if it is lost, copies are proved again."""
-
-    # A picture is named by the content that its group keeps. That content has a row of its own only if another search
-    # proved it a copy.
-    SCHEMA = """
-    CREATE TABLE IF NOT EXISTS copies (sha256 BLOB PRIMARY KEY, picture BLOB NOT NULL) WITHOUT ROWID;
-    CREATE INDEX IF NOT EXISTS copies_by_picture ON copies (picture)
-    """
 
     def record(self, groups: Iterable[DuplicateGroup]) -> None:
         """Record the copies of each group that are proved in a safe tier, in place of earlier rows about them."""

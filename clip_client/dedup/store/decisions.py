@@ -39,14 +39,6 @@ class Decision:
 class Decisions(Tables):
     """The decisions in one store. A change is on the disk when the method returns."""
 
-    # "contents" has a row for each file that was decided about, so a content has as many rows as copies.
-    SCHEMA = """
-    CREATE TABLE IF NOT EXISTS decisions (id INTEGER PRIMARY KEY, what TEXT NOT NULL, at_ns INTEGER NOT NULL,
-        choice INTEGER);
-    CREATE TABLE IF NOT EXISTS contents (decision INTEGER NOT NULL REFERENCES decisions (id), sha256 TEXT NOT NULL);
-    CREATE INDEX IF NOT EXISTS contents_by_hash ON contents (sha256)
-    """
-
     def add(self, what: str, contents: Iterable[str], *, choice: int | None = None) -> Decision:
         """Record a decision about photos; ``contents`` has the SHA-256 of each file, so copies are repeated.
 
@@ -77,14 +69,7 @@ class Decisions(Tables):
 
     def remove(self, ids: Collection[int]) -> int:
         """Remove decisions; return how many of them existed. The choices that made them are then undone."""
-        with self.transaction():
-            self._connection.executemany(
-                "UPDATE choices SET state = 'undone' WHERE id = (SELECT choice FROM decisions WHERE id = ?)",
-                [(number,) for number in ids],
-            )
-            self._connection.executemany("DELETE FROM contents WHERE decision = ?", [(number,) for number in ids])
-            removed = self._connection.executemany("DELETE FROM decisions WHERE id = ?", [(number,) for number in ids])
-        return removed.rowcount
+        return self._write("DELETE FROM decisions WHERE id = ?", [(number,) for number in ids])
 
     def all(self) -> list[Decision]:
         """Return every decision, oldest first."""

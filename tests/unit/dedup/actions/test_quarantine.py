@@ -33,10 +33,10 @@ def moved_file(original: Path | str, away: Path | str, time_ns: int = 10**18) ->
     return MovedFile(str(original), str(away), sha256, 1, time_ns - 10**17, time_ns)
 
 
-def entry(file: MovedFile, kept: Path) -> JournalEntry:
+def entry(file: MovedFile, kept: Path, computer: str = "") -> JournalEntry:
     return JournalEntry(
         id=1, run="run", at_ns=0, method=QUARANTINE, state=State.MOVED, kept=str(kept), kept_sha256="", tier="",
-        proof=0, is_chosen=False, files=(file,), sidecars=(),
+        proof=0, is_chosen=False, choice=None, computer=computer, files=(file,),
     )  # fmt: skip
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import platform
 import sqlite3
+from contextlib import closing
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import clip_client.dedup.store.journal as journal_module
+from clip_client.dedup.store.choices import DONE, ChosenPhoto
 from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, JournalEntry, MovedFile, Sidecar, State
 from tests.fixtures.albums import opened
 
@@ -67,6 +71,21 @@ def test_a_commit_is_on_the_disk_when_it_returns(tmp_path: Path, monkeypatch: py
         full = 2  # "PRAGMA synchronous"
         assert connection.execute("PRAGMA synchronous").fetchone() == (full,)
         assert connection.execute("PRAGMA fullfsync").fetchone() == (True,)
+
+
+def test_a_file_of_the_first_format_gets_what_it_lacks(tmp_path: Path) -> None:
+    with opened(tmp_path / "history.sqlite") as journal:
+        entry = planned(journal, "/1.jpg")
+        (choice,) = journal.choices.add([("keep", [ChosenPhoto("/1.jpg", "")])])
+    with closing(sqlite3.connect(tmp_path / "history.sqlite")) as connection:
+        connection.executescript(
+            "DROP TABLE runs; DROP TRIGGER move_carries_out_choice; UPDATE units SET choice = 1; PRAGMA user_version = 1"
+        )
+    with opened(tmp_path / "history.sqlite") as journal:
+        assert journal.entries((State.PLANNED,)) == [replace(entry, choice=choice.id)]
+        journal.set_state(entry, State.MOVED)
+        assert [one.state for one in journal.choices.all()] == [DONE]
+        assert planned(journal, "/2.jpg", run=journal.new_run()).computer == platform.node()
 
 
 @pytest.mark.parametrize("steps_s", [(0, 0.25, 0.25), (0, -3600, 1), (0, 2, 3600)])
