@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from clip_client.dedup.actions.apply import HARDLINK, undo
 from clip_client.dedup.store.choices import DONE, KEEP, WAITING
@@ -16,15 +16,6 @@ if TYPE_CHECKING:
     from clip_client.dedup.actions.apply import Outcome
     from clip_client.dedup.store.choices import Choice
     from clip_client.dedup.store.store import Store
-
-
-class TakenBack(NamedTuple):
-    """The result of :func:`take_back`."""
-
-    outcomes: tuple[Outcome, ...]
-    """One outcome for each photo that was in the quarantine."""
-    decisions: int
-    """Number of groups that are no longer declared different, or all wanted."""
 
 
 def notice_put_back(store: Store) -> None:
@@ -55,8 +46,10 @@ def take_back(
     run: str | None = None,
     paths: Collection[str] | None = None,
     only: Collection[int] | None = None,
-) -> TakenBack:
+) -> tuple[tuple[Outcome, ...], int]:
     """Restore photos as :func:`~.apply.undo` does; the choices that moved them, or would move them, are undone.
+
+    Return one outcome for each photo that was in the quarantine, and the number of decisions that were taken back.
 
     Everything in the quarantine is restored; ``run``, ``paths`` (where the photos were) and ``only`` (ids of entries)
     limit this. With ``run`` alone, the groups that the run declared different or all wanted are taken back, too. Raises
@@ -82,7 +75,7 @@ def take_back(
         with store.choices.transaction():
             store.decisions.remove([one.id for one in store.decisions.all() if one.choice in declared])
             store.choices.take_back(declared)
-    return TakenBack(outcomes, len(declared))
+    return outcomes, len(declared)
 
 
 def declared_by(store: Store, run: str | None) -> list[Choice]:

@@ -13,6 +13,7 @@ import pytest
 from clip_client._storage.sqlite import StoreError
 from clip_client.dedup.actions.apply import apply, undo
 from clip_client.dedup.actions.plan import Plan
+from clip_client.dedup.actions.quarantine import MANIFEST
 from clip_client.dedup.store.journal import IN_QUARANTINE, Folder, Journal, JournalEntry, State
 from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS
 from tests.fixtures.albums import (
@@ -49,7 +50,7 @@ def test_copies_go_and_come_back_with_their_times(root: Path, journal: Journal) 
     moved = set(before) - left
     assert moved == {"a/2.jpg", "a/2.cr2", "a/2.jpg.xmp", "a/3.jpg", "copy.jpg"}
     away = root / QUARANTINE_NAME / "run"
-    assert {str(path.relative_to(away)) for path in away.rglob("*.*")} == moved
+    assert {str(path.relative_to(away)) for path in away.rglob("*.*")} == moved | {MANIFEST}
 
     assert all(outcome.done for outcome in undo(journal))
     after = snapshot(root)
@@ -180,6 +181,9 @@ def test_each_change_of_a_folder_is_on_the_disk_before_the_journal_goes_on(
     def change(name: str) -> Callable[..., None]:
         def note(*arguments: Any) -> None:
             steps.add(name)
+            if name == "rename":
+                (manifest,) = root.glob(f"*/*/{MANIFEST}")
+                assert manifest.stat().st_ino in synced, "a photo moves before its line of the manifest is on disk"
             if str(arguments[0]).endswith(".part") and name == "link":
                 assert os.stat(arguments[0]).st_ino in synced, "a sidecar gets its name before its content is on disk"
             paths = arguments[name == "link" :]  # a new name changes the folder of that name only

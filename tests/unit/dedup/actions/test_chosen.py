@@ -301,7 +301,7 @@ def test_undo_restores_one_run_or_what_is_named_the_newest_first(root: Path, sto
         (_, a1, a2), (_, b1, b2) = ([str(path) for path in of_run] for of_run in photos.values())
 
         def restored(**chosen: Any) -> list[str]:
-            outcomes = take_back(opened, **chosen).outcomes
+            outcomes, _ = take_back(opened, **chosen)
             assert all(outcome.message == "Restored." for outcome in outcomes)
             return [outcome.path for outcome in outcomes]
 

@@ -95,9 +95,10 @@ def test_undo_lists_and_brings_back_what_is_named(store: list[str], root: Path, 
 def test_undo_and_purge_of_nothing_say_so(tmp_path: Path, said: Callable[..., list[str]]) -> None:
     where = ["--store", tmp_path]
     assert said("purge", *where) == ["the quarantine is empty"]
-    unknown = "no run 'unknown' has photos in the quarantine; clip-client undo --list shows the runs"
     for command in (["purge"], ["undo"], ["undo", "--list"], ["undo", "--dry-run"]):
-        assert said(*command, "--run", "unknown", *where, code=1) == [f"clip-client: {unknown}"]
+        (line,) = said(*command, "--run", "unknown", *where, code=1)
+        assert "no run 'unknown' of this store has photos in the quarantine" in line
+        assert "clip-client undo --from FOLDER restores those of other stores" in line
         if command != ["purge"]:
             assert said(*command, *where) == ["there is nothing in the quarantine to restore"]
 
