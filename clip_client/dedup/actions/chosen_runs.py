@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def notice_put_back(store: Store) -> None:
     """Mark choices as undone if a person has put all of their photos back, so that the person can choose again."""
-    done = (choice for choice in store.choices.all() if choice.what == KEEP and choice.state == DONE)
+    done = store.choices.all(what=KEEP, state=DONE)
     back = [choice for choice in done if all(os.path.lexists(photo.path) for photo in choice.photos)]
     # A hard link has the path of the copy that it replaced, also after the copy was purged.
     linked = {
@@ -64,8 +64,7 @@ def take_back(
         store.choices.take_back(
             [
                 choice.id
-                for choice in store.choices.all()
-                if choice.state == WAITING
+                for choice in store.choices.all(state=WAITING)
                 if any(photo.moves and photo.path in restored for photo in choice.photos)
             ]
         )
@@ -74,10 +73,11 @@ def take_back(
         declared = {choice.id for choice in declared_by(store, run)} if is_whole_run else set()
         with store.choices.transaction():
             store.decisions.remove([one.id for one in store.decisions.all() if one.choice in declared])
-            store.choices.take_back(declared)
+            store.choices.take_back(declared)  # also those whose decision was forgotten
     return outcomes, len(declared)
 
 
 def declared_by(store: Store, run: str | None) -> list[Choice]:
     """Return the choices that declared photos different or all wanted and still hold: those of ``run``, or all."""
-    return [choice for choice in store.choices.all(run=run) if choice.what != KEEP and choice.state == DONE]
+    done = store.choices.all(state=DONE, **({} if run is None else {"run": run}))
+    return [choice for choice in done if choice.what != KEEP]

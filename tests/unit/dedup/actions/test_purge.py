@@ -101,7 +101,8 @@ def test_purge_of_one_run_leaves_the_others_and_tells_how_far_it_is(tmp_path: Pa
     second = [write(tmp_path / "b" / f"{number}.jpg", b"y") for number in range(2)]
     run, other = move(journal, *first), move(journal, *second)
     told: list[tuple[str, int, int]] = []
-    outcomes = purge(journal, run=run, trash=os.unlink, on_progress=lambda *progress: told.append(progress))
+    only = {entry.id for entry in journal.entries(IN_QUARANTINE, run=run)}
+    outcomes = purge(journal, only=only, trash=os.unlink, on_progress=lambda *progress: told.append(progress))
     assert [outcome.path for outcome in outcomes] == [str(path) for path in first[1:]]
     assert told == [("purging", 1, 3), ("purging", 2, 3), ("purging", 3, 3)]
     assert [entry.run for entry in journal.entries(IN_QUARANTINE)] == [other]

@@ -6,7 +6,6 @@ import os
 import platform
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -75,14 +74,12 @@ def test_a_commit_is_on_the_disk_when_it_returns(tmp_path: Path, monkeypatch: py
 
 def test_a_file_of_the_first_format_gets_what_it_lacks(tmp_path: Path) -> None:
     with opened(tmp_path / "history.sqlite") as journal:
-        entry = planned(journal, "/1.jpg")
         (choice,) = journal.choices.add([("keep", [ChosenPhoto("/1.jpg", "")])])
+        entry = planned(journal, "/1.jpg", choice=choice.id)
     with closing(sqlite3.connect(tmp_path / "history.sqlite")) as connection:
-        connection.executescript(
-            "DROP TABLE runs; DROP TRIGGER move_carries_out_choice; UPDATE units SET choice = 1; PRAGMA user_version = 1"
-        )
+        connection.executescript("DROP TABLE runs; DROP TRIGGER move_carries_out_choice; PRAGMA user_version = 1")
     with opened(tmp_path / "history.sqlite") as journal:
-        assert journal.entries((State.PLANNED,)) == [replace(entry, choice=choice.id)]
+        assert journal.entries((State.PLANNED,)) == [entry]
         journal.set_state(entry, State.MOVED)
         assert [one.state for one in journal.choices.all()] == [DONE]
         assert planned(journal, "/2.jpg", run=journal.new_run()).computer == platform.node()
