@@ -37,7 +37,7 @@ from clip_client.dedup.files.directories import is_same_file
 from clip_client.dedup.files.reading import has_sha256, hash_file
 from clip_client.dedup.judge.movable import CannotMove, quarantined_path
 from clip_client.dedup.judge.verdicts import another_companion
-from clip_client.dedup.store.journal import IN_QUARANTINE, JournalEntry, MovedFile, State
+from clip_client.dedup.store.journal import HARDLINK, IN_QUARANTINE, JournalEntry, MovedFile, State
 from clip_client.dedup.store.store import store_option
 from clip_client.dedup.types import QUARANTINE_NAME
 
@@ -48,9 +48,6 @@ if TYPE_CHECKING:
     from clip_client.dedup.store.contents import FileIndex
     from clip_client.dedup.store.journal import Journal
 
-QUARANTINE: Final = "quarantine"
-HARDLINK: Final = "hardlink"
-"""Method of moves by the former option ``--hard-link``, which replaced the copy by a hard link to the kept photo."""
 RESTORED: Final = "Restored."
 _UNNAMED: Final = "No manifest names it; move it back by hand: its path in the folder of the run is its old path."
 
@@ -194,23 +191,21 @@ def _move(move: Move, journal: Journal, *, run: str, choice: int | None) -> Outc
         if not any(is_copy(other.path, file) for other in kept.companions if other.kind == companion.kind):
             raise CannotMove(another_companion(companion.kind))
     sidecars = check_sidecars(move.sidecars, journal)
-    folders = folders_now(files, sidecars)
     with journal.transaction():
         if choice is not None and not journal.choices.may_move(choice, run):
             raise CannotMove("Its choice was taken back.")
-        entry = journal.plan(
+        facts = JournalEntry(
             run=run,
-            method=QUARANTINE,
             kept=kept_path,
             kept_sha256=kept.sha256,
             tier=move.tier,
             is_chosen=move.is_chosen,
             choice=choice,
-            files=files,
+            files=tuple(files),
             sidecars=sidecars,
-            folders=folders,
-            left_behind=left_behind,
+            folders=folders_now(files, sidecars),
         )
+        entry = journal.plan(facts, left_behind)
     try:
         write_sidecars(move.sidecars, entry)
         add_to_manifest(entry)

@@ -6,9 +6,9 @@ import os
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from clip_client.dedup.actions.apply import HARDLINK, undo
+from clip_client.dedup.actions.apply import undo
 from clip_client.dedup.store.choices import DONE, KEEP, WAITING
-from clip_client.dedup.store.journal import IN_QUARANTINE, State
+from clip_client.dedup.store.journal import HARDLINK, IN_QUARANTINE, State
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

@@ -73,7 +73,12 @@ def _entry(number: int, said: dict[str, Any], run: Path, top: str) -> JournalEnt
     if not files or not all(PurePath(file.quarantined).is_relative_to(run) for file in files):
         raise ValueError(said["files"])
     return JournalEntry(
-        number, run.name, said["at_ns"], "quarantine", State.MOVED, at(said["kept"]), "", "", 0, False, None, "", files,
-        tuple(Sidecar(at(name), *rest) for name, *rest in said["sidecars"]),
-        tuple(Folder(at(name), *rest) for name, *rest in said["folders"]),
-    )  # fmt: skip
+        id=number,
+        run=run.name,
+        at_ns=said["at_ns"],
+        state=State.MOVED,
+        kept=at(said["kept"]),
+        files=files,
+        sidecars=tuple(Sidecar(at(name), *rest) for name, *rest in said["sidecars"]),
+        folders=tuple(Folder(at(name), *rest) for name, *rest in said["folders"]),
+    )

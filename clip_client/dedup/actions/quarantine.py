@@ -47,7 +47,7 @@ def run_folder(entry: JournalEntry) -> PurePath:
     return PurePath(above + name, entry.run)
 
 
-def folders_now(files: Sequence[MovedFile], sidecars: Iterable[Sidecar]) -> list[Folder]:
+def folders_now(files: Sequence[MovedFile], sidecars: Iterable[Sidecar]) -> tuple[Folder, ...]:
     """Return the folders that a move or an undo may change or make, with their modes and times now."""
     names = {os.path.dirname(sidecar.path) for sidecar in sidecars}
     for file in files:
@@ -58,7 +58,7 @@ def folders_now(files: Sequence[MovedFile], sidecars: Iterable[Sidecar]) -> list
         with suppress(OSError):  # a person may have removed it
             status = os.stat(name)
             found.append(Folder(name, stat.S_IMODE(status.st_mode), stored_ns(status.st_mtime_ns)))
-    return found
+    return tuple(found)
 
 
 def give_back_times(folders: Iterable[Folder]) -> None:

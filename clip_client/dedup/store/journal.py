@@ -21,7 +21,7 @@ import time
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -43,6 +43,8 @@ class State:
     PURGED: Final = "purged"
 
 
+HARDLINK: Final = "hardlink"
+"""Method of moves by the former option ``--hard-link``, which replaced the copy by a hard link to the kept photo."""
 IN_QUARANTINE: Final = (State.PLANNED, State.MOVED, State.RESTORING, State.PURGING)
 """States in which a file of the entry may be in the quarantine."""
 
@@ -66,6 +68,8 @@ _LAST_RUN: Final = (
     "SELECT max(name) FROM (SELECT name FROM runs UNION ALL SELECT run FROM units) "
     "WHERE name GLOB '[0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9]-[0-9][0-9][0-9][0-9][0-9][0-9]-*'"
 )
+_COLUMNS: Final = "id run at_ns method state kept kept_sha256 tier proof is_chosen choice".split()
+"""Fields of an entry, in the order of the columns of ``units``."""
 _ENTRIES: Final = "SELECT units.*, coalesce(computer, '') FROM units LEFT JOIN runs ON name = run"
 
 
@@ -98,30 +102,30 @@ class Sidecar(NamedTuple):
     """True if it was written for moved photos, False if it was there before."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class JournalEntry:
-    """Files that move together: the photo first, then its companions. The columns of ``units`` come first."""
+    """Files that move together: the photo first, then its companions."""
 
-    id: int
+    id: int = 0
     run: str
     """Name of one call of ``dedup --apply``; names sort by time."""
-    at_ns: int
+    at_ns: int = field(default_factory=time.time_ns)
     """Time of the plan, nanoseconds since 1970."""
-    method: str
-    """``"quarantine"``, or ``"hardlink"`` for a move by ``--hard-link``, an option of earlier versions."""
-    state: str
+    method: str = "quarantine"
+    """Or :data:`HARDLINK`."""
+    state: str = State.PLANNED
     kept: str
     """Path of the photo that was kept instead."""
-    kept_sha256: str
-    tier: str
+    kept_sha256: str = ""
+    tier: str = ""
     """Tier in which the kept photo showed the same; empty if an earlier version moved the photo."""
-    proof: int
-    """Version of the proof, such as :data:`PROOF`; 0 if an earlier version moved the photo."""
-    is_chosen: bool
+    proof: int = PROOF
+    """Version of the proof; 0 if an earlier version moved the photo."""
+    is_chosen: bool = False
     """A person chose this move, so the photo may show more than the photo that was kept."""
-    choice: int | None
-    """Id of the choice that the move carries out."""
-    computer: str
+    choice: int | None = None
+    """Id of the choice that the move carries out, which is done as soon as the entry is ``moved``."""
+    computer: str = ""
     """Name of the computer that moved the files; empty if an earlier version did."""
     files: tuple[MovedFile, ...]
     sidecars: tuple[Sidecar, ...] = ()
@@ -189,40 +193,24 @@ class Journal(Tables):
             self._connection.execute("INSERT INTO runs VALUES (?, ?)", (name, platform.node()))
         return name
 
-    def plan(
-        self,
-        *,
-        run: str,
-        method: str,
-        kept: str,
-        kept_sha256: str,
-        tier: str,
-        is_chosen: bool = False,
-        choice: int | None = None,
-        files: Sequence[MovedFile],
-        sidecars: Sequence[Sidecar] = (),
-        folders: Sequence[Folder] = (),
-        left_behind: Sequence[str] = (),
-    ) -> JournalEntry:
-        """Record a move before it happens, with the present :data:`PROOF`. The entry is on the disk when this returns.
+    def plan(self, entry: JournalEntry, left_behind: Sequence[str] = ()) -> JournalEntry:
+        """Record a move before it happens; return the entry with its id. It is on the disk when this returns.
 
-        ``choice`` is the id of the choice that the move carries out, which is done as soon as the entry is ``moved``.
         ``left_behind`` holds the paths of companions that stay because they belong to another photo, too. If the last
         such photo moves with its companion, the companion belongs to the entries of all these photos, and is restored
         with the first of them.
         """
-        facts = (run, time.time_ns(), method, State.PLANNED, os.fsencode(kept), kept_sha256, tier, PROOF, is_chosen)
+        row = [getattr(entry, name) for name in _COLUMNS[1:]]
+        row[_COLUMNS.index("kept") - 1] = os.fsencode(entry.kept)
         with self.transaction():
-            number = self._connection.execute(
-                "INSERT INTO units VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*facts, choice)
-            ).lastrowid
-            for file in files:
-                row = os.fsencode(file.original), os.fsencode(file.quarantined), *file[2:]
-                self._add("files", [(number, *row)])
-                self._share(row)
+            number = self._connection.execute(f"INSERT INTO units VALUES (NULL, {_marks(row)})", row).lastrowid
+            for file in entry.files:
+                moved = os.fsencode(file.original), os.fsencode(file.quarantined), *file[2:]
+                self._add("files", [(number, *moved)])
+                self._share(moved)
             self._add("left_behind", [(os.fsencode(path), number) for path in left_behind])
-            self._add("sidecars", [(number, os.fsencode(path), *rest) for path, *rest in sidecars])
-            self._add("folders", [(number, os.fsencode(path), *rest) for path, *rest in folders])
+            self._add("sidecars", [(number, os.fsencode(path), *rest) for path, *rest in entry.sidecars])
+            self._add("folders", [(number, os.fsencode(path), *rest) for path, *rest in entry.folders])
         return self._entry(self._connection.execute(f"{_ENTRIES} WHERE id = ?", (number,)).fetchone())
 
     def _add(self, table: str, rows: Sequence[tuple[object, ...]]) -> None:
@@ -303,12 +291,12 @@ class Journal(Tables):
             question = f"SELECT {columns} FROM {table} WHERE unit = ?"
             return list(map(_decoded, self._connection.execute(question, row[:1])))
 
-        beside: Any = (
-            tuple(MovedFile(*one[1:]) for one in rows("files", "*")),
-            tuple(Sidecar(*one) for one in rows("sidecars", "path, sha256, is_ours")),
-            tuple(Folder(*one) for one in rows("folders", "path, mode, mtime_ns")),
+        return JournalEntry(
+            **dict(zip((*_COLUMNS, "computer"), _decoded(row), strict=True)),
+            files=tuple(MovedFile(*one[1:]) for one in rows("files", "*")),
+            sidecars=tuple(Sidecar(*one) for one in rows("sidecars", "path, sha256, is_ours")),
+            folders=tuple(Folder(*one) for one in rows("folders", "path, mode, mtime_ns")),
         )
-        return JournalEntry(*_decoded(row), *beside)
 
 
 def _decoded(row: Sequence[Any]) -> list[Any]:

@@ -122,10 +122,10 @@ def test_a_journal_that_fails_says_what_has_moved_before(tmp_path: Path) -> None
     photos[1].unlink()  # not every photo before it has moved
 
     class FullJournal(Journal):
-        def plan(self, **what: Any) -> JournalEntry:
-            if what["files"][0].original == str(photos[3]):
+        def plan(self, entry: JournalEntry, left_behind: Sequence[str] = ()) -> JournalEntry:
+            if entry.files[0].original == str(photos[3]):
                 raise StoreError("the disk is full")
-            return super().plan(**what)
+            return super().plan(entry, left_behind)
 
     with opened(tmp_path / "history.sqlite", FullJournal) as journal:
         with pytest.raises(StoreError) as raised:
@@ -257,22 +257,6 @@ def test_a_folder_that_cannot_be_synced_is_no_failure(
     code = errno.EIO
     assert not any(outcome.done for outcome in apply(plan, journal))
     assert files(root) == before
-
-
-@pytest.mark.skipif(not hasattr(os, "pathconf"), reason="this system does not tell how long a path may be")
-def test_a_path_too_long_for_the_quarantine_keeps_its_photo(tmp_path: Path, journal: Journal) -> None:
-    folder = tmp_path
-    while len(str(folder)) < os.pathconf(tmp_path, "PC_PATH_MAX") - 250:
-        folder /= "d" * 200
-    folder /= "d" * (os.pathconf(tmp_path, "PC_PATH_MAX") - len(str(folder)) - 10)
-    folder.mkdir(parents=True)
-    kept, copy = write(tmp_path / "1.jpg", b"x"), write(folder / "2.jpg", b"x")
-    plan = planned(report((member(kept), member(copy))), [tmp_path])
-    assert apply(plan, journal) == ()
-    reason = "It would have a path in the quarantine that is too long for the system."
-    assert [skip.reason for skip in plan.skipped] == [reason]
-    assert copy.read_bytes() == b"x"
-    assert not (tmp_path / QUARANTINE_NAME).exists()
 
 
 # What changes after the plan, or during the move.

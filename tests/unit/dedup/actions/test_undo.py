@@ -123,25 +123,6 @@ def test_a_disk_that_goes_away_during_undo_is_waited_for(tmp_path: Path) -> None
     assert copy.exists()
 
 
-def test_another_disk_in_the_same_place_is_not_taken_for_an_emptied_quarantine(
-    tmp_path: Path, journal: Journal
-) -> None:
-    """Drive letters and mount points are given again; what lies on the first disk must not be forgotten for that."""
-    disk, away = tmp_path / "disk", tmp_path / "away"
-    groups = album(disk)
-    before = files(disk)
-    apply(planned(groups, [disk]), journal)
-    disk.rename(away)
-    write(disk / "something.txt", b"else")
-    for outcomes in (undo(journal), purge(journal, trash=os.unlink)):
-        assert ["looks like another disk" in outcome.message for outcome in outcomes] == [True] * 3
-    (disk / "something.txt").unlink()
-    disk.rmdir()
-    away.rename(disk)
-    assert [outcome.done for outcome in undo(journal)] == [True] * 3
-    assert files(disk) == before
-
-
 def test_a_quarantine_that_may_not_be_looked_into_is_not_taken_for_an_empty_one(
     root: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

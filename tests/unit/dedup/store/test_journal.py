@@ -28,12 +28,12 @@ def moved_file(original: str, number: int = 1) -> MovedFile:
 
 
 def planned(journal: Journal, *originals: str, run: str = "run", **more: Any) -> JournalEntry:
-    given: dict[str, Any] = {"method": "quarantine", "kept": "/kept.jpg", "kept_sha256": "ab", "tier": "exact", **more}
-    return journal.plan(run=run, files=list(map(moved_file, originals)), **given)
+    files = tuple(map(moved_file, originals))
+    return journal.plan(JournalEntry(run=run, files=files, **{"kept": "/kept.jpg", "kept_sha256": "ab", **more}))
 
 
 def test_an_entry_is_read_as_it_was_planned(tmp_path: Path) -> None:
-    sidecars = [Sidecar(path=NOT_UTF8, sha256="cd", is_ours=True), Sidecar(path="/b.xmp", sha256="", is_ours=False)]
+    sidecars = Sidecar(path=NOT_UTF8, sha256="cd", is_ours=True), Sidecar(path="/b.xmp", sha256="", is_ours=False)
     with opened(tmp_path / "history.sqlite") as journal:
         first = planned(journal, NOT_UTF8, "/2.nef", "/1.xmp", kept=NOT_UTF8, method="hardlink", sidecars=sidecars)
         second = planned(journal, "/3.jpg", run="later")
@@ -41,7 +41,7 @@ def test_an_entry_is_read_as_it_was_planned(tmp_path: Path) -> None:
         assert (first.kept, first.kept_sha256) == (NOT_UTF8, "ab")
         assert first.at_ns <= second.at_ns
         assert [file.original for file in first.files] == [NOT_UTF8, "/2.nef", "/1.xmp"]
-        assert first.sidecars == tuple(sidecars)
+        assert first.sidecars == sidecars
     with opened(tmp_path / "history.sqlite") as journal:
         assert journal.entries((State.PLANNED,)) == [first, second]
 
