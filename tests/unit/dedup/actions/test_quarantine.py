@@ -103,7 +103,7 @@ def test_what_cannot_move_is_told_in_one_sentence(tmp_path: Path) -> None:
         root: "It is a link or not a regular file.",
         root / "gone.xmp": "It cannot be read: No such file or directory.",
     }
-    assert {path: refusal(check_can_move, str(path), "It") for path in beside} == beside
+    assert {path: refusal(check_can_move, str(path), str(root), "It") for path in beside} == beside
 
 
 def test_paths_may_be_relative_and_the_root_of_all_files_can_be_named(
@@ -111,7 +111,7 @@ def test_paths_may_be_relative_and_the_root_of_all_files_can_be_named(
 ) -> None:
     photo = write(tmp_path / "1.jpg", b"x")
     monkeypatch.chdir(tmp_path)
-    check_can_move("1.jpg", "It")
+    check_can_move("1.jpg", str(tmp_path), "It")
     monkeypatch.setattr(os, "access", lambda path, mode: True)  # only root may write there
     assert quarantine_folder(str(photo), {os.sep: os.sep}) in (os.sep, *map(str, photo.parents))
 
@@ -138,7 +138,7 @@ def test_nothing_moves_to_or_from_a_mount_of_its_own(tmp_path: Path, monkeypatch
     assert refusal(quarantine_folder, str(photo), named(tmp_path)) == f"The file is a mount point, {ACROSS}"
     refused = refusal(quarantine_folder, str(other), named(tmp_path / "b"))
     assert refused == f"{away} is on another file system, {ACROSS}"
-    assert refusal(check_can_move, str(photo), "The sidecar beside it") == (
+    assert refusal(check_can_move, str(photo), str(tmp_path), "The sidecar beside it") == (
         f"The sidecar beside it is a mount point, {ACROSS}"
     )
 
