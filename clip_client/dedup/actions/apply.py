@@ -127,12 +127,13 @@ def undo_from(folder: str, *, only: Collection[int] | None = None) -> tuple[Outc
     in their places with its next undo. Raises OSError if the quarantine cannot be read.
     """
     outcomes = []
+    folder = os.path.abspath(folder)
     entries = manifest_entries(folder)
     for entry in reversed(entries):
         if only is not None and entry.id not in only:
             continue
         was_there, around = may_be_quarantined(entry), folders_now(entry.files, ())
-        problems = _bring_back(entry)
+        problems = _bring_back(entry) if was_there else []
         remove_empty_folders(entry)
         give_back_times(around)
         if was_there:

@@ -10,14 +10,11 @@ import json
 import os
 from contextlib import suppress
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clip_client.dedup.actions.quarantine import MANIFEST, make_folder, run_folder, sync, sync_folder
 from clip_client.dedup.store.journal import Folder, JournalEntry, MovedFile, Sidecar, State
 from clip_client.dedup.types import QUARANTINE_NAME
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def add_to_manifest(entry: JournalEntry) -> None:
@@ -45,22 +42,17 @@ def add_to_manifest(entry: JournalEntry) -> None:
 
 
 def manifest_entries(folder: str) -> list[JournalEntry]:
-    """Return the entries in all manifests of the quarantine of ``folder``, oldest first.
+    """Return the entries in all manifests of the quarantine of the absolute ``folder``, oldest first.
 
-    What no version of this module wrote whole is left out. Raises OSError if the quarantine cannot be read.
+    What this module has not written whole is left out. Raises OSError if the quarantine cannot be read.
     """
-    top = os.path.abspath(folder)
     found: list[JournalEntry] = []
-    for run in sorted(Path(top, QUARANTINE_NAME).iterdir()):
-        for line in _lines(run / MANIFEST):
-            with suppress(ValueError, KeyError, TypeError):
-                found.append(_entry(len(found), json.loads(line), run, top))
+    for run in sorted(Path(folder, QUARANTINE_NAME).iterdir()):
+        with suppress(FileNotFoundError, NotADirectoryError), open(run / MANIFEST, "rb") as lines:
+            for line in lines:
+                with suppress(ValueError, KeyError, TypeError):
+                    found.append(_entry(len(found), json.loads(line), run, folder))
     return found
-
-
-def _lines(manifest: Path) -> Iterator[bytes]:
-    with suppress(FileNotFoundError, NotADirectoryError), manifest.open("rb") as file:
-        yield from filter(None, map(bytes.strip, file))
 
 
 def _entry(number: int, said: dict[str, Any], run: Path, top: str) -> JournalEntry:

@@ -1,14 +1,9 @@
 """Choices of a person about found photos, kept until they are carried out: which photos stay, move or are different.
 
-A choice names its photos by path and content. A later search in another process finds it again by these, and so does
-``dedup --apply --act-on chosen``. A choice goes through these states::
-
-    waiting -> done -> undone
-
-A choice is done in the same transaction in which the journal says that its first photo has moved, or in which its
-decision is recorded. It is undone in the transaction that says that a photo is back, or that removes the decision. A
-choice that waits also becomes undone if its photos moved in another way and were brought back. Only choices that wait
-are carried out: after an undo, a person has to choose again.
+A choice names its photos by path and content, by which a later search finds it again. It goes through the states
+``waiting -> done -> undone``: done with its first move or with its decision, undone when a photo is back or the
+decision is removed, each time in one transaction. A choice that waits also becomes undone if its photos moved in
+another way and were brought back. Only choices that wait are carried out: after an undo, a person has to choose again.
 """
 
 from __future__ import annotations
