@@ -49,19 +49,6 @@ def store(root: Path, tmp_path: Path) -> list[str]:
     return ["--store", str(tmp_path / "store")]
 
 
-@pytest.fixture
-def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
-    """Run a command that ends with this code, and return the lines that it prints, errors last."""
-
-    def run(*words: object, code: int = 0) -> list[str]:
-        capsys.readouterr()
-        assert main(list(map(str, words))) == code
-        captured = capsys.readouterr()
-        return captured.out.splitlines() + captured.err.splitlines()
-
-    return run
-
-
 def test_undo_lists_and_brings_back_what_is_named(store: list[str], root: Path, said: Callable[..., list[str]]) -> None:
     of_run, _, *lines = said("undo", "--list", *store)
     run = of_run.split()[0]

@@ -41,18 +41,6 @@ if TYPE_CHECKING:
 UNNAMED = "No manifest names it; move it back by hand: its path in the folder of the run is its old path."
 
 
-@pytest.fixture
-def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
-    """Run ``undo --from`` with these words, and return the lines that it prints, errors last."""
-
-    def run(folder: Path, *words: object, code: int = 0) -> list[str]:
-        assert main(["undo", "--from", str(folder), *map(str, words)]) == code
-        captured = capsys.readouterr()
-        return captured.out.splitlines() + captured.err.splitlines()
-
-    return run
-
-
 def test_photos_come_back_where_another_computer_mounts_their_folder(
     root: Path, journal: Journal, said: Callable[..., list[str]]
 ) -> None:
@@ -62,13 +50,13 @@ def test_photos_come_back_where_another_computer_mounts_their_folder(
     (root / "a" / "2.jpg.xmp").parent.chmod(0o750)
     elsewhere = root.rename(root.with_name("mounted elsewhere"))
     run = journal.entries(IN_QUARANTINE)[0].run
-    of_run, _, *listed = said(elsewhere, "--list")
+    of_run, _, *listed = said("undo", "--from", elsewhere, "--list")
     assert of_run.startswith(f"{run}  3 photos, 23 B; restore with: clip-client undo --run {run} --from '{elsewhere}'")
     assert [line.split("  ")[1] for line in listed] == [
         str(elsewhere / name) for name in ("a/2.jpg", "a/3.jpg", "copy.jpg")
     ]
-    assert said(elsewhere, "--run", run, elsewhere / "copy.jpg") == ["1 photo restored"]
-    assert said(elsewhere) == ["2 photos restored"]
+    assert said("undo", "--from", elsewhere, "--run", run, elsewhere / "copy.jpg") == ["1 photo restored"]
+    assert said("undo", "--from", elsewhere) == ["2 photos restored"]
     assert without_access(snapshot(elsewhere)) == without_access(before)
     assert not (elsewhere / QUARANTINE_NAME).exists()
     elsewhere.rename(root)
@@ -83,7 +71,7 @@ def test_what_cannot_come_back_stays_and_is_named(root: Path, journal: Journal, 
     apply(plan, journal)
     (run,) = (root / QUARANTINE_NAME).iterdir()
     stray, taken = write(run / "deep" / "stray.jpg", b"stray"), write(root / "2.xmp", b"of a stranger")
-    assert said(root, code=1) == [
+    assert said("undo", "--from", root, code=1) == [
         "1 photo restored",
         f"not done: {blocked}: Another file has taken its name: {taken}.",
         f"not done: {stray}: {UNNAMED}",
@@ -91,7 +79,7 @@ def test_what_cannot_come_back_stays_and_is_named(root: Path, journal: Journal, 
     assert (copy.exists(), blocked.exists(), taken.read_bytes()) == (True, False, b"of a stranger")
     taken.unlink()
     stray.unlink()
-    assert said(root) == ["1 photo restored"]
+    assert said("undo", "--from", root) == ["1 photo restored"]
     assert files(root) == before
 
 
@@ -116,11 +104,11 @@ def test_undo_from_needs_a_quarantine_and_no_store(
 ) -> None:
     monkeypatch.setenv("CLIP_STORE", str(tmp_path / "none"))
     root.mkdir()
-    (line,) = said(root, code=1)
+    (line,) = said("undo", "--from", root, code=1)
     assert f"{root / QUARANTINE_NAME} cannot be read: No such file or directory; name the folder" in line
-    assert "--suspects needs the store" in said(root, "--suspects", code=2)[0]
+    assert "--suspects needs the store" in said("undo", "--from", root, "--suspects", code=2)[0]
     (root / QUARANTINE_NAME / "run").mkdir(parents=True)  # as a killed process leaves it
-    assert said(root) == ["there is nothing in the quarantine to restore"]
+    assert said("undo", "--from", root) == ["there is nothing in the quarantine to restore"]
     assert list(tmp_path.iterdir()) == [root]
 
 

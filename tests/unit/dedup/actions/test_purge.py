@@ -255,18 +255,6 @@ def test_what_an_earlier_version_moved_is_proved_again(tmp_path: Path, journal: 
     assert outcomes["exact.jpg"].done == (how == "kept")
 
 
-@pytest.mark.parametrize("is_chosen", [False, True])
-def test_what_moved_by_the_metadata_of_a_camera_is_proved_again_unless_a_person_chose_it(
-    tmp_path: Path, journal: Journal, is_chosen: bool
-) -> None:
-    kept, copy = (write(tmp_path / "r" / f"{number}.jpg", b"%d" % number) for number in range(2))
-    move(journal, kept, copy, tier=RE_ENCODED, chosen=[str(copy)] if is_chosen else ())
-    with closing(sqlite3.connect(tmp_path / "history.sqlite")) as connection, connection:
-        connection.execute("UPDATE units SET proof = 1")
-    (outcome,) = purge(journal, prove=lambda _kept, _moved: "", trash=os.unlink)
-    assert outcome.done == is_chosen
-
-
 def test_a_proof_is_recorded_once(tmp_path: Path, journal: Journal) -> None:
     kept, copy = (write(tmp_path / "r" / f"{number}.jpg", b"%d" % number) for number in range(2))
     move(journal, kept, copy, tier=RE_ENCODED)

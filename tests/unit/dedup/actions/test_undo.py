@@ -141,17 +141,6 @@ def test_a_quarantine_that_may_not_be_looked_into_is_not_taken_for_an_empty_one(
     assert files(root) == before
 
 
-def test_a_hard_link_comes_back_where_the_kept_file_was_replaced(tmp_path: Path, journal: Journal) -> None:
-    """An editor that writes a new file does this: then the link is not the kept file, and has the old bytes."""
-    groups = album(tmp_path / "root")
-    apply(planned(groups, [tmp_path / "root"]), journal)
-    link_what_moved(journal.directory / "history.sqlite")
-    (tmp_path / "new.jpg").write_bytes(b"edited")
-    os.replace(tmp_path / "new.jpg", tmp_path / "root" / "a" / "1.jpg")
-    assert all(outcome.done for outcome in undo(journal))
-    assert (tmp_path / "root" / "a" / "3.jpg").stat().st_mtime_ns == 10**18 + 2
-
-
 # What two photos share.
 
 
