@@ -284,7 +284,7 @@ class ClipClient(ClientBase):
 
     async def _embed(self, tower: Tower, source: object, timeout_s: float | None) -> EmbeddingBatch:
         session, deadline = self._begin(timeout_s)
-        encoder, items, model = await self._prepare(tower, source, deadline)
+        encoder, items, model = await self._prepare(session, tower, source, deadline)
         if timeout_s is None:
             deadline.extended_by_s = self._config.timeout_s
         collector = Collector(model, tower, expected=len(items) if isinstance(items, Sized) else None)
@@ -300,7 +300,7 @@ class ClipClient(ClientBase):
         if max_ahead is not None:
             check_count("max_in_flight", max_ahead)
         session, deadline = self._begin(timeout_s)
-        encoder, items, model = await self._prepare(tower, source, deadline)
+        encoder, items, model = await self._prepare(session, tower, source, deadline)
         limit = None if timeout_s is None else deadline
         async with Stream(
             items, model, encoder, session.sender, session.threads, deadline=limit, ordered=ordered, max_ahead=max_ahead
@@ -319,10 +319,9 @@ class ClipClient(ClientBase):
                         raise item.result
 
     async def _prepare(
-        self, tower: Tower, source: object, deadline: Deadline
+        self, session: _Session, tower: Tower, source: object, deadline: Deadline
     ) -> tuple[Encoder, Iterable[Any] | AsyncIterable[Any], ModelInfo]:
         """Return the encoder of a call, its items, and the model."""
-        session = self._open_session()
         encoder = session.encoders[tower]
         items = encoder.items(source)
         model = session.handshake.known or await session.handshake.model(deadline)

@@ -197,7 +197,7 @@ async def check_canary(transport: Transport, model: ModelInfo, tower: Tower = To
     answer = await transport.infer([canary], tower=tower, request_id=request_id, timeout_s=timeout_s)
     if answer.statuses[0]:
         problem = f"The server could not embed the canary {tower.value}: {answer.errors[0]}"
-    elif tuple(answer.fingerprints[0]) != model.fingerprint_of(tower) or answer.vectors.shape[1] != model.dimension:
+    elif answer.fingerprints[0] != model.fingerprint_of(tower) or answer.vectors.shape[1] != model.dimension:
         problem = "The encoder is not the model of the passport; export the model again."
     elif not (cosine := _cosine(answer.vectors[0], expected)) >= CANARY_MIN_COSINE:
         problem = (

@@ -41,7 +41,7 @@ class Source(ABC):
 
     def __init__(self, max_ahead: int) -> None:
         self._slots = max_ahead
-        self._slot_freed = asyncio.Event()
+        self._slot_freed: asyncio.Event | None = None
 
     def at_once(self) -> list[Any]:
         """Return the first items that are available without waiting."""
@@ -56,14 +56,14 @@ class Source(ABC):
 
     async def _wait_for_slot(self) -> None:
         while not self._slots:
-            self._slot_freed.clear()
+            self._slot_freed = asyncio.Event()
             await self._slot_freed.wait()
 
     def delivered(self) -> None:
         """Report that an item has reached the consumer, so that the iterable may give another item."""
-        if not self._slots:
-            self._slot_freed.set()
         self._slots += 1
+        if self._slot_freed is not None:
+            self._slot_freed.set()
 
     def untaken_items(self) -> list[Any] | None:
         """Return all items that were not taken yet; None if only the iterable knows them."""
