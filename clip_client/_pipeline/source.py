@@ -44,7 +44,7 @@ class Source(ABC):
         self._slot_freed: asyncio.Event | None = None
 
     def at_once(self) -> list[Any]:
-        """Return the first items that are available without waiting."""
+        """Return the items that can be taken without waiting."""
         return []
 
     @abstractmethod
@@ -60,7 +60,7 @@ class Source(ABC):
             await self._slot_freed.wait()
 
     def delivered(self) -> None:
-        """Report that an item has reached the consumer, so that the iterable may give another item."""
+        """Let the iterable give another item, because one has reached the consumer."""
         self._slots += 1
         if self._slot_freed is not None:
             self._slot_freed.set()
@@ -125,8 +125,7 @@ class _ThreadSource(Source):
         self._buffer: deque[Any] = deque()
         self._arrival = asyncio.Event()
         self._announced = False
-        # Each number allows the thread to take so many more items. Permits come several at a time, because waking the
-        # thread for each item would take longer than the item itself.
+        # Each number lets the thread take so many more items: to wake it for each would take longer than the item.
         self._permits: SimpleQueue[int] = SimpleQueue()
         self._permits_at_once = max(1, max_ahead // 8)
         self._closed = False
