@@ -211,7 +211,7 @@ class LocalTransport(Transport):
         tower = self._text_tower
         tokens, outcomes = tokenize_rows(tower.tokenizer, texts)
         answer = _run(tower.runtime.session, contract.TOKENS, tokens, outcomes)
-        return answer._replace(truncated=np.array([outcome.truncated for outcome in outcomes], np.bool_))
+        return answer._replace(truncated=[outcome.truncated for outcome in outcomes])
 
 
 def _need(package: str) -> None:
@@ -229,13 +229,15 @@ def _run(session: Session, tensor: str, inputs: NDArray[Any], outcomes: Sequence
     for outcome in outcomes:
         if outcome.log:
             _logger.error("An internal error while an item was prepared.\n%s", outcome.log)
-    statuses = np.array([outcome.status for outcome in outcomes], np.int32)
+    statuses = [int(outcome.status) for outcome in outcomes]
     vectors, fingerprints = session.run(
-        [contract.EMBEDDING, contract.FINGERPRINT], {tensor: inputs, contract.STATUS: statuses[:, None]}
+        [contract.EMBEDDING, contract.FINGERPRINT],
+        {tensor: inputs, contract.STATUS: np.array(statuses, np.int32)[:, None]},
     )
     return Answer(
         vectors=vectors,
         statuses=statuses,
-        errors=tuple(outcome.message for outcome in outcomes),
-        fingerprints=fingerprints,
+        errors=[outcome.message for outcome in outcomes],
+        fingerprints=[tuple(row) for row in fingerprints.tolist()],
+        truncated=[False] * len(outcomes),
     )
