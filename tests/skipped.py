@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _REMEDIES: Final = {
     "chromium": "apt-get install chromium-headless-shell, or chromium",
-    "libturbojpeg": "apt-get install libturbojpeg0",
+    "libturbojpeg": "apt-get install libturbojpeg0, then make install",
     "nvidia-pytriton": "make install on Linux x86-64 with Python 3.11 or 3.12",
     "TensorRT for RTX": ".venv/bin/python -m pip install --editable '.[tensorrt-parser]'",
     "TensorRT": "only where the image of NVIDIA's Triton can be fetched",

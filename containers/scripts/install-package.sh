@@ -15,8 +15,8 @@ case $extras in
     *export* | *baseline*) set -- ".[$extras]" ;;
     # What a server needs beside Triton.
     *)
-        set -- ".${extras:+[$extras]}" 'ftfy>=6.3' 'regex>=2024.4' 'tokenizers>=0.21' \
-            --constraint containers/constraints.txt
+        set -- ".${extras:+[$extras]}" 'ftfy>=6.3' 'PyTurboJPEG>=1.7,<2' 'regex>=2024.4' \
+            'tokenizers>=0.21' --constraint containers/constraints.txt
         ;;
 esac
 pip=$(python3 -c 'import pathlib, pip; print(pathlib.Path(pip.__file__).parents[1])')

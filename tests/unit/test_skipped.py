@@ -42,7 +42,7 @@ def test_skipped_tests_are_counted_by_reason_with_their_remedy(tmp_path: Path) -
     lines = run(tmp_path, TESTS)
     title = next(number for number, line in enumerate(lines) if "skipped tests: 4" in line)
     assert [line.split(maxsplit=1) for line in lines[title + 1 :] if line][:-1] == [
-        ["3", "libturbojpeg is not installed: apt-get install libturbojpeg0"],
+        ["3", "libturbojpeg is not installed: apt-get install libturbojpeg0, then make install"],
         ["1", "a reason of its own"],
     ]
     assert not any("skipped tests" in line for line in run(tmp_path, "def test_a():\n    pass\n"))

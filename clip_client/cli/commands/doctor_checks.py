@@ -277,13 +277,16 @@ def _decoder() -> Check:
 
     turbo = features.version("libjpeg_turbo")
     pillow = f"Pillow with libjpeg-turbo {turbo}" if turbo else "Pillow without libjpeg-turbo"
+    version = _version("PyTurboJPEG")
     if turbojpeg_decoder.installed() is None:
+        lacks = "libturbojpeg is not installed" if version else "PyTurboJPEG is not installed"
+        package = "" if version else f"pip install '{DISTRIBUTION}[server]' and "
         remedy = (
-            "a server in this environment decodes large photos faster with the library libturbojpeg "
+            f"a server in this environment decodes large photos faster with: {package}the library libturbojpeg "
             "(on Debian and Ubuntu: apt-get install libturbojpeg0)"
         )
-        return _check("JPEG decoder", f"{pillow}; libturbojpeg is not installed", remedy)
-    return _check("JPEG decoder", f"libturbojpeg, and {pillow}")
+        return _check("JPEG decoder", f"{pillow}; {lacks}", remedy)
+    return _check("JPEG decoder", f"libturbojpeg by PyTurboJPEG {version}, and {pillow}")
 
 
 def _shared_memory() -> Iterator[Check]:
