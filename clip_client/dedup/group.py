@@ -28,7 +28,7 @@ class Total(NamedTuple):
 
     photos: int
     size_bytes: int
-    """Size of these photos, without those in a library of Apple Photos, which stay on the disk."""
+    """Without photos in a library of Apple Photos, which stay on the disk."""
 
     @classmethod
     def of(cls, photos: Iterable[Photo]) -> Self:
@@ -48,17 +48,14 @@ class Verdict:
     moves: str = NEVER
     """:data:`BY_DEFAULT`, :data:`ON_REQUEST`, :data:`IF_CHOSEN` or :data:`NEVER`."""
     reason: str = ""
-    """One sentence for people that says why the photo does not move by default; empty if it does or is kept."""
+    """One sentence that says why the photo does not move by default; empty if it does or is kept."""
     lost: tuple[str, ...] = ()
     """Parts that only this photo has, such as ``"colour"``."""
     doubt: str = ""
-    """Signs that the photo is made from another photo; empty if there are none."""
+    """Signs that the photo is made from another photo."""
 
     def reason_to_stay(self, tiers: Collection[str] | None) -> str:
-        """Say why the photo does not move if these tiers are selected; None means that a person chose the move.
-
-        Empty if the photo moves, and for the photo that the group keeps.
-        """
+        """Say why the photo does not move with ``tiers``, None if a person chose it; empty if it moves or is kept."""
         if self.moves == NEVER or (tiers is not None and not self.is_copy):
             return self.reason
         if tiers is None or self.tier in tiers:
@@ -90,21 +87,19 @@ class Member:
     copy_tier: str = ""
     """Certainty of ``copy_of``: one of :data:`TIERS`, but not ``SIMILAR``."""
     copy_alignment: Alignment | None = None
-    """The alignment with ``copy_of``, if they were aligned."""
     cannot_verify: str = ""
     """One sentence that says why the photo could not be aligned with any photo; empty if it could."""
     doubt: str = ""
-    """Signs, in words, that the photo is made from another photo; empty if there are none."""
     verdict: Verdict = Verdict()
 
     @property
     def path(self) -> str:
-        """The path of its file."""
+        """Path of its file."""
         return self.photo.path
 
     @property
     def sha256(self) -> str:
-        """The SHA-256 of its file, in hexadecimal."""
+        """SHA-256 of its file, in hexadecimal."""
         return self.photo.sha256
 
     @property
@@ -126,7 +121,6 @@ class DuplicateGroup:
     """Photos that show the same; the first photo is kept."""
 
     tier: str
-    """The least certain tier of its members."""
     min_similarity: float
     """The smallest cosine similarity of any two members."""
     members: tuple[Member, ...]
@@ -144,11 +138,8 @@ class DuplicateGroup:
 
     def moving(self, tiers: Collection[str] = SAFE_TIERS) -> Total:
         """Return the total of the members that ``--apply`` moves if these tiers are selected."""
-        return Total.of(
-            member.photo
-            for member in self.members
-            if member.verdict.moves == BY_DEFAULT and member.verdict.tier in tiers
-        )
+        moving = (one.photo for one in self.members if one.verdict.moves == BY_DEFAULT and one.verdict.tier in tiers)
+        return Total.of(moving)
 
     @property
     def waiting(self) -> Total:
@@ -157,14 +148,11 @@ class DuplicateGroup:
 
     @property
     def moving_tier(self) -> str:
-        """Tier of the least certain member that ``--apply`` moves; if it moves none, the tier of the group.
-
-        All outputs for people name and filter groups by this tier.
-        """
+        """Tier by which outputs name and filter groups: of the least certain moving member, else of the group."""
         verdicts = (member.verdict for member in self.members)
         return max((one.tier for one in verdicts if one.moves == BY_DEFAULT), key=TIERS.index, default=self.tier)
 
     @property
     def spare_bytes(self) -> tuple[int, int]:
-        """Sizes of the moving and of the waiting members: all outputs for people order groups by these."""
+        """Sizes of the moving and of the waiting members, by which outputs order groups."""
         return self.moving().size_bytes, self.waiting.size_bytes

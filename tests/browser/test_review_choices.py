@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from clip_client.dedup import Store
-from clip_client.dedup.types import EDITED, SAME_PIXELS, SIMILAR, CaptureTime, Companion, Metadata
+from clip_client.dedup.types import EDITED, SAME_PIXELS, SIMILAR, Companion, Metadata
 from tests.browser.conftest import go, opened, press
 from tests.fixtures import members
 from tests.fixtures.albums import member, report, write
@@ -158,8 +158,7 @@ def test_all_columns_of_the_comparison_fit_into_1280_pixels(browser: Browser, tm
     facts: dict[str, Any] = {
         "width": 12000,
         "height": 9000,
-        "metadata": Metadata(taken="2024-05-01T10:00:00"),
-        "capture_time": CaptureTime(camera="FUJIFILM FinePix S5000 Zoom"),
+        "metadata": Metadata(taken="2024-05-01T10:00:00", camera="FUJIFILM FinePix S5000 Zoom"),
     }
     names = ("IMG_20240501_100000_very_long_name", "IMG_20240501_100000_another_long_name")
     found = []

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from clip_client._files import FailedFile
 from clip_client.dedup.aligned import LACKS_DETAIL
-from clip_client.dedup.features.pixel_hash import pixel_hash
+from clip_client.dedup.features.hashes import pixel_hash
 from clip_client.dedup.features.preview import picture_file
 from clip_client.dedup.files.reading import read_file, sha256_of
 from clip_client.dedup.formats.embedded_parts import embedded_parts

@@ -158,7 +158,7 @@ class Worker:
 
     def _restore(self, job: Job, run: str) -> None:
         with Store(self._session.store.directory) as store:
-            outcomes = take_back(store, run=run).outcomes
+            outcomes, _ = take_back(store, run=run)
         job.run, job.outcomes = run, {outcome.path: outcome for outcome in outcomes}
         job.done, job.total = sum(outcome.done for outcome in outcomes), len(outcomes)
 

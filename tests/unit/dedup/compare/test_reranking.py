@@ -27,7 +27,7 @@ from clip_client.dedup.types import (
     RE_ENCODED,
     SAME_PIXELS,
     SIMILAR,
-    CaptureTime,
+    Metadata,
 )
 from tests.fixtures.members import alignment
 from tests.unit.dedup.compare.comparisons import grouped
@@ -46,13 +46,13 @@ def file(name: str, size_bytes: int, **features: Any) -> Photo:
 
 def search(rules: KeepRules) -> DuplicateGroup:
     """Two pictures in five contents: a, b and c have the same pixels, as have x and e; and there are two files of x."""
-    at_once = [CaptureTime(taken_ms=moment, has_sub_second=True) for moment in (5_000, 5_500)]
+    at_once = [Metadata(taken_ms=moment, has_sub_second=True) for moment in (5_000, 5_500)]
     files = [
-        [file("a.jpg", 90, capture_time=at_once[0]), file("a2.jpg", 90, capture_time=at_once[0])],
-        [file("b.jpg", 80, capture_time=at_once[0])],
-        [file("c.jpg", 10, capture_time=at_once[0])],
-        [file("x.jpg", 60, capture_time=at_once[1]), file("x2.jpg", 60, capture_time=at_once[1])],
-        [file("e.jpg", 5, capture_time=at_once[1])],
+        [file("a.jpg", 90, metadata=at_once[0]), file("a2.jpg", 90, metadata=at_once[0])],
+        [file("b.jpg", 80, metadata=at_once[0])],
+        [file("c.jpg", 10, metadata=at_once[0])],
+        [file("x.jpg", 60, metadata=at_once[1]), file("x2.jpg", 60, metadata=at_once[1])],
+        [file("e.jpg", 5, metadata=at_once[1])],
         [file("f.jpg", 7)],
     ]
     angles = np.array([0, 0, 0, 0.2, 0.2, 0.1])
@@ -104,8 +104,8 @@ def test_only_what_the_search_measured_is_known() -> None:
 
 def test_proofs_hold_on_in_their_direction_and_say_of_other_pairs_only_that_they_are_the_same_shot() -> None:
     """Three files of one size and second: y and z are copies of x, and z of y. W only looks like x."""
-    second = CaptureTime(taken_ms=1_000, camera="c")
-    files = [[file(f"{name}.jpg", 9, capture_time=second)] for name in "xyz"] + [[file("w.jpg", 9)]]
+    second = Metadata(taken_ms=1_000, camera="c")
+    files = [[file(f"{name}.jpg", 9, metadata=second)] for name in "xyz"] + [[file("w.jpg", 9)]]
     proved = {(0, 1): alignment(EDITED), (0, 2): alignment(EDITED), (1, 2): alignment(RE_ENCODED)}
     (group,) = grouped(
         files, [(1, 0)] * 4, KeepRules(["path=x.jpg"]), similar=0.9, align=lambda kept, row: proved.get((kept, row))

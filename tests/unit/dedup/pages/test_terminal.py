@@ -32,7 +32,6 @@ from clip_client.dedup.types import (
     SAFE_TIERS,
     SAME_PIXELS,
     SIMILAR,
-    CaptureTime,
     LibraryPhoto,
     Metadata,
 )
@@ -76,7 +75,7 @@ def test_the_groups_with_most_to_free_come_first_and_ten_are_shown() -> None:
 
 def test_numbers_date_and_camera_are_shown_on_request_only() -> None:
     why = Match(test="embedding", value=0.9934, threshold=0.99)
-    origin = {"metadata": Metadata(taken="2019-05-03T10:11:12"), "capture_time": CaptureTime(camera="Canon EOS 5D")}
+    origin = {"metadata": Metadata(taken="2019-05-03T10:11:12", camera="Canon EOS 5D")}
     of = report((member("a.jpg"), member("b.jpg", tier=SIMILAR, similarity=0.9934, matches=(why,), **origin)))
     plain, verbose = printed(of), printed(of, verbose=True)
     for said in (
