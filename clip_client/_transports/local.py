@@ -18,17 +18,16 @@ from clip_client._errors import ClipError, DeadlineExceeded, ModelNotReady, Prot
 from clip_client._model import ModelInfo, Tower
 from clip_client._transports.base import Answer, Transport
 from preprocess_ensemble import contract
-from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.errors import Outcome, ReportedError
 from preprocess_ensemble.model_repository.location import REPOSITORY_VARIABLE, default_repository, model_names
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from preprocess_ensemble.contract import Precision
-    from preprocess_ensemble.imaging.preprocessor import Preprocessed, Preprocessor
+    from preprocess_ensemble.imaging.preprocessor import Preprocessor
     from preprocess_ensemble.model_repository.passport import Passport
     from preprocess_ensemble.runtimes.model import OpenModel, Session
-    from preprocess_ensemble.text.text_input import TokenizedText
     from preprocess_ensemble.text.tokenizer import Tokenizer
 
 _MAX_BATCH_SIZE: Final = 32
@@ -220,9 +219,7 @@ def _need(*packages: str) -> None:
             ) from None
 
 
-def _run(
-    session: Session, tensor: str, inputs: NDArray[Any], outcomes: Sequence[Preprocessed | TokenizedText]
-) -> Answer:
+def _run(session: Session, tensor: str, inputs: NDArray[Any], outcomes: Sequence[Outcome]) -> Answer:
     """Run a tower's model on the rows of ``inputs``; ``outcomes`` says which rows have already failed."""
     for outcome in outcomes:
         if outcome.log:
