@@ -6,6 +6,7 @@ returns.
 
 from __future__ import annotations
 
+import math
 import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -229,14 +230,15 @@ def _likelihood(verdict: Verdict) -> int:
 def _proved(relation: _Relation, member: Member, *, is_trained: bool) -> Verdict:
     kept, tier, alignment, other_shot = relation
     lost, doubts = ((), ()) if alignment is None else (alignment.lost, alignment.doubts)
+    is_unknown = math.isnan(member.similarity)
     reason, moves = "", IF_CHOSEN
     if other_shot:
         reason = f"It shows {other_shot}, so only a person can tell whether it is wanted."
+    elif alignment is None and (tier in (RE_ENCODED, EDITED, ALTERED) or (tier == SIMILAR and is_unknown)):
+        # A person or the keep rules keep another photo than the search.
+        reason = "It was not compared with the kept photo, so only a person can tell whether it is wanted."
     elif tier == ALTERED:
         reason = "It differs from the kept photo, so only a person can tell whether it is wanted."
-    elif tier in (RE_ENCODED, EDITED) and alignment is None:
-        # A person or the keep rules keep another photo than the photo that it was aligned with.
-        reason = "It was not aligned with the kept photo."
     elif lost:
         reason = f"It shows what the kept photo lacks: {', '.join(lost)}."
     elif doubts == (UNTOLD,):
