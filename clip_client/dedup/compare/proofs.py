@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from clip_client._files import FailedFile
 from clip_client.dedup.aligned import LACKS_DETAIL
-from clip_client.dedup.features.pixel_hash import pixel_hash
+from clip_client.dedup.features.hashes import pixel_hash
 from clip_client.dedup.features.preview import picture_file
 from clip_client.dedup.files.reading import read_file, sha256_of
 from clip_client.dedup.formats.embedded_parts import embedded_parts
@@ -69,6 +69,10 @@ class Proofs:
     def between(self, row: int, kept: int) -> Alignment | None:
         """Return the alignment of a row with ``kept``, if they were aligned and show the same."""
         return self._of.get(row, {}).get(kept)
+
+    def among(self, rows: Set[int]) -> dict[tuple[int, int], Alignment]:
+        """Return (row, another one that shows the same) -> how the row lies on that, for pairs of ``rows``."""
+        return {(row, kept): one for row in rows for kept, one in self._of.get(row, {}).items() if kept in rows}
 
     def align(self, kept: int, rows: Sequence[int]) -> list[int]:
         """Align ``rows`` with ``kept``, each once; return those that are copies of it."""
