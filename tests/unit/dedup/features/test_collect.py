@@ -60,10 +60,11 @@ def clip() -> Any:
     return OneVector()
 
 
-def three_photos(folder: Path) -> Path:
+@pytest.fixture
+def album(tmp_path: Path) -> Path:
     for level in range(3):
-        write(folder / "album" / f"{level}.png", encoded(Image.new("L", (8, 8), 40 * level), "PNG"))
-    return folder / "album"
+        write(tmp_path / "album" / f"{level}.png", encoded(Image.new("L", (8, 8), 40 * level), "PNG"))
+    return tmp_path / "album"
 
 
 @pytest.fixture
@@ -104,9 +105,9 @@ async def test_of_two_copies_the_first_decides_about_the_features(
 
 
 async def test_a_photo_that_an_earlier_program_took_for_damaged_is_sent_again(
-    tmp_path: Path, store: Store, clip: Any
+    album: Any, store: Store, clip: Any
 ) -> None:
-    album, model = three_photos(tmp_path), await clip.model()
+    model = await clip.model()
     earlier = store.vectors(model.vector_id, model.dimension)
     for path in album.iterdir():
         key = hashlib.sha256(path.read_bytes()).digest()
@@ -117,8 +118,7 @@ async def test_a_photo_that_an_earlier_program_took_for_damaged_is_sent_again(
         assert (report.failed, report.work.embedded) == ((), embedded)
 
 
-async def test_progress_counts_what_is_embedded_and_not_what_is_read_ahead(tmp_path: Path, store: Store) -> None:
-    album = three_photos(tmp_path)
+async def test_progress_counts_what_is_embedded_and_not_what_is_read_ahead(album: Any, store: Store) -> None:
     write(album / "0 copy.png", (album / "0.png").read_bytes())
     embedder: Any = OneVector(reads_ahead=True)
 
@@ -133,8 +133,7 @@ async def test_progress_counts_what_is_embedded_and_not_what_is_read_ahead(tmp_p
     assert await done_while_embedding() == [4, 5, 5]
 
 
-async def test_progress_says_what_goes_on_and_each_kind_of_work_ends(tmp_path: Path, store: Store, clip: Any) -> None:
-    album = three_photos(tmp_path)
+async def test_progress_says_what_goes_on_and_each_kind_of_work_ends(album: Path, store: Store, clip: Any) -> None:
 
     async def kinds(embedder: Any) -> list[str]:
         told: list[tuple[str, int, int | None]] = []
@@ -166,10 +165,7 @@ async def test_moved_files_are_read_and_not_decoded_again(tmp_path: Path, store:
     assert [len(group.members) for group in report.groups] == [2]
 
 
-async def test_features_of_another_version_are_made_again_with_one_read(
-    tmp_path: Path, store: Store, clip: Any
-) -> None:
-    album = three_photos(tmp_path)
+async def test_features_of_another_version_are_made_again_with_one_read(album: Path, store: Store, clip: Any) -> None:
     await find_duplicates(clip, album, store=store)
     shutil.rmtree(store.directory / "looks")
     work = (await find_duplicates(clip, album, store=store)).work
@@ -220,8 +216,7 @@ async def test_of_a_large_store_only_the_rows_of_the_searched_files_are_read(tmp
     assert rows_read == [4, 4, 1]  # what is known, and then the features of all five, from two files
 
 
-async def test_damaged_features_are_made_again(tmp_path: Path, store: Store, clip: Any) -> None:
-    album = three_photos(tmp_path)
+async def test_damaged_features_are_made_again(album: Path, store: Store, clip: Any) -> None:
     await find_duplicates(clip, album, store=store)
     (file,) = cached_features(store).folder.iterdir()
     with pq.ParquetFile(file) as parquet:
