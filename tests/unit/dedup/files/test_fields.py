@@ -1,14 +1,22 @@
-"""Every field of a file by the name that people know."""
+"""Every field of a file by the name that people know, and all names that ExifTool sees in one."""
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
 import struct
+import subprocess
 import zlib
+from pathlib import Path
+from typing import Any
 
 import pytest
+from PIL import ExifTags
 
 from clip_client.dedup.metadata.facts import Facts, read_facts
+from clip_client.dedup.metadata.fields import read_fields
+from clip_client.dedup.metadata.names import LAYOUT
 from clip_client.dedup.metadata.summary import read_metadata
 from clip_client.dedup.types import Metadata
 from tests.fixtures.images import phone_files
@@ -279,3 +287,42 @@ def test_texts_that_inflate_to_gigabytes_are_read_at_once() -> None:
 def test_a_gif_full_of_beginnings_of_xmp_is_read_at_once() -> None:
     # To look for the end of each of them took 49 s in a file of 300 KB.
     assert not read_facts(file("GIF", "P") + b"\x21\xff\x0bXMP DataXMP?" * 20_000).is_unreadable
+
+
+GROUPS = ("EXIF", "GPS", "IPTC", "XMP-dc", "XMP-xmp", "XMP-photoshop", "XMP-iptcCore", "XMP-exif", "XMP-tiff")
+DIRECTORIES = {"IFD0": ExifTags.TAGS, "ExifIFD": ExifTags.TAGS, "GPS": ExifTags.GPSTAGS}
+
+
+def exiftool(*arguments: str) -> str:
+    return subprocess.run(["exiftool", *arguments], capture_output=True, text=True, check=False).stdout
+
+
+def with_all_fields(path: Path, data: bytes) -> Path:
+    """Let ExifTool write a 1 into each field that takes it, apart from those that hold pictures."""
+    path.write_bytes(data)
+    names = exiftool("-listw", *(f"-{group}:All" for group in GROUPS)).split()
+    names = [name for name in names if name[0].isupper() and not name.endswith("Image")]
+    settings = [f"-{group}:{name}=1" for group in GROUPS for name in names]
+    (path.parent / "settings").write_text("\n".join(settings), encoding="utf-8")
+    exiftool("-q", "-q", "-n", "-overwrite_original", "-@", str(path.parent / "settings"), str(path))
+    return path
+
+
+@pytest.mark.skipif(shutil.which("exiftool") is None, reason="ExifTool is not installed")
+def test_all_that_exiftool_sees_is_known(tmp_path: Path) -> None:
+    path = with_all_fields(tmp_path / "a.jpg", jpeg())
+    fields = read_fields(path.read_bytes())
+    seen: list[dict[str, Any]] = json.loads(exiftool("-j", "-n", "-D", "-a", "-u", "-G1", str(path)))
+    locals_of_xmp = {name.rpartition(":")[2].lower() for name in fields.values}
+    is_known: dict[str, bool] = {}
+    for name, found in seen[0].items():
+        group, _, local = name.partition(":")
+        tag = found["id"] if isinstance(found, dict) else ""
+        if group in DIRECTORIES and not (group == "IFD0" and int(tag) in LAYOUT):
+            is_known[name] = DIRECTORIES[group].get(int(tag), f"EXIF field 0x{int(tag):04x}") in fields.values
+        elif group == "IPTC":
+            is_known[name] = f"iptc:{tag}" in fields.values
+        elif group in GROUPS:
+            is_known[name] = not locals_of_xmp.isdisjoint({local.lower(), str(tag).lower()})
+    assert [name for name, known in is_known.items() if not known] == []
+    assert len(is_known) > 100
