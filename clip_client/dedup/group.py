@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from clip_client.dedup.types import (
@@ -17,7 +17,7 @@ from clip_client.dedup.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from clip_client.dedup.aligned import Alignment, Match
     from clip_client.dedup.photo import Photo
@@ -74,7 +74,8 @@ class Member:
 
     photo: Photo
     similarity: float
-    """Cosine similarity to the kept photo; 1 for the kept photo and for files with its bytes."""
+    """Cosine similarity to the kept photo; 1 for the kept photo and for files with its bytes. NaN if the search did not
+    compare the two, because it kept another photo."""
     tier: str = SIMILAR
     """Certainty that the photo shows the same as the kept photo; one of :data:`TIERS`."""
     matches: tuple[Match, ...] = ()
@@ -126,6 +127,9 @@ class DuplicateGroup:
     """The kept photo first, then by descending similarity to it."""
     reason: str = ""
     """The rule that preferred the first photo to the next best."""
+    proofs: Mapping[tuple[str, str], Alignment] = field(default_factory=dict, repr=False)
+    """(SHA-256 of a photo, SHA-256 of another one) -> how the first lies on the second: what the search proved about
+    any two members, so that they can be grouped again around another photo."""
 
     @property
     def keep(self) -> str:

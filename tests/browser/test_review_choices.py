@@ -74,22 +74,6 @@ def test_enter_moves_nothing_of_a_group_that_apply_would_leave(browser: Browser,
         assert moving(review)[-1] == ("keep", ["007.jpg"])
 
 
-def test_enter_moves_no_photo_that_the_page_does_not_show(browser: Browser, tmp_path: Path) -> None:
-    with (
-        reviewing(tmp_path, photos(tmp_path, 200, b"copy")) as review,
-        opened(browser, review, serves_photos=False) as context,
-    ):
-        page = go(context, review)
-        press(page, "Enter")
-        expect(page.get_by_text("60 of 200 photos are shown. The others stay.")).to_be_visible()
-        press(page, "Enter")
-        assert moving(review) == [("keep", [f"{number:03}.jpg" for number in range(1, 60)])]
-        page.goto(f"{review.address}/groups/1")
-        page.get_by_role("link", name="Show more photos").click()
-        expect(page.locator("figure")).to_have_count(200)
-        assert marked(page) == [number < 60 for number in range(1, 200)]
-
-
 def test_what_moves_is_marked_and_gives_the_group_its_tier(browser: Browser, tmp_path: Path) -> None:
     """The first copy is the same file; the second copy only looks alike, and stays."""
     kept, copy = photos(tmp_path, 2, b"copy")

@@ -70,6 +70,10 @@ class Proofs:
         """Return the alignment of a row with ``kept``, if they were aligned and show the same."""
         return self._of.get(row, {}).get(kept)
 
+    def among(self, rows: Set[int]) -> dict[tuple[int, int], Alignment]:
+        """Return (row, another one that shows the same) -> how the row lies on that, for pairs of ``rows``."""
+        return {(row, kept): one for row in rows for kept, one in self._of.get(row, {}).items() if kept in rows}
+
     def align(self, kept: int, rows: Sequence[int]) -> list[int]:
         """Align ``rows`` with ``kept``, each once; return those that are copies of it."""
         new = [row for row in rows if (kept, row) not in self._tried and self._may_be_copies(kept, row)]

@@ -87,6 +87,15 @@ def test_what_nobody_can_decide_or_name_is_refused(tmp_path: Path) -> None:
         assert (store.decisions.all(), store.settings.keep_rules()) == ([], {})
 
 
+def test_a_decision_is_forgotten_with_its_contents(tmp_path: Path) -> None:
+    """The next decision may get its number."""
+    with Store(tmp_path) as store:
+        store.decisions.add(DIFFERENT, "ab")
+        assert store.decisions.forget("b") == 1
+        store.decisions.add(DIFFERENT, "cd")
+        assert [one.contents for one in store.decisions.all()] == [{"c", "d"}]
+
+
 def test_databases_of_another_version_and_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "cache.sqlite").write_bytes(b"no database at all" * 100)
     with Store(tmp_path) as store:
