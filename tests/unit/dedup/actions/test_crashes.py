@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from clip_client.dedup.actions.apply import apply, undo
@@ -136,6 +136,7 @@ steps = st.lists(
         st.sampled_from(["apply", "undo all", "undo run", "undo file", "purge", "edit", "delete", "add"]),
         st.integers(0, 5),
         st.one_of(st.none(), st.integers(0, 30)),
+        st.sampled_from([False, False, True]),
     ),
     min_size=1,
     max_size=8,
@@ -143,9 +144,11 @@ steps = st.lists(
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
+@example(steps=[("apply", 0, None, False), ("purge", 0, None, True)])
+@example(steps=[("apply", 0, None, False), ("undo all", 0, None, True)])
 @given(steps=steps)
-def test_nothing_is_ever_lost_but_by_the_person(steps: list[tuple[str, int, int | None]]) -> None:
-    """Any sequence of runs, crashes, undos, purges and meddling.
+def test_nothing_is_ever_lost_but_by_the_person(steps: list[tuple[str, int, int | None, bool]]) -> None:
+    """Any sequence of runs, crashes, undos, purges and meddling, some of them while the disk is not there.
 
     What must be true after each step: all bytes that the person has not destroyed are under the root or in the trash;
     every content has a readable file outside quarantine and trash; nothing outside the root has changed.
@@ -156,11 +159,13 @@ def test_nothing_is_ever_lost_but_by_the_person(steps: list[tuple[str, int, int 
         outside = write(Path(folder, "outside", "copy.jpg"), b"0")
         for number in range(6):
             write(root / f"{number % 2}" / f"{number}.jpg", str(number % 2).encode())
-        for action, which, crash in steps:
+        for action, which, crash, is_away in steps:
             if action in ("edit", "delete", "add"):
                 meddle(action, which, root)
             else:
+                disk = root.rename(Path(folder, "unplugged")) if is_away else root
                 fork_and_kill(act, action, which, root, store, trash, before_step=10**6 if crash is None else crash)
+                disk.rename(root)
             shown = {data for name, (data, _, _) in snapshot(root).items() if QUARANTINE_NAME not in name}
             assert {b"0", b"1"} <= shown
             assert outside.read_bytes() == b"0"
