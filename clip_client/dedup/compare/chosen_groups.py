@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from clip_client.dedup.aligned import Match
-from clip_client.dedup.compare.groups import other_shot
+from clip_client.dedup.compare.compared import other_shot
 from clip_client.dedup.compare.keep_rules import KeepRules, converted_from_lossy
 from clip_client.dedup.store.choices import KEEP, UNDONE, WAITING, ChosenPhoto
 from clip_client.dedup.types import ALTERED, EXACT, SAME_PIXELS, TIERS
