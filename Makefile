@@ -51,7 +51,7 @@ demo: $(DEMO_INSTALLED)  ## find the duplicates among sample photos, or in PHOTO
 test: $(INSTALLED)  ## run all tests, or those in TESTS=path
 	$(BIN)/python -m pytest $(or $(TESTS),--numprocesses 3 --dist loadfile --no-loadscope-reorder)
 
-# Every experiment of benchmarks in small, what the README shows, kills of servers and nodes, ViT-B-32 as a whole.
+# Every experiment of benchmarks in small, what README and docs show, kills of servers and nodes, ViT-B-32 as a whole.
 long: $(INSTALLED)  ## run the tests that take minutes
 	CLIP_TEST_LONG=1 $(BIN)/python -m pytest -m long --numprocesses 3 --dist loadfile
 
@@ -59,11 +59,11 @@ long: $(INSTALLED)  ## run the tests that take minutes
 pythons: $(INSTALLED)  ## install the wheel with Python 3.13 and 3.14, and run its tests there (root; ten minutes)
 	CLIP_TEST_PYTHONS=1 $(BIN)/python -m pytest tests/live/packaging/test_pythons.py
 
-# Without what needs PyTorch or another client's package, and with the decoder of the extra for servers.
+# Without what needs PyTorch or another client's package.
 floors: setup.cfg pyproject.toml $(INSTALLED)  ## run the tests of client, commands and gateway with setup.cfg's lowest versions
 	$(PYTHON) -m venv --clear $(FLOORS)
 	$(BIN)/uv pip install --quiet --python $(FLOORS) --resolution lowest-direct \
-	    --editable '.[laptop,gateway,tracing]' $(foreach one,$(shell grep -o 'PyTurboJPEG.*' setup.cfg),'$(one)')
+	    --editable '.[laptop,gateway,tracing]'
 	$(BIN)/uv pip install --quiet --python $(FLOORS) cryptography httpx hypothesis imagehash jsonschema psutil pytest \
 	    pytest-asyncio pytest-timeout pytest-xdist trustme
 	$(BIN)/uv pip install --quiet --python $(FLOORS) --no-deps 'scikit-image>=0.24'

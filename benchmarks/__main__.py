@@ -14,6 +14,7 @@ MODULES: Final = {
     "ensemble": "experiments.serving.ensemble",
     "transfer": "experiments.serving.transfer",
     "serialisation": "experiments.serving.serialisation",
+    "client_cost": "experiments.serving.client_cost",
     "operators": "experiments.serving.operators",
     "perf_analyzer": "experiments.serving.perf_analyzer",
     "scaling": "experiments.serving.scaling",

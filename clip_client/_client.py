@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence, Sized
+from collections.abc import AsyncGenerator, Iterable, Sequence, Sized
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -284,7 +284,9 @@ class ClipClient(ClientBase):
 
     async def _embed(self, tower: Tower, source: object, timeout_s: float | None) -> EmbeddingBatch:
         session, deadline = self._begin(timeout_s)
-        encoder, items, model = await self._prepare(tower, source, deadline)
+        encoder = session.encoders[tower]
+        items = encoder.items(source)
+        model = await session.handshake.model(deadline, tower)
         if timeout_s is None:
             deadline.extended_by_s = self._config.timeout_s
         collector = Collector(model, tower, expected=len(items) if isinstance(items, Sized) else None)
@@ -300,34 +302,24 @@ class ClipClient(ClientBase):
         if max_ahead is not None:
             check_count("max_in_flight", max_ahead)
         session, deadline = self._begin(timeout_s)
-        encoder, items, model = await self._prepare(tower, source, deadline)
+        encoder = session.encoders[tower]
+        items = encoder.items(source)
+        model = await session.handshake.model(deadline, tower)
         limit = None if timeout_s is None else deadline
         async with Stream(
             items, model, encoder, session.sender, session.threads, deadline=limit, ordered=ordered, max_ahead=max_ahead
         ) as stream:
             async for chunk in stream:
                 for item in chunk:
-                    if isinstance(item.result, tuple):
-                        vector, truncated = item.result
+                    index, image, result = item.index, item.source, item.result
+                    if isinstance(result, tuple):
                         # A copy, because a view would keep the whole answer in memory.
-                        yield EmbeddedItem(
-                            index=item.index, source=item.source, vector=vector.copy(), error=None, truncated=truncated
-                        )
-                    elif isinstance(item.result, ItemError):
-                        yield EmbeddedItem(index=item.index, source=item.source, vector=None, error=item.result)
+                        vector = result[0].copy()
+                        yield EmbeddedItem(index=index, source=image, vector=vector, error=None, truncated=result[1])
+                    elif isinstance(result, ItemError):
+                        yield EmbeddedItem(index=index, source=image, vector=None, error=result)
                     else:
-                        raise item.result
-
-    async def _prepare(
-        self, tower: Tower, source: object, deadline: Deadline
-    ) -> tuple[Encoder, Iterable[Any] | AsyncIterable[Any], ModelInfo]:
-        """Return the encoder of a call, its items, and the model."""
-        session = self._open_session()
-        encoder = session.encoders[tower]
-        items = encoder.items(source)
-        model = session.handshake.known or await session.handshake.model(deadline)
-        model.check_tower(tower)
-        return encoder, items, model
+                        raise result
 
     def _begin(self, timeout_s: float | None) -> tuple[_Session, Deadline]:
         """Return the session and the deadline of a call that begins now."""

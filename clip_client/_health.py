@@ -154,34 +154,35 @@ async def run_health_checks(transport: Transport, name: str, deadline: Deadline)
             raise DeadlineExceeded("timeout_s ran out before this step.")
         return deadline.remaining
 
-    return _report(name, {one.step: one async for one in health_steps(transport, _STEPS, limit_s=limit_s)})
+    return _report(name, [one async for one in health_steps(transport, _STEPS, limit_s=limit_s)])
 
 
 def without_address(name: str, elapsed_s: float) -> HealthReport:
     """Return the report for servers whose addresses were not known in time; ``name`` names all of them."""
     error = DeadlineExceeded("timeout_s ran out before the address was known; does the name server answer?")
-    failed = Finding(step=_STEPS[0], message=error.message, elapsed_s=elapsed_s, model=None, error=error)
-    return _report(name, {failed.step: failed})
+    return _report(name, [Finding(step=_STEPS[0], message=error.message, elapsed_s=elapsed_s, model=None, error=error)])
 
 
-def _report(server: str, findings: dict[Step, Finding]) -> HealthReport:
-    model = next((found.model for found in reversed(findings.values()) if found.model is not None), None)
-    has_text = model is not None and model.text is not None
-    planned = [step for step in _STEPS if step is not Step.TEXT_CANARY or has_text]
-    return HealthReport(steps=tuple(_reported(server, step, findings.get(step)) for step in planned), model=model)
-
-
-def _reported(server: str, step: Step, found: Finding | None) -> HealthStep:
-    if found is None:
-        return HealthStep(server=server, name=step.value, ok=None, message="not tried", elapsed_s=0.0)
-    return HealthStep(
-        server=server,
-        name=step.value,
-        ok=found.error is None,
-        message=found.message,
-        elapsed_s=found.elapsed_s,
-        error=None if found.error is None else type(found.error),
-    )
+def _report(server: str, findings: list[Finding]) -> HealthReport:
+    model = next((found.model for found in reversed(findings) if found.model is not None), None)
+    steps = [
+        HealthStep(
+            server=server,
+            name=found.step.value,
+            ok=found.error is None,
+            message=found.message,
+            elapsed_s=found.elapsed_s,
+            error=None if found.error is None else type(found.error),
+        )
+        for found in findings
+    ]
+    tried = {found.step for found in findings} | ({Step.TEXT_CANARY} if model is None or model.text is None else set())
+    steps += [
+        HealthStep(server=server, name=step.value, ok=None, message="not tried", elapsed_s=0.0)
+        for step in _STEPS
+        if step not in tried
+    ]
+    return HealthReport(steps=tuple(steps), model=model)
 
 
 async def check_canary(transport: Transport, model: ModelInfo, tower: Tower = Tower.IMAGE, *, timeout_s: float) -> str:
@@ -197,7 +198,7 @@ async def check_canary(transport: Transport, model: ModelInfo, tower: Tower = To
     answer = await transport.infer([canary], tower=tower, request_id=request_id, timeout_s=timeout_s)
     if answer.statuses[0]:
         problem = f"The server could not embed the canary {tower.value}: {answer.errors[0]}"
-    elif tuple(answer.fingerprints[0]) != model.fingerprint_of(tower) or answer.vectors.shape[1] != model.dimension:
+    elif answer.fingerprints[0] != model.fingerprint_of(tower) or answer.vectors.shape[1] != model.dimension:
         problem = "The encoder is not the model of the passport; export the model again."
     elif not (cosine := _cosine(answer.vectors[0], expected)) >= CANARY_MIN_COSINE:
         problem = (

@@ -70,7 +70,6 @@ class _VersionAction(argparse.Action):
     """Prints the version, which is slow to find and therefore looked up only here."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_rest: Any) -> None:
-        """Print and end."""
         from importlib import metadata
 
         try:

@@ -1,6 +1,12 @@
-"""The base class of errors that people read, and how such an error quotes an exception of a library."""
+"""Errors that people read, how they quote an exception of a library, and the outcome of an image or text."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from preprocess_ensemble.contract import ImageStatus
 
 
 class ReportedError(Exception):
@@ -17,3 +23,23 @@ def first_line(error: BaseException) -> str:
     Further lines are for the developers of the library that raised the error.
     """
     return str(error).strip().partition("\n")[0].rstrip(".: ") or type(error).__name__
+
+
+class Rejected(ValueError):
+    """An image or text cannot be embedded; ``message`` is one sentence for people, without a path or a traceback."""
+
+    def __init__(self, status: ImageStatus, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome for one image or text."""
+
+    status: ImageStatus
+    message: str = ""
+    """One sentence for the client; empty if the row is good."""
+    log: str = ""
+    """Traceback of an internal error, else empty. Log it, but never send it, because it may hold paths."""

@@ -41,7 +41,6 @@ def system_roots() -> bytes | None:
 
 @contextlib.contextmanager
 def _naming(files: str, options: str, mistake: str) -> Iterator[None]:
-    """Raise ReportedError, with ``mistake`` if OpenSSL refuses the files."""
     try:
         yield
     except ssl.SSLError as error:

@@ -24,16 +24,9 @@ from typing import Any, Final
 
 import triton_python_backend_utils as pb_utils
 
+from preprocess_ensemble.backends import rows
 from preprocess_ensemble.backends.preprocess_settings import PreprocessSettings
-from preprocess_ensemble.backends.rows import (
-    Increments,
-    Outputs,
-    RowsModel,
-    RowsRequest,
-    check_dims,
-    read_passport,
-    text_column,
-)
+from preprocess_ensemble.backends.rows import Increments, Outputs, RowsModel, RowsRequest
 from preprocess_ensemble.contract import ERROR, IMAGE, PASSPORT, PIXELS, STATUS
 from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.formats import limit_decoder_threads
@@ -62,16 +55,17 @@ class TritonPythonModel(RowsModel):
         """Read settings and passport, and start the threads; see :class:`RowsModel`."""
         instances = max(1, sum(group.get("count", 1) for group in config.get("instance_group", [])))
         settings = PreprocessSettings.from_parameters(parameters, instances)
-        self._passport_text = read_passport(folder / settings.passport)
+        self._passport_text = rows.read_passport(folder / settings.passport)
         preprocess = PreprocessConfig.from_mapping(Passport.from_json(self._passport_text).preprocess)
-        check_dims(config, PIXELS, [*preprocess.size, 3])
+        rows.check_dims(config, PIXELS, [*preprocess.size, 3])
         # The rows are already spread over the cores, so a decoder's own threads would only compete with them.
         limit_decoder_threads()
         at_least = preprocess.decode_at_least if settings.fast_decode else None
+        decoder = "libjpeg-turbo" if turbojpeg_decoder.installed() else "Pillow, because libturbojpeg is not installed"
         pb_utils.Logger.log_info(
             f"{self.name}: {settings.decode_threads} decode threads; large JPEG files are decoded "
             + (f"at reduced size, to {' x '.join(map(str, at_least))} or more" if at_least else "in full")
-            + f", by {turbojpeg_decoder.library() or 'Pillow, because PyTurboJPEG or libturbojpeg is not installed'}."
+            + f", by {decoder}."
         )
         self._preprocessor = Preprocessor(
             preprocess, threads=settings.decode_threads, fast_decode=settings.fast_decode, limits=settings.limits
@@ -91,10 +85,10 @@ class TritonPythonModel(RowsModel):
                 outputs = {PIXELS: pixels[start:end], **self.described(request, images[start:end], increments)}
                 start = end
             if PASSPORT in request.requested:
-                outputs = {**outputs, PASSPORT: text_column([self._passport_text] * len(request.rows))}
+                outputs = {**outputs, PASSPORT: rows.text_column([self._passport_text] * len(request.rows))}
             yield outputs
         for image in images:
-            if image.decode_path is not None and image.decoder is not None:
+            if image.decode_path and image.decoder:
                 increments[_DECODED, (("route", image.decode_path.value), ("decoder", image.decoder.value))] += 1
 
     def finalize(self) -> None:

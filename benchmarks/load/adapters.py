@@ -85,7 +85,7 @@ async def transport(target: Target) -> AsyncIterator[Embed]:
 
     async def embed(rows: list[int]) -> Vectors:
         answer = await connection.infer(target.images(rows), request_id=uuid.uuid4().hex, timeout_s=TIMEOUT_S)
-        if answer.statuses.any():
+        if any(answer.statuses):
             raise RuntimeError(f"an image failed: {answer.errors}")
         return answer.vectors
 

@@ -165,16 +165,13 @@ class Balancer:
         """Return a server and the number of images that it takes now; None if all servers are busy or back off."""
         now = self._loop.time()
         self._refresh()
-        best: tuple[Server, int] | None = None
-        least = (0, 0)
-        for server in self._servers.values():
-            slots = server.available_slots(now, waiting, max_batch_size)
-            load = server.limit.in_flight, server.times_chosen
-            if slots and (best is None or load < least):
-                best, least = (server, slots), load
-        if best is not None:
-            best[0].times_chosen += 1
-        return best
+        slots = {one: one.available_slots(now, waiting, max_batch_size) for one in self._servers.values()}
+        free = [server for server, count in slots.items() if count]
+        if not free:
+            return None
+        best = min(free, key=lambda server: (server.limit.in_flight, server.times_chosen))
+        best.times_chosen += 1
+        return best, slots[best]
 
     def has_other(self, server: Server) -> bool:
         """Return whether there is another server besides ``server`` whose last request did not fail."""
@@ -193,10 +190,10 @@ class Balancer:
             await server.transport.close()
 
     def _refresh(self) -> None:
-        passed_s = 0.0 if self._resolved is None or self._resolving is not None else self._resolved.elapsed
-        if passed_s > _RESOLVE_EVERY_S or (
-            passed_s > _RESOLVE_WHEN_DOWN_S and any(server.is_down for server in self._servers.values())
-        ):
+        if self._resolved is None or self._resolving is not None:
+            return
+        is_down = any(server.is_down for server in self._servers.values())
+        if self._resolved.elapsed > (_RESOLVE_WHEN_DOWN_S if is_down else _RESOLVE_EVERY_S):
             self._resolving = asyncio.create_task(self._look_up(), name="clip_client names")
             self._resolving.add_done_callback(self._on_looked_up)
 
@@ -206,9 +203,9 @@ class Balancer:
             raise error
 
     async def _look_up(self) -> None:
-        found: dict[Endpoint, str | None] = {}
         if self.endpoints[0].kind is EndpointKind.AUTO:  # it is the only one
             self.endpoints = (await resolve_auto(self.endpoints[0], self._connect),)
+        found: dict[Endpoint, str | None] = {}
         for endpoint in self.endpoints:
             addresses = await self._addresses_of(endpoint)
             if len(addresses) > 1:
@@ -236,8 +233,7 @@ class Balancer:
 
 
 async def _resolve(host: str, port: int) -> Sequence[str]:
-    if host == "localhost":
-        # localhost has two addresses, 127.0.0.1 and ::1, but is one server.
+    if host == "localhost":  # it has two addresses, 127.0.0.1 and ::1, but is one server
         return ()
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     # A host with IPv4 and IPv6 addresses is one server, not two.

@@ -11,7 +11,7 @@ from clip_client._balancing.balancer import RETRIED, backoff_s
 from clip_client._deadline import Deadline
 from clip_client._encoding import IMAGE_ENCODINGS
 from clip_client._errors import ClipError, DeadlineExceeded, ProtocolMismatch, Unauthorized, Unavailable
-from clip_client._model import ModelInfo
+from clip_client._model import ModelInfo, Tower
 
 if TYPE_CHECKING:
     from clip_client._balancing.balancer import Balancer, Server
@@ -34,10 +34,13 @@ class Handshake:
         """Latest deadline of the callers that wait."""
         self._has_connected = False
 
-    async def model(self, deadline: Deadline) -> ModelInfo:
-        """Return the model. Calls that come during a handshake share its result."""
-        if self.known is not None:
-            return self.known
+    async def model(self, deadline: Deadline, tower: Tower = Tower.IMAGE) -> ModelInfo:
+        """Return the model. Calls that come during a handshake share its result. Raises ModelNotReady without tower."""
+        model = self.known or await self._fetched(deadline)
+        model.check_tower(tower)
+        return model
+
+    async def _fetched(self, deadline: Deadline) -> ModelInfo:
         task = self._fetching
         self._latest = deadline.or_later(Deadline(self._config.timeout_s) if task is None else self._latest)
         if task is None:

@@ -169,12 +169,13 @@ class TextEncoder(Encoder):
 
     def encode(self, source: object, model: ModelInfo) -> bytes:
         """Raise the TextError that a server would give for a text that :meth:`unchanged` refused."""
-        from preprocess_ensemble.text.text_input import TextRejected, checked_text
+        from preprocess_ensemble.errors import Rejected
+        from preprocess_ensemble.text.text_input import checked_text
 
         data = _check_text(source).encode(errors="surrogatepass")
         try:
             checked_text(data)
-        except TextRejected as error:
+        except Rejected as error:
             raise TextError(error.message, code=error.status.name) from None
         return data
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import copy
 import math
-import uuid
+import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -61,12 +61,12 @@ class PendingItem:
 
     def finish(self, result: Result) -> None:
         self.is_open = False
+        self.payload = b""
         self.result = result
         self.on_result(self)
 
 
-@dataclass(slots=True, eq=False)
-class _Request:
+class _Request(NamedTuple):
     """Images, or texts, that share a request."""
 
     server: Server
@@ -77,7 +77,7 @@ class _Request:
 
 
 class Sender:
-    """Packs waiting items into requests as soon as a server has slots for them.
+    """Packs waiting items into requests as soon as a server has slots for them; a request is a task.
 
     It never waits to fill a batch: items that become ready while nothing may be sent fill the next batch. Items of
     different calls may share a request if they belong to one tower; each has its own deadline and its own result.
@@ -97,8 +97,10 @@ class Sender:
         self._requests: dict[asyncio.Task[None], _Request] = {}
         self._held_bytes = 0
         """Bytes of the items in _waiting and _requests."""
+        self._most_bytes = _HELD_REQUESTS * config.max_request_bytes
         self._room = asyncio.Event()
-        self._dispatch_scheduled = False
+        self._is_starting = False
+        """True if a task has been made that has not yet taken its items."""
         self._timer: asyncio.TimerHandle | None = None
         self.closed = False
         self.open_streams: set[Callable[[], None]] = set()
@@ -107,7 +109,7 @@ class Sender:
     @property
     def is_full(self) -> bool:
         """True if the unfinished items use up the memory for items."""
-        return self._held_bytes >= _HELD_REQUESTS * self.config.max_request_bytes
+        return self._held_bytes >= self._most_bytes
 
     async def has_room(self) -> None:
         """Wait while the sender is full."""
@@ -124,8 +126,8 @@ class Sender:
         item.submitted_at = self._loop.time()
         self._held_bytes += len(payload)
         self._waiting[item] = None
-        if not self._dispatch_scheduled:
-            self._schedule()
+        if not self._is_starting:
+            self._start()
 
     def give_up(self, items: Iterable[PendingItem]) -> None:
         """Forget items whose results nobody needs, and cancel requests that have no other items."""
@@ -138,7 +140,7 @@ class Sender:
         for task, request in self._requests.items():
             if not any(item.is_open for item in request.items):
                 task.cancel()
-        self._schedule()
+        self._start()
 
     def stats(self) -> ClientStats:
         return replace(
@@ -167,7 +169,6 @@ class Sender:
     def _finish(self, item: PendingItem, result: Result) -> None:
         if item.is_open:
             self._held_bytes -= len(item.payload)
-            item.payload = b""
             item.finish(result)
 
     def _fail(self, items: Iterable[PendingItem], error: ClipError) -> None:
@@ -177,31 +178,36 @@ class Sender:
 
     # The choice of the next items.
 
-    def _schedule(self) -> None:
-        """Tell those who wait for room, and dispatch at the end of this iteration, so that bursts share a request."""
+    def _start(self) -> None:
+        """Tell those who wait for room, and send a request at the end of this iteration, so that bursts share it."""
         if not self.is_full:
             self._room.set()
-        if not self._dispatch_scheduled and self._waiting and not self.closed:
-            self._dispatch_scheduled = True
-            self._loop.call_soon(self._dispatch)
+        if self._waiting and not self._is_starting and not self.closed:
+            self._is_starting = True
+            self._loop.create_task(self._send_waiting(), name="clip_client request")
 
-    def _dispatch(self) -> None:
-        self._dispatch_scheduled = False
+    async def _send_waiting(self) -> None:
+        """Send all requests that servers have slots for: the first in this task, others in tasks of their own."""
+        self._is_starting = False
+        first: _Request | None = None
         while self._waiting and not self.closed:
-            first = next(iter(self._waiting))
-            choice = self._balancer.choose(len(self._waiting), first.model.max_batch_size)
+            item = next(iter(self._waiting))
+            choice = self._balancer.choose(len(self._waiting), item.model.max_batch_size)
             if choice is None:
                 self._wake_at(self._balancer.next_attempt_at())
-                return
-            request = self._take(*choice, first)
+                break
+            request = self._take(*choice, item)
             if request.items:
                 request.server.limit.started(len(request.items))
-                task = asyncio.create_task(self._send(request), name="clip_client request")
-                self._requests[task] = request
-                task.add_done_callback(self._on_request_done)
+                if first is None:
+                    first = request
+                else:
+                    self._loop.create_task(self._send(request), name="clip_client request")
+        if first is not None:
+            await self._send(first)
 
     def _wake_at(self, when: float | None) -> None:
-        """Dispatch again at ``when``, and when the first waiting item runs out of time.
+        """Start again at ``when``, and when the first waiting item runs out of time.
 
         The first item is enough: a call with a deadline gives up its own items, and items with their own deadlines were
         sent before, so they wait in front of all others.
@@ -222,20 +228,25 @@ class Sender:
             del self._waiting[item]
             name = item.tower.value
             self._finish(item, DeadlineExceeded(f"timeout_s ran out before a server took the {name}."))
-        self._schedule()
+        self._start()
 
     def _take(self, server: Server, available_slots: int, first: PendingItem) -> _Request:
-        """Remove the items of one request from the queue: all like ``first``, within the slots and byte limit."""
+        """Remove the items of one request from the queue: those like ``first``, within the slots and byte limit.
+
+        Others keep their places, so that images and texts in turn still share requests, but not too many are passed.
+        """
         items: list[PendingItem] = []
         late: dict[PendingItem, Deadline] = {}
-        deadlines: dict[Deadline, float] = {}
-        size = 0
+        size = others = 0
         own = ample = None  # the deadline of items without a call's, and the last one that leaves time for an answer
         # If a server is down, items are late for that reason, not because of overload.
         latency = None if server.is_down else server.limit.latency_s
-        for item in self._alike(first):
-            if len(items) == available_slots:
+        for item in self._waiting:
+            if len(items) == available_slots or others > first.model.max_batch_size:
                 break
+            if item.tower is not first.tower or item.model is not first.model:
+                others += 1
+                continue
             deadline = item.deadline
             if deadline is None:
                 deadline = own = own or Deadline(self.config.timeout_s)
@@ -249,29 +260,15 @@ class Sender:
                 break
             item.deadline = deadline
             items.append(item)
-            if item.submitted_at >= deadlines.get(deadline, 0.0):
-                deadlines[deadline] = item.submitted_at
         for item in (*items, *late):
             del self._waiting[item]
         for item, deadline in late.items():
-            self._shed(item, deadline, f"{server.endpoint} is overloaded", latency or 0.0)
+            self._shed(item, deadline, server, latency or 0.0)
+        # Of the items of one deadline, the last was submitted last: items that are sent again keep their order.
+        deadlines = {item.deadline: item.submitted_at for item in items if item.deadline is not None}
         return _Request(server, items, deadlines, self._loop.time())
 
-    def _alike(self, first: PendingItem) -> Iterator[PendingItem]:
-        """Yield the waiting items that can share a request with ``first``, before too many others.
-
-        The others keep their places, so that images and texts in turn still share requests.
-        """
-        others = 0
-        for item in self._waiting:
-            if item.tower is first.tower and item.model is first.model:
-                yield item
-            elif others == item.model.max_batch_size:
-                return
-            else:
-                others += 1
-
-    def _shed(self, item: PendingItem, deadline: Deadline, reason: str, latency: float) -> None:
+    def _shed(self, item: PendingItem, deadline: Deadline, server: Server, latency: float) -> None:
         """Fail an item that has waited for more than half of its time and cannot be answered in the rest.
 
         If such items are sent, goodput falls to zero under overload, because servers work for callers that have left.
@@ -279,47 +276,64 @@ class Sender:
         """
         self._counts.images_shed += 1
         error = Shed(
-            f"{reason}: the {item.tower.value} waited {deadline.waited(item.submitted_at):.2f} s, "
-            f"{deadline.remaining:.2f} s are left, and an answer takes {latency:.2f} s."
+            f"{server.endpoint} is overloaded: the {item.tower.value} waited "
+            f"{deadline.waited(item.submitted_at):.2f} s, {deadline.remaining:.2f} s are left, and an answer takes "
+            f"{latency:.2f} s."
         )
         self._fail([item], error)
 
     # The way of a request.
 
     async def _send(self, request: _Request) -> None:
-        server, items, count = request.server, request.items, len(request.items)
-        request_id = uuid.uuid4().hex
+        server, items, deadlines, started_at = request
+        count, task = len(items), asyncio.current_task()
+        if task is None or self.closed or not any(item.is_open for item in items):  # given up before the task began
+            self._fail(items, Unavailable(_CLOSED))
+            self._release(request)
+            return
+        self._requests[task] = request
+        request_id = secrets.token_hex(16)
         payloads = [item.payload for item in items]
         self._counts.bytes_sent += sum(map(len, payloads))
         # The longest time of all items, because the call of an item that has less time gives it up.
-        timeout_s = max(deadline.of_request for deadline in request.deadlines)
+        timeout_s = max(deadline.of_request for deadline in deadlines)
         try:
             answer = await server.transport.infer(
                 payloads, tower=items[0].tower, request_id=request_id, timeout_s=timeout_s
             )
-        except ClipError as error:
             now = self._loop.time()
-            has_other = self._balancer.has_other(server)
-            server.failed(count, error, started_at=request.started_at, now=now, has_other=has_other)
-            if isinstance(error, ProtocolMismatch):
-                self._on_mismatch(items[0].model)
-            self._retry_or_fail(request, error, now)
-        else:
-            now = self._loop.time()
-            given = min(deadline.given(submitted_at) for deadline, submitted_at in request.deadlines.items())
-            server.succeeded(count, started_at=request.started_at, now=now, time_given_s=given)
+            given = min(deadline.given(submitted_at) for deadline, submitted_at in deadlines.items())
+            server.succeeded(count, started_at=started_at, now=now, time_given_s=given)
             self._budget.success()
             self._deliver(answer, items, server, request_id)
+        except ClipError as error:
+            self._retry_or_fail(request, error)
+        except asyncio.CancelledError:
+            self._on_cancelled(request)
+            raise
+        except Exception as error:
+            # This is a bug in this package. The loop's exception handler reports it, and all callers get an error.
+            message = f"The request failed: internal error ({type(error).__name__})."
+            server.limit.release(count)
+            self._fail(items, ClipError(message))
+            self._loop.call_exception_handler({"message": message, "exception": error, "task": task})
+        finally:
+            del self._requests[task]
+            self._start()
 
-    def _retry_or_fail(self, request: _Request, error: ClipError, now: float) -> None:
-        items = request.items
+    def _retry_or_fail(self, request: _Request, error: ClipError) -> None:
+        server, items, _, started_at = request
+        now, has_other = self._loop.time(), self._balancer.has_other(server)
+        server.failed(len(items), error, started_at=started_at, now=now, has_other=has_other)
+        if isinstance(error, ProtocolMismatch):
+            self._on_mismatch(items[0].model)
         if isinstance(error, DeadlineExceeded):
             # Send items again if their call got results meanwhile: a slow server had too much, or a server hangs.
-            again = [item for item in items if item.deadline and item.deadline.has_progressed(request.started_at)]
+            again = [item for item in items if item.deadline and item.deadline.has_progressed(started_at)]
         else:
             # A failure inside a server may be the server's fault, so try another server. If the request is the reason,
             # the other server fails as well, and then no server is left.
-            elsewhere = type(error) is ClipError and self._balancer.has_other(request.server)
+            elsewhere = type(error) is ClipError and self._balancer.has_other(server)
             again = items if elsewhere or isinstance(error, RETRIED) else []
         if again and self._budget.spend(now):
             self._counts.requests_retried += 1
@@ -336,53 +350,34 @@ class Sender:
 
     def _deliver(self, answer: Answer, items: list[PendingItem], server: Server, request_id: str) -> None:
         tower, model = items[0].tower, items[0].model
-        truncated = [False] * len(items) if answer.truncated is None else answer.truncated.tolist()
-        results: list[Result] = list(zip(answer.vectors, truncated, strict=True))
-        # Convert all numbers to Python's at once: indexing an array for each item would cost more than the rest.
-        expected, fingerprints = [*model.fingerprint_of(tower)], answer.fingerprints.tolist()
-        statuses = answer.statuses.tolist()
-        is_good = fingerprints.count(expected) == len(items) and not any(statuses)
-        numbers = answer.vectors.reshape(-1)
+        vectors, statuses = answer.vectors, answer.statuses
+        expected, dimension = model.fingerprint_of(tower), vectors.shape[1]
+        numbers = vectors.reshape(-1)
         # A sum of squares is finite only if all numbers are, and is made in one pass.
-        if is_good and answer.vectors.shape[1] == model.dimension and math.isfinite(numbers.dot(numbers)):
-            self._counts.images_embedded += len(items)
-            for item, result in zip(items, results, strict=True):
-                self._finish(item, result)
-            return
-        for row, item in enumerate(items):
-            if fingerprints[row] != expected:
+        is_finite = math.isfinite(numbers.dot(numbers))
+        for row, (item, vector, truncated) in enumerate(zip(items, vectors, answer.truncated, strict=True)):
+            if answer.fingerprints[row] != expected:
                 self._on_mismatch(model)
-                result = ProtocolMismatch(
+                result: Result = ProtocolMismatch(
                     f"{server.endpoint} does not serve {model.id}, which it or another server named before; all "
                     "servers of one client must serve one model, and after a change of model call again.",
                     request_id=request_id,
                 )
-            elif answer.vectors.shape[1] != model.dimension:
+            elif dimension != model.dimension:
                 result = ProtocolMismatch(
-                    f"{server.endpoint} answered with {answer.vectors.shape[1]} numbers per vector, and {model.id} has "
+                    f"{server.endpoint} answered with {dimension} numbers per vector, and {model.id} has "
                     f"{model.dimension}; export the model again.",
                     request_id=request_id,
                 )
-            elif statuses[row] or not np.isfinite(answer.vectors[row]).all():
+            elif statuses[row] or not (is_finite or np.isfinite(vector).all()):
                 self._counts.images_failed += 1
                 code = _CODES.get(statuses[row], "INTERNAL")
                 message = answer.errors[row] or "The server's vector has numbers that are not finite."
                 result = tower.error(message, code=code, request_id=request_id)
             else:
                 self._counts.images_embedded += 1
-                result = results[row]
+                result = vector, truncated
             self._finish(item, result)
-
-    def _on_request_done(self, task: asyncio.Task[None]) -> None:
-        request = self._requests.pop(task)
-        self._schedule()
-        if task.cancelled():
-            self._on_cancelled(request)
-        elif (error := task.exception()) is not None:
-            # This is a bug in this package. The loop's exception handler reports it, and all callers get an error.
-            request.server.limit.release(len(request.items))
-            self._fail(request.items, ClipError(f"The request failed: internal error ({type(error).__name__})."))
-            raise error
 
     def _on_cancelled(self, request: _Request) -> None:
         now, limit = self._loop.time(), request.server.limit
@@ -397,4 +392,4 @@ class Sender:
 
     def _release(self, request: _Request) -> None:
         request.server.limit.release(len(request.items))
-        self._schedule()
+        self._start()

@@ -41,10 +41,10 @@ class Source(ABC):
 
     def __init__(self, max_ahead: int) -> None:
         self._slots = max_ahead
-        self._slot_freed = asyncio.Event()
+        self._slot_freed: asyncio.Event | None = None
 
     def at_once(self) -> list[Any]:
-        """Return the first items that are available without waiting."""
+        """Return the items that can be taken without waiting."""
         return []
 
     @abstractmethod
@@ -56,14 +56,14 @@ class Source(ABC):
 
     async def _wait_for_slot(self) -> None:
         while not self._slots:
-            self._slot_freed.clear()
+            self._slot_freed = asyncio.Event()
             await self._slot_freed.wait()
 
     def delivered(self) -> None:
-        """Report that an item has reached the consumer, so that the iterable may give another item."""
-        if not self._slots:
-            self._slot_freed.set()
+        """Let the iterable give another item, because one has reached the consumer."""
         self._slots += 1
+        if self._slot_freed is not None:
+            self._slot_freed.set()
 
     def untaken_items(self) -> list[Any] | None:
         """Return all items that were not taken yet; None if only the iterable knows them."""
@@ -125,8 +125,7 @@ class _ThreadSource(Source):
         self._buffer: deque[Any] = deque()
         self._arrival = asyncio.Event()
         self._announced = False
-        # Each number allows the thread to take so many more items. Permits come several at a time, because waking the
-        # thread for each item would take longer than the item itself.
+        # Each number lets the thread take so many more items: to wake it for each would take longer than the item.
         self._permits: SimpleQueue[int] = SimpleQueue()
         self._permits_at_once = max(1, max_ahead // 8)
         self._closed = False

@@ -65,6 +65,7 @@ class Stream:
         self._source = open_source(items, max_ahead=max_ahead or 2 * sender.config.max_in_flight)
         self._source_error: BaseException | None = None
         self._feeding: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._has_ended = False
         """True once the consumer has left, the time is over, or the client was closed."""
 
@@ -73,7 +74,7 @@ class Stream:
         self._submit_arrived()
         if self._arrived or not self._source.exhausted:
             self._feeding = asyncio.create_task(self._feed(), name="clip_client source")
-            self._feeding.add_done_callback(self._wake_up)
+            self._feeding.add_done_callback(self._on_fed)
         self._sender.open_streams.add(self._close)
         if self._sender.closed:
             self._close()
@@ -95,6 +96,8 @@ class Stream:
 
     def _end(self) -> None:
         self._has_ended = True
+        if self._timer is not None:
+            self._timer.cancel()
         if self._feeding is not None:
             self._feeding.cancel()
         for task in self._encoding:
@@ -194,7 +197,11 @@ class Stream:
         if self._queue[0] is item:  # else the consumer waits for another item, or has been woken
             self._wake.set()
 
-    def _wake_up(self, _: asyncio.Task[None]) -> None:
+    def _on_fed(self, _: asyncio.Task[None]) -> None:
+        self._wake.set()
+
+    def _on_timer(self) -> None:
+        self._timer = None
         self._wake.set()
 
     def __aiter__(self) -> Self:
@@ -213,12 +220,10 @@ class Stream:
             elif self._deadline is not None and self._deadline.expired:
                 return self._give_up()
             else:
-                timer = None if self._deadline is None else self._loop.call_at(self._deadline.at, self._wake.set)
-                try:
-                    await self._wake.wait()
-                finally:
-                    if timer is not None:
-                        timer.cancel()
+                # A deadline that is extended meanwhile needs another timer, which is set when this one has rung.
+                if self._deadline is not None and self._timer is None:
+                    self._timer = self._loop.call_at(self._deadline.at, self._on_timer)
+                await self._wake.wait()
                 self._wake.clear()
         if self._has_ended:
             raise self._source_error or StopAsyncIteration

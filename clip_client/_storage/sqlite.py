@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import RLock
@@ -31,7 +31,7 @@ class Database:
     """One SQLite file of a store. A change is on the disk when the method that makes it returns, if ``DURABLE``."""
 
     SCHEMA: ClassVar[str]
-    """Statements that make the tables. Several processes may run them at once, so each needs ``IF NOT EXISTS``."""
+    """Statements that make what is missing in a new file and in one of any earlier version: ``IF NOT EXISTS``."""
     VERSION: ClassVar[int] = 1
     DURABLE: ClassVar[bool] = True
     """If False, a power failure may lose the last changes, but never corrupts the file."""
@@ -53,16 +53,15 @@ class Database:
                 # Without this, macOS leaves what it writes in the memory of the disk. Other systems ignore it.
                 connection.execute(f"PRAGMA fullfsync = {self.DURABLE}")
                 (found,) = connection.execute("PRAGMA user_version").fetchone()
-                if found not in (0, self.VERSION):
+                if found > self.VERSION:
                     raise other_version(path, found, self.VERSION)
-                if found == 0:
-                    with self.transaction():
-                        for statement in self.SCHEMA.split(";"):
-                            connection.execute(statement)
-                        connection.execute(f"PRAGMA user_version = {self.VERSION}")
+                if found < self.VERSION:
+                    connection.executescript(
+                        f"BEGIN IMMEDIATE; {self.SCHEMA}; PRAGMA user_version = {self.VERSION}; COMMIT"
+                    )
             except sqlite3.Error as error:
                 if isinstance(error, sqlite3.OperationalError):  # the disk or a permission; the file itself is intact
-                    remedy = "make its folder writable"
+                    remedy = "make its folder writable, with space for it"
                 else:
                     remedy = f"move it away to start again{', which loses its content' if self.DURABLE else ''}"
                 message = f"{path} cannot be used ({error}); {remedy}, or choose another folder with --store"
@@ -103,7 +102,7 @@ class Database:
             some = keys[start : start + _KEYS_AT_ONCE]
             yield from self._connection.execute(question.format(", ".join("?" * len(some))), some)
 
-    def _write(self, statement: str, rows: Iterable[Sequence[object]]) -> int:
+    def _write(self, statement: str, rows: Iterable[Sequence[object] | Mapping[str, object]]) -> int:
         """Run a statement for each of ``rows`` in one transaction; return the number of table rows that it changed."""
         with self.transaction():
             return self._connection.executemany(statement, rows).rowcount
@@ -111,9 +110,6 @@ class Database:
 
 class Tables:
     """Some of the tables of a database, with all that reads and writes them."""
-
-    SCHEMA: ClassVar[str]
-    """Statements that make the tables; see :attr:`Database.SCHEMA`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -20,14 +20,14 @@ class Answer(NamedTuple):
 
     vectors: NDArray[np.float32]
     """Shape (n, D), a read-only view of the message."""
-    statuses: NDArray[np.int32]
-    """Shape (n,): numbers of ``ImageStatus``."""
-    errors: tuple[str, ...]
+    statuses: Sequence[int]
+    """n numbers of ``ImageStatus``."""
+    errors: Sequence[str]
     """n sentences; empty where the status is 0."""
-    fingerprints: NDArray[np.int32]
-    """Shape (n, 2)."""
-    truncated: NDArray[np.bool_] | None = None
-    """Shape (n,): whether the text is longer than the model's context; None for images."""
+    fingerprints: Sequence[tuple[int, ...]]
+    """n pairs."""
+    truncated: Sequence[bool]
+    """n times whether the text is longer than the model's context; False for images."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

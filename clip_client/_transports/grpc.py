@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 Metadata = tuple[tuple[str, str], ...]
 
+_NO_SPAN: Final = contextlib.nullcontext[Metadata](())
+
 _channel_opened_in: int | None = None
 """Id of the process that opened the first channel."""
 
@@ -73,7 +75,9 @@ class TritonTransport(Transport):
         else:
             model, tensor, outputs = self._names.text, contract.TEXT, _OF_TEXTS
         request = _request(model, tensor, items, outputs, request_id)
-        with _span(self.endpoint, tower, len(items), request_id) as trace:
+        # A program that traces has already imported the API. Without an SDK a span costs a microsecond and is dropped.
+        is_traced = "opentelemetry.trace" in sys.modules
+        with _span(self.endpoint, tower, len(items), request_id) if is_traced else _NO_SPAN as trace:
             response = await self._call(self._model_infer, request, timeout_s, request_id, trace, model)
         return _read_answer(response, len(items), request_id)
 
@@ -311,17 +315,19 @@ def _tensors(response: Any, request_id: str) -> dict[str, bytes]:
 def _read_answer(response: Any, rows: int, request_id: str) -> Answer:
     """Read the answer of an ensemble to ``rows`` images or texts, without copies. Raises ProtocolMismatch."""
     raw = _tensors(response, request_id)
-    truncated = raw.get(contract.TRUNCATED)
     try:
-        return Answer(
+        answer = Answer(
             vectors=np.frombuffer(raw[contract.EMBEDDING], dtype="<f4").reshape(rows, -1),
-            statuses=np.frombuffer(raw[contract.STATUS], dtype="<i4").reshape(rows),
+            statuses=struct.unpack(f"<{rows}i", raw[contract.STATUS]),
             errors=_read_strings(raw[contract.ERROR], rows, request_id),
-            fingerprints=np.frombuffer(raw[contract.FINGERPRINT], dtype="<i4").reshape(rows, 2),
-            truncated=None if truncated is None else np.frombuffer(truncated, dtype=np.bool_).reshape(rows),
+            fingerprints=tuple(struct.iter_unpack("<2i", raw[contract.FINGERPRINT])),
+            truncated=struct.unpack(f"{rows}?", raw.get(contract.TRUNCATED, bytes(rows))),
         )
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, struct.error):
         raise _malformed(request_id) from None
+    if len(answer.fingerprints) != rows:
+        raise _malformed(request_id)
+    return answer
 
 
 def _read_strings(raw: bytes, count: int, request_id: str) -> tuple[str, ...]:
@@ -365,10 +371,6 @@ def _span(endpoint: Endpoint, tower: Tower, rows: int, request_id: str) -> Itera
     exception ends the span with its class and message, which come from this package. Attributes never have an image,
     text, file name or token.
     """
-    # A program that traces has already imported the API. Without an SDK a span costs a microsecond and is dropped.
-    if "opentelemetry.trace" not in sys.modules:
-        yield ()
-        return
     from opentelemetry import propagate, trace
 
     attributes: dict[str, str | int] = {

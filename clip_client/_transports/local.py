@@ -18,17 +18,16 @@ from clip_client._errors import ClipError, DeadlineExceeded, ModelNotReady, Prot
 from clip_client._model import ModelInfo, Tower
 from clip_client._transports.base import Answer, Transport
 from preprocess_ensemble import contract
-from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.errors import Outcome, ReportedError
 from preprocess_ensemble.model_repository.location import REPOSITORY_VARIABLE, default_repository, model_names
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from preprocess_ensemble.contract import Precision
-    from preprocess_ensemble.imaging.preprocessor import Preprocessed, Preprocessor
+    from preprocess_ensemble.imaging.preprocessor import Preprocessor
     from preprocess_ensemble.model_repository.passport import Passport
     from preprocess_ensemble.runtimes.model import OpenModel, Session
-    from preprocess_ensemble.text.text_input import TokenizedText
     from preprocess_ensemble.text.tokenizer import Tokenizer
 
 _MAX_BATCH_SIZE: Final = 32
@@ -212,7 +211,7 @@ class LocalTransport(Transport):
         tower = self._text_tower
         tokens, outcomes = tokenize_rows(tower.tokenizer, texts)
         answer = _run(tower.runtime.session, contract.TOKENS, tokens, outcomes)
-        return answer._replace(truncated=np.array([outcome.truncated for outcome in outcomes], np.bool_))
+        return answer._replace(truncated=[outcome.truncated for outcome in outcomes])
 
 
 def _need(package: str) -> None:
@@ -225,20 +224,20 @@ def _need(package: str) -> None:
         ) from None
 
 
-def _run(
-    session: Session, tensor: str, inputs: NDArray[Any], outcomes: Sequence[Preprocessed | TokenizedText]
-) -> Answer:
+def _run(session: Session, tensor: str, inputs: NDArray[Any], outcomes: Sequence[Outcome]) -> Answer:
     """Run a tower's model on the rows of ``inputs``; ``outcomes`` says which rows have already failed."""
     for outcome in outcomes:
         if outcome.log:
             _logger.error("An internal error while an item was prepared.\n%s", outcome.log)
-    statuses = np.array([outcome.status for outcome in outcomes], np.int32)
+    statuses = [int(outcome.status) for outcome in outcomes]
     vectors, fingerprints = session.run(
-        [contract.EMBEDDING, contract.FINGERPRINT], {tensor: inputs, contract.STATUS: statuses[:, None]}
+        [contract.EMBEDDING, contract.FINGERPRINT],
+        {tensor: inputs, contract.STATUS: np.array(statuses, np.int32)[:, None]},
     )
     return Answer(
         vectors=vectors,
         statuses=statuses,
-        errors=tuple(outcome.message for outcome in outcomes),
-        fingerprints=fingerprints,
+        errors=[outcome.message for outcome in outcomes],
+        fingerprints=[tuple(row) for row in fingerprints.tolist()],
+        truncated=[False] * len(outcomes),
     )

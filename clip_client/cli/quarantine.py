@@ -18,7 +18,10 @@ def quarantined(journal: Journal, run: str | None) -> list[JournalEntry]:
     """Return the entries in the quarantine, of ``run`` or of all runs. Raises CommandFailed if ``run`` has none."""
     entries = journal.entries(IN_QUARANTINE, run=run)
     if not entries and run is not None:
-        raise CommandFailed(f"no run {run!r} has photos in the quarantine; clip-client undo --list shows the runs")
+        raise CommandFailed(
+            f"no run {run!r} of this store has photos in the quarantine; clip-client undo --list shows the runs, and "
+            "clip-client undo --from FOLDER restores those of other stores"
+        )
     return entries
 
 

@@ -12,9 +12,8 @@ Transform: TypeAlias = tuple[float, float, float, float, float, float]
 
 MADE_LATER: Final = "its compression came later"
 LACKS_DETAIL: Final = "it lacks detail"
-"""The doubt about a photo that is proved to be made from another photo, although the two look different."""
+"""A photo is proved to be made from another photo, although the two look different."""
 UNTOLD: Final = "which of the two shows more cannot be told"
-"""The doubt about two photos whose tones, colours or sharpness differ."""
 UNPROVED: Final = "it is not proved to show all that this file shows"
 """The doubt about a photo for which the law of :mod:`clip_client.dedup.proof` does not hold or cannot be tested."""
 PUT_INTO: Final = "it shows the picture inside a border, a screenshot or the like"
@@ -30,11 +29,9 @@ class Alignment:
     changes: tuple[str, ...]
     """Changes from the kept photo to the duplicate, in words, such as ``"cropped to 84 %"``."""
     lost: tuple[str, ...]
-    """Parts that only the duplicate has, in words from ``describe/changes.py``, such as ``"colour"`` or ``"45% of the
-    picture"``."""
+    """Parts that only the duplicate has, in words, such as ``"colour"`` or ``"45% of the picture"``."""
     doubts: tuple[str, ...] = ()
-    """Reasons, in words, why this alignment moves no photo, such as a border around the picture. An edited copy may
-    have none; a re-encoded copy has none if :mod:`clip_client.dedup.proof` proved it."""
+    """Reasons, in words, why this alignment moves no photo, such as a border around the picture."""
     transform: Transform
     """Rows of a 2 x 3 matrix from pixels of the duplicate to pixels of the kept photo, both upright, at full size."""
     residual: float
@@ -42,7 +39,6 @@ class Alignment:
     region: tuple[float, float, float, float] | None
     """Left, top, width and height of the region that differs, as shares of the kept picture; None if none differs."""
     region_share: float
-    """Share of the kept picture that differs."""
 
     @property
     def loses_nothing(self) -> bool:
@@ -66,7 +62,6 @@ class Match:
     threshold: float
     """The least ``value`` that passes; for a perceptual hash, the greatest."""
     alignment: Alignment | None = None
-    """Outcome of the test ``"alignment"``."""
 
     def __str__(self) -> str:
         if self.test == "embedding":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from clip_client.dedup.types import (
@@ -17,7 +17,7 @@ from clip_client.dedup.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from clip_client.dedup.aligned import Alignment, Match
     from clip_client.dedup.photo import Photo
@@ -28,7 +28,7 @@ class Total(NamedTuple):
 
     photos: int
     size_bytes: int
-    """Size of these photos, without those in a library of Apple Photos, which stay on the disk."""
+    """Without photos in a library of Apple Photos, which stay on the disk."""
 
     @classmethod
     def of(cls, photos: Iterable[Photo]) -> Self:
@@ -48,17 +48,14 @@ class Verdict:
     moves: str = NEVER
     """:data:`BY_DEFAULT`, :data:`ON_REQUEST`, :data:`IF_CHOSEN` or :data:`NEVER`."""
     reason: str = ""
-    """One sentence for people that says why the photo does not move by default; empty if it does or is kept."""
+    """One sentence that says why the photo does not move by default; empty if it does or is kept."""
     lost: tuple[str, ...] = ()
     """Parts that only this photo has, such as ``"colour"``."""
     doubt: str = ""
-    """Signs that the photo is made from another photo; empty if there are none."""
+    """Signs that the photo is made from another photo."""
 
     def reason_to_stay(self, tiers: Collection[str] | None) -> str:
-        """Say why the photo does not move if these tiers are selected; None means that a person chose the move.
-
-        Empty if the photo moves, and for the photo that the group keeps.
-        """
+        """Say why the photo does not move with ``tiers``, None if a person chose it; empty if it moves or is kept."""
         if self.moves == NEVER or (tiers is not None and not self.is_copy):
             return self.reason
         if tiers is None or self.tier in tiers:
@@ -77,7 +74,8 @@ class Member:
 
     photo: Photo
     similarity: float
-    """Cosine similarity to the kept photo; 1 for the kept photo and for files with its bytes."""
+    """Cosine similarity to the kept photo; 1 for the kept photo and for files with its bytes. NaN if the search did not
+    compare the two, because it kept another photo."""
     tier: str = SIMILAR
     """Certainty that the photo shows the same as the kept photo; one of :data:`TIERS`."""
     matches: tuple[Match, ...] = ()
@@ -89,21 +87,19 @@ class Member:
     copy_tier: str = ""
     """Certainty of ``copy_of``: one of :data:`TIERS`, but not ``SIMILAR``."""
     copy_alignment: Alignment | None = None
-    """The alignment with ``copy_of``, if they were aligned."""
     cannot_verify: str = ""
     """One sentence that says why the photo could not be aligned with any photo; empty if it could."""
     doubt: str = ""
-    """Signs, in words, that the photo is made from another photo; empty if there are none."""
     verdict: Verdict = Verdict()
 
     @property
     def path(self) -> str:
-        """The path of its file."""
+        """Path of its file."""
         return self.photo.path
 
     @property
     def sha256(self) -> str:
-        """The SHA-256 of its file, in hexadecimal."""
+        """SHA-256 of its file, in hexadecimal."""
         return self.photo.sha256
 
     @property
@@ -125,13 +121,15 @@ class DuplicateGroup:
     """Photos that show the same; the first photo is kept."""
 
     tier: str
-    """The least certain tier of its members."""
     min_similarity: float
     """The smallest cosine similarity of any two members."""
     members: tuple[Member, ...]
     """The kept photo first, then by descending similarity to it."""
     reason: str = ""
     """The rule that preferred the first photo to the next best."""
+    proofs: Mapping[tuple[str, str], Alignment] = field(default_factory=dict, repr=False)
+    """(SHA-256 of a photo, SHA-256 of another one) -> how the first lies on the second: what the search proved about
+    any two members, so that they can be grouped again around another photo."""
 
     @property
     def keep(self) -> str:
@@ -140,11 +138,8 @@ class DuplicateGroup:
 
     def moving(self, tiers: Collection[str] = SAFE_TIERS) -> Total:
         """Return the total of the members that ``--apply`` moves if these tiers are selected."""
-        return Total.of(
-            member.photo
-            for member in self.members
-            if member.verdict.moves == BY_DEFAULT and member.verdict.tier in tiers
-        )
+        moving = (one.photo for one in self.members if one.verdict.moves == BY_DEFAULT and one.verdict.tier in tiers)
+        return Total.of(moving)
 
     @property
     def waiting(self) -> Total:
@@ -153,14 +148,11 @@ class DuplicateGroup:
 
     @property
     def moving_tier(self) -> str:
-        """Tier of the least certain member that ``--apply`` moves; if it moves none, the tier of the group.
-
-        All outputs for people name and filter groups by this tier.
-        """
+        """Tier by which outputs name and filter groups: of the least certain moving member, else of the group."""
         verdicts = (member.verdict for member in self.members)
         return max((one.tier for one in verdicts if one.moves == BY_DEFAULT), key=TIERS.index, default=self.tier)
 
     @property
     def spare_bytes(self) -> tuple[int, int]:
-        """Sizes of the moving and of the waiting members: all outputs for people order groups by these."""
+        """Sizes of the moving and of the waiting members, by which outputs order groups."""
         return self.moving().size_bytes, self.waiting.size_bytes

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from clip_client._files import LATEST_NS
 from clip_client.dedup.text import date_and_time
-from clip_client.dedup.types import RAW, CaptureTime, Metadata
+from clip_client.dedup.types import RAW, Metadata
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _CAMERA_FORMATS: Final = frozenset({"JPEG", "HEIC", RAW})
 """Formats that cameras write. A PNG or TIFF file with the metadata of a camera was converted from such a file."""
-
 _EDITORS: Final = re.compile(
     r"""\b(?:
       acdsee | adobe | affinity | aftershot | aperture | canva | capture\ one | capture\ nx | corel | darktable
@@ -32,8 +31,6 @@ _EDITORS: Final = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 """Names of programs that edit pictures. Cameras and phones write their own software into the same field."""
-
-
 _DAY_NS: Final = 86_400 * 10**9
 _UNSET_DAYS: Final = frozenset({-134_774, 0, 3_652})
 """Days since 1970 on which the clocks of Windows, Unix and FAT begin: 1 January of 1601, 1970 and 1980."""
@@ -55,37 +52,31 @@ class ImageFeatures:
     """True if a JPEG was decoded at a fraction of its size for the perceptual hash. A few bits may differ from the hash
     of the same pixels in another format."""
     perceptual_hash: int = 0
-    """pHash of 64 bits: the signs of the lowest 8 x 8 frequencies of the picture (Zauner 2010)."""
     inner_hash: int = 0
-    """pHash of the picture without its plain border; 0 for a picture without such a border."""
+    """Perceptual hash of the picture without its plain border; 0 for a picture without such a border."""
     is_flat: bool = False
     """True for a picture of nearly one colour, whose hash and vector tell nothing."""
     embedded: str = ""
-    """Parts of the file besides its picture, such as ``"film, gain map"``; see :mod:`.formats.embedded_parts`."""
+    """Parts of the file besides its picture, such as ``"film, gain map"``."""
     embedded_digest: str = ""
-    """Digest of the embedded parts; equal for files with equal parts."""
-    capture_time: CaptureTime = field(default_factory=CaptureTime)
     metadata: Metadata = field(default_factory=Metadata)
     code: str = ""
     message: str = ""
 
     def to_row(self) -> dict[str, Any]:
-        """Return the features as columns of a table, one for each field."""
-        row = {name: getattr(self, name) for name in _OWN_COLUMNS}
-        return row | asdict(self.capture_time) | asdict(self.metadata)
+        """Return the features as columns of a table, one for each field, those of the metadata included."""
+        row = asdict(self)
+        return {**row.pop("metadata"), **row}
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> ImageFeatures:
         """Make features of what :meth:`to_row` returned."""
-        capture_time, metadata = ({one.name: row[one.name] for one in part} for part in FEATURE_PARTS.values())
-        own = {name: row[name] for name in _OWN_COLUMNS}
-        return cls(capture_time=CaptureTime(**capture_time), metadata=Metadata(**metadata), **own)
+        metadata = {name: row[name] for name in _OF_METADATA}
+        own = {name: value for name, value in row.items() if name not in _OF_METADATA}
+        return cls(metadata=Metadata(**metadata), **own)
 
 
-# Constants, because a search reads a row for every photo.
-FEATURE_PARTS: Final = {"capture_time": fields(CaptureTime), "metadata": fields(Metadata)}
-"""Field of :class:`ImageFeatures` -> the fields of its value, each of which is a column of its own."""
-_OWN_COLUMNS: Final = tuple(column.name for column in fields(ImageFeatures) if column.name not in FEATURE_PARTS)
+_OF_METADATA: Final = frozenset(one.name for one in fields(Metadata))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,21 +86,17 @@ class Photo:
     path: str
     """Names that are not UTF-8 are kept with ``surrogateescape``, as :func:`os.fsdecode` does."""
     sha256: str
-    """SHA-256 of the content, in hexadecimal."""
     size_bytes: int
     mtime_ns: int = 0
-    """Time of the last change, nanoseconds since 1970."""
     features: ImageFeatures = field(default_factory=ImageFeatures)
     files: int = 1
     """Number of files in the search with this content."""
     is_reference: bool = False
     """True in a reference folder, from which photos never move."""
     is_by_link: bool = False
-    """True if only a symbolic link leads to the photo."""
     not_kept: str = ""
     """Place that may not last, such as ``"a recycle bin"``, for which other photos must not move; else empty."""
     companions: tuple[Companion, ...] = ()
-    """Files that belong to the photo, such as a RAW file beside it."""
     in_library: LibraryPhoto | None = None
     """Entry in a library of Apple Photos, from which photos never move; None for other photos."""
 
@@ -131,7 +118,7 @@ class Photo:
     @property
     def camera(self) -> str:
         """Make and model of the camera; empty if EXIF does not say it."""
-        return self.features.capture_time.camera
+        return self.metadata.camera
 
     @property
     def name(self) -> str:
@@ -165,7 +152,7 @@ class Photo:
     @property
     def dated_ns(self) -> int | None:
         """Time of capture by Photos or EXIF, nanoseconds since 1970; None if unknown or if the clock was not set."""
-        taken_ms = self.features.capture_time.taken_ms
+        taken_ms = self.metadata.taken_ms
         dated_ns = None if taken_ms is None else taken_ms * 1_000_000
         if self.in_library is not None and self.in_library.taken_ns is not None:
             dated_ns = self.in_library.taken_ns

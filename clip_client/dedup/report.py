@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def totals(groups: Iterable[DuplicateGroup]) -> dict[tuple[str, str], Total]:
-    """Return (``moves`` of a verdict, tier) -> total of the photos with such a verdict, without the kept photos."""
+    """Return (``moves`` of a verdict, tier) -> total of such photos, without the kept ones."""
     found: dict[tuple[str, str], list[Photo]] = {}
     for member in (member for group in groups for member in group.members[1:]):
         found.setdefault((member.verdict.moves, member.verdict.tier), []).append(member.photo)
@@ -35,14 +35,12 @@ class DuplicateReport:
     """Id of the model whose vectors were compared."""
     thresholds: Thresholds
     compared: int
-    """Number of files that were compared."""
     groups: tuple[DuplicateGroup, ...]
     """Ordered by the path of the kept photo."""
     failed: tuple[FailedFile, ...]
     """Ordered by path."""
     work: SearchStats = field(default_factory=SearchStats)
     coverage: RecallEstimate | None = None
-    """Method and recall of comparing the vectors."""
     bytes_only: tuple[str, ...] = ()
     """Paths of RAW files without a readable preview, of which only the bytes were compared."""
     links: Mapping[tuple[int, int | str], str] = field(default_factory=dict)
@@ -73,7 +71,7 @@ class DuplicateReport:
 
     @property
     def groups_by_space(self) -> tuple[DuplicateGroup, ...]:
-        """The groups, ordered by the space that they free, then by that of waiting copies, largest first."""
+        """The groups that free most space first, then by the space of waiting copies."""
         return tuple(sorted(self.groups, key=lambda group: group.spare_bytes, reverse=True))
 
     def totals(self) -> dict[tuple[str, str], Total]:
@@ -118,14 +116,7 @@ def _member(member: Member, *, has_cosine: bool) -> dict[str, Any]:
         "similarity": member.similarity if has_cosine else None,
         "tier": member.tier,
         "matches": [match.to_mapping() for match in member.matches],
-        "verdict": {
-            "kept": verdict.kept or None,
-            "tier": verdict.tier,
-            "moves": verdict.moves,
-            "reason": verdict.reason,
-            "lost": list(verdict.lost),
-            "doubt": verdict.doubt or None,
-        },
+        "verdict": asdict(verdict) | {"kept": verdict.kept or None, "doubt": verdict.doubt or None},
         "cannot_verify": member.cannot_verify or None,
         "moment": member.other_shot,
         "copy_of": member.copy_of or None,

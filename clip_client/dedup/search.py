@@ -58,13 +58,9 @@ class GroupRules:
     references: tuple[str, ...]
     decisions: tuple[Decision, ...]
     verify: bool
-    """Photos that may be copies are aligned."""
     model: str = NO_MODEL
-    """Id of the model whose vectors are compared."""
     in_libraries: Mapping[str, LibraryPhoto] = field(default_factory=dict)
-    """Path -> photo in a library of Apple Photos."""
     only_by_link: frozenset[str] = frozenset()
-    """Paths of photos that only a link leads to."""
     not_kept: Mapping[str, str] = field(default_factory=dict)
     """Path of a photo for which other photos must not move -> its place, such as ``"a recycle bin"``."""
 
@@ -93,18 +89,13 @@ async def find_duplicates(
     With ``verify`` photos that may show the same are also aligned, whatever the thresholds are. The alignment
     (:class:`~clip_client.dedup.aligned.Alignment`) proves copies and names the changes. If OpenCV is missing, the
     report's ``note`` says so. Pictures of nearly one colour are compared by bytes and pixels only, and RAW files
-    without a preview by their bytes.
+    without a preview by their bytes. Without ``clip`` vectors are not compared: strong crops and edits are then found
+    only if a perceptual hash or the time of capture pairs the photos.
 
     Folders in ``references`` are searched too (a :class:`Scan` already includes them), and their photos are kept before
     all others. ``keep`` names the rules that choose the kept photo (``KeepRules``). With a ``store`` each content is
     read and embedded only once. Photos that a person declared different, or wants to keep all, never share a group. The
-    report lists the files that fail; they affect no other file.
-
-    Without ``clip`` vectors are not compared: strong crops and edits are then found only if a perceptual hash or the
-    time of capture pairs the photos.
-
-    Each photo of a group has a verdict: whether it may move, for which photo, and if not, why. ``merge_metadata`` is
-    that of :func:`.with_verdicts`.
+    report lists the files that fail. ``merge_metadata`` is that of :func:`.with_verdicts`.
 
     ``on_progress(what, done, total)`` is called on the event loop; the total is None while it is not known. Raises
     ValueError for a threshold outside 0 to 1, an unknown rule, StoreError, and what ``ClipClient.embed_stream``
@@ -138,10 +129,7 @@ async def collect(
     *,
     pictures: Spool | None = None,
 ) -> tuple[CollectedFeatures, GroupRules]:
-    """Collect what the files of a scan are compared by, for the arguments of :func:`find_duplicates`.
-
-    ``pictures`` takes small pictures for the alignment.
-    """
+    """Collect what the files of a scan are compared by; ``pictures`` takes small pictures for the alignment."""
     model = NO_MODEL if clip is None else (await clip.model()).id
     thresholds = thresholds_for(model, threshold)
     aligner = import_aligner()[0] if verify and pictures is not None else None

@@ -13,10 +13,7 @@ _MOST_KINDS: Final = 12
 
 
 def folder_above(folders: Sequence[str]) -> str:
-    """Return the path, with its last separator, above the folder that contains all ``folders``; empty if none does.
-
-    The rest of each path tells the photos apart: ``Pictures/2019/`` rather than ``/home/anna/Pictures/2019/``.
-    """
+    """Return ``/home/anna/`` if all ``folders`` are in ``/home/anna/Pictures``; empty if they have none in common."""
     try:
         shared = os.path.commonpath(folders)
     except ValueError:  # no path, relative beside absolute ones, or two drives
@@ -29,24 +26,19 @@ def folder_above(folders: Sequence[str]) -> str:
 def escaped(path: str) -> str:
     """Return a file name for programs to read; the shell's ``printf %b`` restores the bytes of the name.
 
-    A backslash becomes two. Each byte of a character that cannot be printed, and each byte that is not UTF-8, becomes
-    ``\\xNN``.
+    A backslash becomes two, and each byte of what cannot be printed or is not UTF-8 becomes ``\\xNN``.
     """
-    return "".join(
-        "\\\\"
-        if char == "\\"
-        else char
-        if char.isprintable()
-        else "".join(f"\\x{byte:02x}" for byte in os.fsencode(char))
-        for char in path
-    )
+
+    def in_hexadecimal(char: str) -> str:
+        return "".join(f"\\x{byte:02x}" for byte in os.fsencode(char))
+
+    chars = path.replace("\\", "\\\\")
+    return "".join(char if char.isprintable() else in_hexadecimal(char) for char in chars)
 
 
 def why_unreadable(error: OSError | ValueError) -> str:
-    """Return the reason that the operating system gives, without the path.
-
-    Python raises ValueError for a path that no system call accepts, such as one with a null byte.
-    """
+    """Return the reason that the operating system gives, without the path."""
+    # Python raises ValueError for a path that no system call accepts, such as one with a null byte.
     reason = (isinstance(error, OSError) and error.strerror) or str(error)
     return f"The file cannot be read: {reason}."
 
@@ -86,6 +78,6 @@ def at_least(similarity: float) -> str:
 def skipped_files(skipped: Mapping[str, int]) -> str:
     """Write ``"15 files skipped, not named like photos: 12 .txt, 3 .mov"``."""
     kinds = [f"{number:,} {kind}" for kind, number in skipped.items()]
-    more = [f"{counted(len(kinds) - _MOST_KINDS, 'more kind')}"] if len(kinds) > _MOST_KINDS else []
+    more = [counted(len(kinds) - _MOST_KINDS, "more kind")] if len(kinds) > _MOST_KINDS else []
     text = f"{counted(sum(skipped.values()), 'file')} skipped, not named like photos: "
     return text + ", ".join([*kinds[:_MOST_KINDS], *more])

@@ -39,7 +39,6 @@ ALTERED: Final = "altered"
 SIMILAR: Final = "similar"
 """Vectors or perceptual hashes alone say that the photo is like the kept one."""
 TIERS: Final = (EXACT, SAME_PIXELS, RE_ENCODED, EDITED, ALTERED, SIMILAR)
-"""All tiers, from the most to the least certain."""
 SAFE_TIERS: Final = (EXACT, SAME_PIXELS, RE_ENCODED)
 """Tiers that ``--apply`` moves. ``--act-on`` selects some of these."""
 PROVED_TIERS: Final = (*SAFE_TIERS, EDITED)
@@ -93,7 +92,7 @@ class Companion:
 
     path: str
     kind: str
-    """``"RAW file"``, ``"film"``, ``"sidecar"``, or another of :mod:`clip_client.dedup.files.file_types`."""
+    """Such as ``"film"``: one of :mod:`clip_client.dedup.files.file_types`."""
     others: tuple[str, ...] = ()
     """Other photos that the file belongs to, too. It moves with the last of its photos."""
 
@@ -105,41 +104,30 @@ class LibraryPhoto:
     path: str
     """Path of the original, which is outside the library if Photos only refers to it."""
     library: str
-    """Path of the library."""
     uuid: str
-    """Id of the photo in Photos."""
     name: str
-    """Name of the file at its import."""
     taken_ns: int | None
     """Date in Photos, which a person may have corrected; nanoseconds since 1970."""
     companions: tuple[Companion, ...] = ()
-    """RAW file, film of a Live Photo, edited version."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CaptureTime:
-    """The time of capture in EXIF. A field is empty if EXIF lacks it. Each field is a column of the store."""
-
-    taken_ms: int | None = None
-    """Milliseconds since 1970 by the camera's clock, whose time zone is mostly unknown."""
-    has_sub_second: bool = False
-    sequence: int | None = None
-    """Number of the shot."""
-    camera: str = ""
-    fields: int = 0
-    """Number of EXIF fields, including GPS."""
-    exposure_s: float | None = None
-    """Exposure time in seconds."""
-    f_number: float | None = None
-    iso: float | None = None
-    exposure_bias: float | None = None
-    """EV."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metadata:
     """Metadata of a photo. A field is empty if the file lacks it. Each field is a column of the store."""
 
+    taken_ms: int | None = None
+    """Milliseconds from 1970 to the capture by the camera's clock, whose time zone is mostly unknown: from EXIF alone,
+    as are the fields down to the exposure bias."""
+    has_sub_second: bool = False
+    sequence: int | None = None
+    camera: str = ""
+    fields: int = 0
+    """Number of EXIF fields, including GPS."""
+    exposure_s: float | None = None
+    f_number: float | None = None
+    iso: float | None = None
+    exposure_bias: float | None = None
+    """EV."""
     taken: str = ""
     """Time of capture by the camera's clock: ISO 8601, to the second, the minute or the day."""
     latitude: float | None = None
@@ -172,7 +160,7 @@ NO_MODEL: Final = "none"
 
 
 def has_trained_vectors(model_id: str) -> bool:
-    """Tell whether vectors can show that photos are alike: there is a model, and its weights were trained."""
+    """Tell whether there is a model, and its weights were trained."""
     return model_id != NO_MODEL and not is_random(model_id)
 
 
@@ -182,21 +170,20 @@ def is_random(model_id: str) -> bool:
 
 
 def split_model_id(model_id: str) -> tuple[str, str]:
-    """Return (model, pretrained) of a model id. The pretrained tag may be a path with ``/`` and ``@`` in it."""
-    model, _, rest = model_id.partition("/")
+    """Return (model, pretrained) of a model id."""
+    model, _, rest = model_id.partition("/")  # the tag may be a path with "/" and "@" in it
     return model, rest.rpartition("@")[0] or rest
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecallEstimate:
-    """The method of comparing vectors, and the share of alike pairs that it found."""
+    """The share of alike pairs of vectors that were compared."""
 
     method: str
     """``"exact"`` or ``"cells"``."""
     recall: float
-    """Share of alike pairs that were compared: 1 for ``"exact"``, else measured on a sample."""
+    """1 for ``"exact"``, else measured on a sample."""
     recall_95: tuple[float, float]
-    """The 95 % confidence interval of the recall."""
     pairs: int
     """Alike pairs in the sample; 0 if nothing was measured."""
 
@@ -209,12 +196,10 @@ class SearchStats:
     decoded: int = 0
     """Contents whose features were extracted."""
     pixels_decoded: int = 0
-    """Contents that were decoded at full size, to compare their pixels."""
     embedded: int = 0
     keypoints: int = 0
     """Contents that were prepared for their alignment."""
     aligned: int = 0
-    """Pairs that were aligned."""
 
     def __add__(self, other: SearchStats) -> SearchStats:
         return SearchStats(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})

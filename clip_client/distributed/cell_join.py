@@ -1,10 +1,8 @@
 """Joins alike vectors that are too many for one machine, with the same cells as a search on one machine.
 
 Rows get to their cells, and photos to their components, through files in Arrow's IPC format, with a record batch for
-each bucket. The files stay if a worker or the driver dies, and more buckets do not need more files.
-
-``Dataset.groupby`` is not used. It would hold each vector in the object store once for each of its cells, and a whole
-cell, however large, in one worker. If the driver died, it would begin again.
+each bucket; the files stay if a worker or the driver dies. ``Dataset.groupby`` would hold each vector in the object
+store once for each of its cells, and a whole cell in one worker, and begin again if the driver died.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ _EDGES_PER_GROUP: Final = 65_536
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Division:
-    """The settings with which vectors are compared."""
+    """How vectors are compared."""
 
     threshold: float
     cells: Cells
@@ -52,12 +50,6 @@ class Division:
     estimate: RecallEstimate
     candidate: float | None
     """Least cosine of photos that are worth aligning. None if no photos are aligned, or all such photos are alike."""
-
-
-def one_cell(dimension: int) -> Cells:
-    """Return cells with a single cell, which holds all vectors."""
-    nothing = np.zeros((1, dimension), np.float32)
-    return Cells(centre=nothing[0], directions=nothing, numbers=np.zeros(1, np.intp))
 
 
 def find_alike(
@@ -120,7 +112,7 @@ def write_buckets(
 def read_buckets(places: Iterable[Location], first: int, end: int) -> Iterator[Any]:
     """Yield a ``pyarrow.Table`` for each bucket from ``first`` to before ``end``, with its rows in all ``places``.
 
-    Each file is opened once, before the first table is yielded. Raises DistributedError.
+    Raises DistributedError, before the first table.
     """
     import pyarrow as pa
 
@@ -129,7 +121,7 @@ def read_buckets(places: Iterable[Location], first: int, end: int) -> Iterator[A
         with place.opened(_RUN_AGAIN) as file, pa.ipc.open_file(file) as reader:
             for bucket, own in enumerate(parts, first):
                 own.append(reader.get_batch(bucket))
-    parts.reverse()
+    parts.reverse()  # a part is freed before the next one is joined
     while parts:
         yield pa.Table.from_batches(parts.pop()).combine_chunks()
 
@@ -236,7 +228,7 @@ def _write_unmeasured(place: Location, pairs: Iterable[tuple[Indices, Indices]])
 
 
 def write_edges(place: Location, edges: Iterable[Edges]) -> None:
-    """Write edges; raises DistributedError."""
+    """Write edges. Raises DistributedError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -8,7 +8,7 @@ import socket
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from clip_client._errors import require
 from preprocess_ensemble.errors import ReportedError, first_line
@@ -21,10 +21,12 @@ _LOOK_S: Final = 5.0
 _TASKS_PER_CPU: Final = 3
 """Tasks that wait or run at a time, for each CPU: enough to keep the CPUs busy, and few enough that results need little
 memory."""
-Call: TypeAlias = tuple[Any, ...]
-
 ATTEMPTS: Final = 3
 """Workers that may die with one task. Machines go away, but a task that kills every worker must be named."""
+
+
+_Call = tuple[int, tuple[Any, ...]]
+"""Number of a call, and its own arguments."""
 
 
 class DistributedError(ReportedError):
@@ -36,8 +38,7 @@ def cluster(address: str | None = None) -> Iterator[None]:
     """Connect to the cluster at ``address``; ``"auto"`` is the cluster that this machine belongs to.
 
     Without an address, Ray runs on this machine until the block ends, and sends no usage statistics. If the program is
-    already connected, nothing changes. Raises ImportError if Ray is missing, and DistributedError if Ray cannot be
-    reached or started.
+    already connected, nothing changes. Raises ImportError without Ray, and DistributedError if Ray does not answer.
     """
     require("ray.data", EXTRA)
     if address is None:
@@ -94,7 +95,7 @@ def _hushed() -> Iterator[None]:
 
 def in_tasks(
     function: Callable[..., Any],
-    calls: Iterable[Call],
+    calls: Iterable[tuple[Any, ...]],
     *shared: Any,
     cpus: int = 1,
     workers: int | None = None,
@@ -108,9 +109,8 @@ def in_tasks(
     the second time it runs alone. If that worker dies as well, ``on_death(number)`` is the result; without
     ``on_death``, the job ends.
 
-    ``Dataset.map`` is not used, because it takes seconds to begin and end each step of a search, and turns errors of a
-    task into text. A pool of actors is not used, because its actors may need more CPUs than remain when a machine has
-    died: then they get no work, and the job never ends.
+    ``Dataset.map`` takes seconds to begin and end each step of a search, and turns errors of a task into text. The
+    actors of a pool may need more CPUs than remain when a machine has died: then the job never ends.
 
     Raises the error of a task if it is a :class:`.ReportedError`, and DistributedError for other errors.
     """
@@ -127,18 +127,18 @@ def in_tasks(
     # Ray's own retries never end if a task needs more memory than there is.
     task = ray.remote(max_retries=0, num_returns="streaming", name=function.__name__)(values)
     arguments = [ray.put(one) for one in shared]
-    left: Iterable[tuple[int, Call]] = enumerate(calls)
+    left: Iterable[_Call] = enumerate(calls)
     try:
         for attempt in range(1, ATTEMPTS + 1):
             is_last = attempt == ATTEMPTS
             died = []
-            for number, call, result in _results(task, left, arguments, cpus, 1 if is_last else workers):
+            for call, result in _results(task, left, arguments, cpus, 1 if is_last else workers):
                 if not isinstance(result, RayError):
-                    yield number, result
+                    yield call[0], result
                 elif not is_last:
-                    died.append((number, call))
+                    died.append(call)
                 elif on_death is not None:
-                    yield number, on_death(number)
+                    yield call[0], on_death(call[0])
                 else:
                     raise DistributedError(f"{ATTEMPTS} workers died with one task: {first_line(result)}") from result
             left = died
@@ -149,39 +149,39 @@ def in_tasks(
 
 
 def _results(
-    task: Any, calls: Iterable[tuple[int, Call]], shared: Sequence[Any], cpus: int, workers: int | None
-) -> Iterator[tuple[int, Call, Any]]:
-    """Yield the number, the call and each result of all tasks; the result is a RayError if a worker has died."""
+    task: Any, calls: Iterable[_Call], shared: Sequence[Any], cpus: int, workers: int | None
+) -> Iterator[tuple[_Call, Any]]:
+    """Yield each call with each result of its task; the result is a RayError if the worker has died."""
     import ray
     from ray.exceptions import RayError, RayTaskError
 
-    running: dict[Any, tuple[int, Call, int]] = {}
-    """Reference -> number, call, and CPUs that the task takes."""
+    running: dict[Any, tuple[_Call, int]] = {}
+    """Task -> call, and CPUs that the task takes."""
 
-    def next_results() -> Iterator[tuple[int, Call, Any]]:
+    def next_results() -> Iterator[tuple[_Call, Any]]:
         ready, _ = ray.wait(list(running), timeout=_LOOK_S)
-        for task in ready:
-            number, call, _ = running[task]
+        for reference in ready:
+            call, _ = running[reference]
             try:
-                yield number, call, ray.get(next(task))
+                yield call, ray.get(next(reference))
             except StopIteration:
-                del running[task]
+                del running[reference]
             except RayTaskError:
                 raise
             except RayError as error:
-                del running[task]
-                yield number, call, error
+                del running[reference]
+                yield call, error
         if not ready:
             # Otherwise Ray would look forever for a machine as large as the lost one.
-            largest = max([1, *_machines()])
-            for task in [task for task, (*_, taken) in running.items() if taken > largest]:
-                ray.cancel(task)
+            largest = max([1, *_cpus_of_machines()])
+            for reference in [reference for reference, (_, taken) in running.items() if taken > largest]:
+                ray.cancel(reference)
 
     try:
-        for number, call in calls:
-            machines = _machines()
+        for call in calls:
+            machines = _cpus_of_machines()
             taken = max(1, min(cpus, max(machines, default=1)))
-            running[task.options(num_cpus=taken).remote(*call, *shared)] = number, call, taken
+            running[task.options(num_cpus=taken).remote(*call[1], *shared)] = call, taken
             while len(running) >= (workers or max(1, _TASKS_PER_CPU * sum(machines) // taken)):
                 yield from next_results()
         while running:
@@ -191,8 +191,7 @@ def _results(
             ray.cancel(reference)
 
 
-def _machines() -> list[int]:
-    """Return the CPUs of each machine that is alive."""
+def _cpus_of_machines() -> list[int]:
     import ray
 
     return [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]

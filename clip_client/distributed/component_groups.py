@@ -52,7 +52,7 @@ class DuplicateSummary:
     grouped: int
     """Photos in groups, the kept ones included."""
     copies: int
-    """Photos in groups that are copies of another photo; frames of a burst and moments of a scene are not copies."""
+    """Copies in groups; frames of a burst and moments of a scene are not copies."""
     unverified: int
     """Photos in groups that could not be aligned with any other: their rows say why (``cannot_verify``)."""
     pairs_left: int
@@ -111,8 +111,7 @@ def group_schema() -> Any:
 
     ``group`` is the number of the group in this output. The other columns are fields of
     :class:`~clip_client.dedup.group.Member` and, after ``group_``, of
-    :class:`~clip_client.dedup.group.DuplicateGroup`. ``why`` names the tests that the photo passed. ``cannot_verify``
-    says why the photo could not be aligned with another photo; for example, workers cannot read its file.
+    :class:`~clip_client.dedup.group.DuplicateGroup`.
     """
     import pyarrow as pa
 
@@ -144,39 +143,31 @@ def group_bucket(
     bucket: int,
     places: Sequence[Location],
     rules: GroupRules,
-    working_folder: str | None,
-    returns_groups: bool,
+    returns_groups_in: str | None,
 ) -> DuplicateReport:
-    """Write the groups of one bucket; with ``returns_groups``, also return them.
-
-    Relative paths are in ``working_folder``. Raises DistributedError.
-    """
-    if working_folder is not None:
+    """Write the groups of one bucket; with a folder of relative paths, also return them. Raises DistributedError."""
+    if returns_groups_in is not None:
         try:
-            os.chdir(working_folder)
+            os.chdir(returns_groups_in)
         except OSError as error:
-            raise DistributedError(
-                f"{socket.gethostname()} has no folder {working_folder}: {error.strerror}"
-            ) from error
+            reason = f"{socket.gethostname()} has no folder {returns_groups_in}: {error.strerror}"
+            raise DistributedError(reason) from error
     (table,) = read_buckets(places, bucket, bucket + 1)
     table = table.sort_by(ROW)
     grouped = group_photos(table, rules)
-    numbers = dict(zip(*(reversed(table.column(name).to_pylist()) for name in ("sha256", ROW)), strict=True))
+    # Content -> number of its first row.
+    numbers = dict(zip(*(reversed(table[name].to_pylist()) for name in ("sha256", ROW)), strict=True))
     write_groups(output, [row for group in grouped.groups for row in _rows(group, numbers)])
-    return grouped if returns_groups else replace(grouped, groups=())
+    return replace(grouped, groups=()) if returns_groups_in is None else grouped
 
 
 def group_photos(table: Any, rules: GroupRules) -> DuplicateReport:
-    """Divide photos, which are rows of :func:`.embedded_rows.embedded_schema`, into groups.
-
-    Keypoints are kept in a temporary folder until the end.
-    """
+    """Divide photos, which are rows of :func:`.embedded_rows.embedded_schema`, into groups."""
     with Store() as store:
         return group_contents(_collected(table), rules, store, lambda what, done, total: None, _READER)
 
 
 def _collected(table: Any) -> CollectedFeatures:
-    """Return the features and vectors of the rows, by content."""
     names = ("sha256", "path_bytes", "size_bytes", "mtime_ns", "error_code", "error", "code", "message")
     digests, paths, sizes, times, codes, messages, *own = (table.column(name).to_pylist() for name in names)
     contents = [digest.hex() for digest in digests]
@@ -201,7 +192,7 @@ def _collected(table: Any) -> CollectedFeatures:
 
 
 def write_groups(output: Location, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows of :func:`group_schema`; raises DistributedError."""
+    """Write rows of :func:`group_schema`. Raises DistributedError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -210,7 +201,6 @@ def write_groups(output: Location, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _rows(group: DuplicateGroup, numbers: Mapping[bytes, int]) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of a group; ``numbers`` maps each content to the number of its first row."""
     number = numbers[bytes.fromhex(group.members[0].sha256)]
     for member in group.members:
         photo, is_kept = member.photo, member is group.members[0]
@@ -236,19 +226,15 @@ def _rows(group: DuplicateGroup, numbers: Mapping[bytes, int]) -> Iterator[Mappi
 
 
 def count_groups(places: Sequence[Location]) -> tuple[int, int, int, int]:
-    """Count the rows in files of groups; return groups, photos, copies, and photos that could not be verified.
-
-    Raises DistributedError.
-    """
+    """Return groups, photos, copies, and photos that could not be verified. Raises DistributedError."""
     import pyarrow as pa
-    from pyarrow import compute as pc
     from pyarrow import dataset
 
-    filters = (pc.field("kept"), None, pc.field("is_copy"), pc.field("cannot_verify") != "")
+    is_kept, is_copy, reason = map(dataset.field, ("kept", "is_copy", "cannot_verify"))
     try:
         paths = [place.path for place in places]
         rows = dataset.dataset(paths, group_schema(), format="parquet", filesystem=places[0].filesystem)
-        groups, photos, copies, unverified = (rows.count_rows(filter=one) for one in filters)
+        groups, photos, copies, unverified = map(rows.count_rows, (is_kept, None, is_copy, reason != ""))
     except (OSError, pa.ArrowException) as error:
         raise DistributedError(f"the groups cannot be read ({first_line(error)}); remove them and run again") from error
     return groups, photos, copies, unverified

@@ -1,7 +1,6 @@
 """The search for duplicates on a Ray cluster, among photos that a cluster has embedded.
 
-Workers hold a chunk or a block of cells at a time. The driver holds numbers and hashes of the rows, a sample of the
-vectors, and the union-find that joins the rows of all edges.
+Workers hold a chunk or a block of cells at a time. The driver holds facts about the rows and a sample of the vectors.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from clip_client._errors import require
-from clip_client.dedup.compare.cells import ALL_COMPARED, EXACT_ROWS, RecallSample, fit_cells, sample_size
+from clip_client.dedup.compare.cells import ALL_COMPARED, EXACT_ROWS, Cells, RecallSample, fit_cells, sample_size
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, KeepRules
 from clip_client.dedup.compare.neighbours import ALIGNED_FROM, HASH_BITS, hash_parts, with_inner_hashes
 from clip_client.dedup.compare.similarity_join import UnionFind, fit_projection
@@ -28,7 +27,7 @@ from clip_client.dedup.compare.thresholds import thresholds_for
 from clip_client.dedup.report import DuplicateReport
 from clip_client.dedup.search import GroupRules
 from clip_client.distributed import cell_join, component_groups
-from clip_client.distributed.cluster import EXTRA, DistributedError, cluster, in_tasks
+from clip_client.distributed.cluster import EXTRA, cluster, in_tasks
 from clip_client.distributed.component_groups import DuplicateSummary
 from clip_client.distributed.embedded_rows import (
     FACTS,
@@ -39,7 +38,6 @@ from clip_client.distributed.embedded_rows import (
     read_facts,
 )
 from clip_client.distributed.storage import Location
-from preprocess_ensemble.errors import first_line
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -92,22 +90,16 @@ def find_duplicates(
     """Find duplicates among the photos that ``embed_partitions(..., output=vectors, features=True)`` has embedded.
 
     ``threshold``, ``references``, ``keep`` and ``verify`` are those of :func:`clip_client.dedup.find_duplicates`. A
-    ``store`` gives the decisions of a person. Up to ``exact_rows`` vectors are compared each with each. More vectors
-    are divided into cells, and the summary says which share of the alike pairs was found. If a worker can read the
-    files by path or URL, pixels are compared and photos aligned; if not, the row of a photo says so.
+    ``store`` gives the decisions of a person. Up to ``exact_rows`` vectors are compared each with each; more are
+    divided into cells. A worker holds ``rows_at_once`` vectors, or all photos that may show the same, if they are more.
+    If a worker can read the files by path or URL, pixels are compared and photos aligned.
 
-    ``output`` is a folder that every worker can write, or a URL. When the search is complete, it has these folders:
-
-    - ``groups`` has a row for each photo of a group (:func:`.component_groups.group_schema`), and ``_SUCCESS`` with the
-      summary.
-    - ``edges`` has the pairs that connect alike photos, by the numbers of their rows in the input.
-    - ``candidates`` has further pairs that are worth aligning, also by their numbers.
-
-    Until then ``_cells`` and ``_components`` hold about five copies of the vectors. If the search ends early, call this
-    again: finished comparisons stay. If the search is complete, and rows and settings are the same, this returns its
-    summary; to search anew, remove the output. A worker holds ``rows_at_once`` vectors; if more photos may show the
-    same, it holds all of these. ``address`` is as for :func:`.embed_partitions`. ``on_progress(what, done, total)``
-    counts tasks.
+    ``output`` is a folder that every worker can write, or a URL. At the end it has the folders ``groups``
+    (:func:`.group_schema`, and ``_SUCCESS`` with the summary), ``edges`` (pairs of alike rows of the input) and
+    ``candidates`` (further pairs that are worth aligning). Until then ``_cells`` and ``_components`` hold about five
+    copies of the vectors. If the search ends early, call this again: finished comparisons stay. If it is complete, and
+    rows and settings are the same, this returns its summary. ``address`` is as for :func:`.embed_partitions`.
+    ``on_progress(what, done, total)`` counts tasks.
 
     Raises DistributedError, which names the file, for input that cannot be read, lacks columns or mixes vectors of
     several models, and for output that cannot be written. Raises ValueError for a threshold outside 0 to 1, an unknown
@@ -139,7 +131,6 @@ def find_duplicates(
 
 
 def _key_of(*facts: object, arrays: Iterable[NDArray[Any]] = ()) -> str:
-    """Return a name for work that depends on these facts. Work with the same name need not be done again."""
     key = hashlib.blake2b(repr(facts).encode("utf-8", "surrogateescape"))
     for array in arrays:
         key.update(np.ascontiguousarray(array).tobytes())
@@ -155,10 +146,8 @@ class FolderSearch:
     rules: GroupRules
     exact_rows: int = EXACT_ROWS
     rows_at_once: int = ROWS_AT_ONCE
-    working_folder: str | None = None
-    """Folder for relative paths, on every worker."""
-    returns_groups: bool = False
-    """True if the report of :meth:`run` must have the groups."""
+    returns_groups_in: str | None = None
+    """Folder for relative paths, on every worker, if the report of :meth:`run` must have the groups."""
     progress: OnTasks
 
     def finished(self) -> DuplicateSummary | None:
@@ -181,8 +170,8 @@ class FolderSearch:
         cells = division.cells
         settings = (self.rows.model.vector_id, self.rules.thresholds, self.rules.verify, HASH_BITS)
         rows = (division.count, self.rows_at_once, *(chunk.rows for chunk in self.rows.chunks))
-        arrays = (facts["content"], is_used, cells.centre, cells.directions, cells.numbers)
-        key = _key_of(settings, rows, arrays=arrays)
+        # Files of this name hold work that need not be done again.
+        key = _key_of(settings, rows, arrays=(facts["content"], is_used, cells.centre, cells.directions, cells.numbers))
         self._compare(key, division, is_used)
         self._compare_hashes(key, np.flatnonzero(is_used), facts)
         edges = cell_join.read_edges(self._prepare(_EDGES, key))
@@ -210,7 +199,7 @@ class FolderSearch:
         return summary, grouped
 
     def _read(self, shares: Sequence[float]) -> tuple[NDArray[Any], NDArray[np.float32]]:
-        """Read all chunks; return the facts about all rows, and the vectors (S, D) of the rows that are drawn."""
+        """Return the facts about all rows, and the vectors (S, D) of the rows that are drawn."""
         chunks = self.rows.chunks
         facts, vectors = np.zeros(chunks[-1].row_slice.stop, FACTS), {}
         calls = ((chunk,) for chunk in chunks)
@@ -227,28 +216,28 @@ class FolderSearch:
         seen, sampled = (vectors[(own & is_used)[np.any(draws, axis=0)]] for own in draws)
         projection = fit_projection(seen, np.arange(len(seen)), threshold)
         if count <= self.exact_rows or not len(seen):
-            cells, estimate, per_vector = cell_join.one_cell(seen.shape[1]), ALL_COMPARED, 1
+            nothing = np.zeros((1, seen.shape[1]), np.float32)
+            one_cell = Cells(centre=nothing[0], directions=nothing, numbers=np.zeros(1, np.intp))
+            cells, estimate, per_vector = one_cell, ALL_COMPARED, 1
         else:
             calls = ((chunk, is_used[chunk.row_slice]) for chunk in self.rows.chunks)
             rows = np.flatnonzero(draws[1] & is_used)
             parts = in_tasks(cell_join.find_alike, calls, rows, sampled, threshold, projection)
             found = (part for _, part in self._results("measuring the recall", len(self.rows.chunks), parts))
-            # Parts are combined one after the other, because a part may hold 16 vectors for each sampled vector.
+            # One after the other, because a part may hold 16 vectors for each sampled vector.
             measured = functools.reduce(lambda one, other: RecallSample.combine([one, other]), found)
             cells = fit_cells(seen, count, threshold)
             estimate, per_vector = replace(measured, vectors=sampled).choose_count(cells)
-        is_lower = self.rules.verify and threshold > ALIGNED_FROM
         return cell_join.Division(
             threshold=threshold,
             cells=cells,
             count=per_vector,
             projection=projection,
             estimate=estimate,
-            candidate=ALIGNED_FROM if is_lower else None,
+            candidate=ALIGNED_FROM if self.rules.verify and threshold > ALIGNED_FROM else None,
         )
 
     def _compare(self, key: str, division: cell_join.Division, is_used: NDArray[np.bool_]) -> None:
-        """Put the vectors into cells, and compare the vectors of each cell."""
         chunks = self.rows.chunks
         self._prepare(_CELLS, key)
         self._prepare(_CANDIDATES, key)
@@ -260,7 +249,6 @@ class FolderSearch:
         self._fill("comparing", _EDGES, key, cell_join.join_block, named, places, self.output / _CANDIDATES, division)
 
     def _compare_hashes(self, key: str, used: Indices, facts: NDArray[Any]) -> None:
-        """Compare the perceptual hashes of the rows ``used`` (N,)."""
         hashes = facts["hash"][used]
         parts = enumerate(hash_parts(hashes, HASH_BITS, _HASHES_PER_TASK))
         named = ((f"hashes-{number:06}.parquet", part) for number, part in parts)
@@ -287,8 +275,7 @@ class FolderSearch:
     def _group(self, key: str, labels: Indices, recall: RecallEstimate) -> tuple[DuplicateReport, list[Location]]:
         """Divide components into groups; ``labels`` (R,) are equal for the rows of a component, and -1 for no photo.
 
-        Parts that an earlier search has finished stay, unless the groups must be returned. Returns the groups that this
-        search has made, and the files of all groups.
+        Returns the groups that this search has made, and the files of all groups.
         """
         is_grouped = labels >= 0
         is_grouped[is_grouped] = np.bincount(labels[is_grouped], minlength=len(labels))[labels[is_grouped]] > 1
@@ -306,10 +293,10 @@ class FolderSearch:
             if own.start < own.stop:
                 calls.append((f"{chunk.number:06}.arrow", chunk, rows[own] - chunk.first_row, buckets[own], count))
         self._fill("collecting groups", _COMPONENTS, key, cell_join.write_buckets, calls)
-        if self.returns_groups:
+        if self.returns_groups_in is not None:
             self._prepare(_GROUPS)
         named = ((f"part-{bucket:05}.parquet", bucket) for bucket in range(count))
-        shared = (self._prepare(_COMPONENTS, key), self.rules, self.working_folder, self.returns_groups)
+        shared = (self._prepare(_COMPONENTS, key), self.rules, self.returns_groups_in)
         # The result for no rows names all sources of pairs, and a missing package.
         no_rows = embedded_schema(self.rows.model, features=True).empty_table()
         nothing = component_groups.group_photos(no_rows, self.rules)
@@ -326,23 +313,19 @@ class FolderSearch:
         """Write the summary, which marks the groups as complete, and remove the files that only the search needs."""
         with (self.output / _GROUPS / _SUCCESS).written() as file:
             file.write(json.dumps({"key": self._question, "summary": asdict(summary)}, indent=1).encode())
-        try:
+        with self.output.usable():
             for name in (_CELLS, _COMPONENTS):
                 self.output.filesystem.delete_dir((self.output / name).path)
-        except OSError as error:
-            raise DistributedError(f"{self.output} cannot be used for the output: {first_line(error)}") from error
 
     def _prepare(self, name: str, key: str = _NO_KEY) -> list[Location]:
         """Make a folder of the output and remove the files of other searches. Return the files of ``key``."""
         folder = self.output / name
-        try:
+        with folder.usable():
             folder.filesystem.create_dir(folder.path, recursive=True)
             found = folder.files(recursive=False)
             for info in found:
                 if not info.base_name.startswith(key) and _OWN_FILE.fullmatch(info.base_name):
                     folder.filesystem.delete_file(info.path)
-        except OSError as error:
-            raise DistributedError(f"{folder} cannot be used for the output: {first_line(error)}") from error
         return [folder.at(info.path) for info in found if info.base_name.startswith(key)]
 
     def _fill(
@@ -358,7 +341,7 @@ class FolderSearch:
         return [result for _, result in self._results(what, len(calls), in_tasks(function, calls, *shared))]
 
     def _results(self, what: str, total: int, results: Results) -> Results:
-        with closing(results):  # running tasks end before the connection to the cluster
+        with closing(results):  # end running tasks before the connection to the cluster
             for done, result in enumerate(results, 1):
                 yield result
                 self.progress(what, done, total)

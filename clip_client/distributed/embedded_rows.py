@@ -1,16 +1,9 @@
-"""The rows of embedded images: a folder of Parquet files that a cluster fills, one for each partition of the input.
+"""The rows of embedded images: a :class:`.vector_file.VectorFolder` that a cluster fills and searches.
 
-The files belong to a :class:`.vector_file.VectorFolder`: ``clip-client embed`` can continue a folder of a cluster, and
-a cluster can continue a folder of ``clip-client embed``. A cluster's file is called ``part-NUMBER-KEY.parquet``. The
-key is a hash of the partition's id and the vector id. If a file with this key exists, the partition is finished.
-Repeated work replaces its file. The number orders the files of different runs: if a path has two rows, the later row
-counts.
-
-``Dataset.write_parquet`` is not used: it leaves the incomplete file of a killed worker, and its files do not say which
-part of the input they hold.
-
-A search reads the rows in chunks that fit into a worker. The number of a row is its place among the rows of all files.
-``ray.data.read_parquet`` does not keep this order.
+A partition of the input becomes one file, ``part-NUMBER-KEY.parquet``. If a file with its key exists, the partition is
+finished. ``Dataset.write_parquet`` leaves the incomplete file of a killed worker, and its files do not say which part
+of the input they hold. ``ray.data.read_parquet`` does not keep the order, and here the number of a row is its place
+among the rows of all files.
 """
 
 from __future__ import annotations
@@ -34,7 +27,6 @@ from clip_client.dedup.features.image_features import ALGORITHM, feature_columns
 from clip_client.distributed.cluster import DistributedError
 from clip_client.distributed.sources import Partition, id_of
 from clip_client.distributed.storage import FOOTERS_AT_ONCE, Location
-from preprocess_ensemble.errors import first_line
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,7 +35,8 @@ if TYPE_CHECKING:
 
 VECTOR: Final = "vector"
 PART_FILE: Final = re.compile(r"part-(\d{5,})(?:-([0-9a-f]{32}))?\.parquet")
-"""A file of vectors: the number of its run, and its key if a cluster wrote it."""
+"""A file of vectors: the number of its run, and its key if a cluster wrote it. The key is a hash of the partition's id
+and the vector id."""
 _KEY_COLUMNS: Final = ("path_bytes", "size_bytes", "mtime_ns")
 _ABANDONED_S: Final = 3600.0
 """Age of an unfinished file after which its worker counts as killed."""
@@ -72,9 +65,8 @@ _COLUMNS: Final = (
 def embedded_schema(model: FileModel, *, features: bool) -> Any:
     """Return the ``pyarrow.Schema`` of the rows: :func:`.vector_file.vector_schema` and, with ``features``, more.
 
-    The further columns are ``sha256`` and those of
-    :class:`~clip_client.dedup.features.image_features.ImageFeatures`, as in a store. They are null for an image that
-    could not be read.
+    The further columns are ``sha256`` and those of :class:`~clip_client.dedup.photo.ImageFeatures`; they are null for
+    an image that could not be read.
     """
     import pyarrow as pa
 
@@ -96,8 +88,8 @@ class PartitionFolder:
     number: int = 0
     """Number of this run."""
     finished: NDArray[np.bytes_] = field(default_factory=lambda: np.empty(0, "S16"))
-    """Keys of the images in files of other runs, sorted, (N,) of 16 bytes. The keys are used because an anti-join of
-    Ray Data would shuffle the keys of all images."""
+    """Keys of the images in files of other runs, sorted, (N,) of 16 bytes. An anti-join of Ray Data would shuffle the
+    keys of all images."""
 
     def begin(self, partitions: Sequence[Partition]) -> tuple[Self, list[Partition]]:
         """Return the folder with the number of this run, and the ``partitions`` that are not finished.
@@ -105,12 +97,13 @@ class PartitionFolder:
         Raises VectorsError if the folder holds vectors of another id or without features, and DistributedError if it
         cannot be read or written.
         """
-        try:
+        with self.location.usable():
             self.location.filesystem.create_dir(self.location.path, recursive=True)
             infos = self.location.files(recursive=False)
-            self._remove_abandoned(infos)
-        except OSError as error:
-            raise DistributedError(f"{self.location} cannot be used for the output: {first_line(error)}") from error
+            for info in infos:
+                if info.base_name.startswith(".") and info.base_name.endswith(".part"):
+                    if info.mtime_ns is None or time.time() - info.mtime_ns / 1e9 > _ABANDONED_S:
+                        self.location.filesystem.delete_file(info.path)
         keys = {self._key(partition): partition for partition in partitions}
         files = [match for info in infos if (match := PART_FILE.fullmatch(info.base_name))]
         held = {match[2] for match in files}
@@ -136,7 +129,6 @@ class PartitionFolder:
         return id_of(partition.id, self.model.vector_id, self.features and ALGORITHM)
 
     def _finished_keys(self, names: Sequence[str]) -> NDArray[np.bytes_]:
-        """Return the keys of the images in the named files."""
         import pyarrow.parquet as pq
 
         keys: list[bytes] = []
@@ -157,12 +149,6 @@ class PartitionFolder:
         finished: NDArray[np.bytes_] = np.unique(np.array(keys, dtype="S16"))
         return finished
 
-    def _remove_abandoned(self, infos: Sequence[Any]) -> None:
-        for info in infos:
-            if info.base_name.startswith(".") and info.base_name.endswith(".part"):
-                if info.mtime_ns is None or time.time() - info.mtime_ns / 1e9 > _ABANDONED_S:
-                    self.location.filesystem.delete_file(info.path)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
@@ -170,14 +156,13 @@ class Chunk:
 
     number: int
     first_row: int
-    """Number of the first row among the rows of all files."""
     rows: int
     pieces: tuple[tuple[Location, int], ...]
     """Row groups: the file, and the number of the row group in it."""
 
     @property
     def row_slice(self) -> slice:
-        """Place of the rows among the rows of all files."""
+        """Places among the rows of all files."""
         return slice(self.first_row, self.first_row + self.rows)
 
     def read(self, columns: Sequence[str] | None = None) -> Any:
@@ -205,9 +190,8 @@ class EmbeddedRows:
     def of(cls, folder: Location, most_rows: int) -> Self:
         """Read the footers of the files, and divide their rows into chunks.
 
-        A chunk has at most ``most_rows``, or one row group if that has more. Raises DistributedError, which names the
-        file, if a file cannot be read, lacks the columns of a search, or has vectors of another model than the first
-        file. Raises VectorsError for a file that names no model.
+        A chunk has at most ``most_rows``, or one row group if that has more. Raises DistributedError for a file that
+        cannot be read, lacks columns or has vectors of another model, and VectorsError for one that names no model.
         """
         infos = [(PART_FILE.fullmatch(info.base_name), info) for info in folder.files(recursive=False)]
         files = [info for _, _, info in sorted((int(match[1]), info.path, info) for match, info in infos if match)]
@@ -233,7 +217,7 @@ class EmbeddedRows:
 
 
 def _inspect(place: Location) -> tuple[FileModel, list[int]]:
-    """Return the model of a file, and the number of rows in each of its row groups."""
+    """Return the model of a file, and the number of rows in each row group."""
     import pyarrow.parquet as pq
 
     with place.opened(_EMBED_AGAIN) as file, pq.ParquetFile(file) as parquet:
@@ -252,7 +236,7 @@ def _inspect(place: Location) -> tuple[FileModel, list[int]]:
 
 
 def _chunks(groups: Iterable[tuple[Location, int, int]], most_rows: int) -> Iterator[Chunk]:
-    """Divide row groups into chunks. A row group is a file, its number in the file, and its count of rows."""
+    """Divide row groups, each a file, its number there, and its count of rows, into chunks."""
     pieces: list[tuple[Location, int]] = []
     number = first_row = rows = 0
     for place, group, size in groups:
@@ -271,10 +255,8 @@ def read_facts(chunk: Chunk, *shares: float) -> tuple[NDArray[Any], NDArray[np.f
     """
     table = chunk.read(_COLUMNS)
     vectors = vectors_in(table)
-    digests, errors, codes, flat, paths, cameras, taken = (
-        table.column(name).to_pylist()
-        for name in ("sha256", "error_code", "code", "is_flat", "path_bytes", "camera", "taken_ms")
-    )
+    names = ("sha256", "error_code", "code", "is_flat", "path_bytes", "camera", "taken_ms")
+    digests, errors, codes, flat, paths, cameras, taken = (table.column(name).to_pylist() for name in names)
     facts = np.zeros(len(table), FACTS)
     is_embedded = np.array([not error and not code for error, code in zip(errors, codes, strict=True)], dtype=bool)
     is_flat = np.array([one is not False for one in flat], dtype=bool)

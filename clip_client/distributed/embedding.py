@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from clip_client._client import ClipClient, make_config
 from clip_client._errors import require
@@ -19,7 +18,7 @@ from clip_client._sync import SyncClipClient
 from clip_client.distributed.cluster import ATTEMPTS, EXTRA, DistributedError, cluster, in_tasks
 from clip_client.distributed.embedded_rows import PartitionFolder, embedded_schema
 from clip_client.distributed.image_rows import embed_images
-from clip_client.distributed.sources import DamagedInput, check_column, column_values, image_in_row
+from clip_client.distributed.sources import DamagedInput, check_column, flattened, image_in_row
 from clip_client.distributed.storage import Location
 from preprocess_ensemble.errors import ReportedError, first_line
 
@@ -27,19 +26,15 @@ if TYPE_CHECKING:
     from ray.data import Dataset
 
     from clip_client._config import ClientConfig
-    from clip_client.distributed.sources import Partition, SourceImage
-
-    OnImages = Callable[[int, int | None], None]
-
-T = TypeVar("T")
+    from clip_client.distributed.sources import Partition
 
 _logger = logging.getLogger("clip_client")
 
 _WORKER_CPUS: Final = 4
 """CPUs of a worker. A worker is a process whose threads decode; its client keeps about this many cores busy."""
 _FEW_CPUS: Final = 4
-_ROWS_AT_ONCE: Final = 256
-"""Images of a dataset that a worker embeds in one call: several batches of a server."""
+_ROWS_AT_ONCE: Final = 128
+"""Images of a dataset that a worker embeds in one call; Ray makes four calls at a time."""
 _ROWS_PER_GROUP: Final = 1024
 """Rows in a row group of a Parquet file: 2 MB of vectors. A worker holds this much of a partition of any size."""
 _COUNTED_AT_ONCE: Final = 64
@@ -54,11 +49,11 @@ class EmbeddingSummary:
     """The result of :func:`embed_partitions`, in numbers."""
 
     output: str
-    images: int
+    images: int = 0
     """Rows that this run wrote."""
-    failed: int
+    failed: int = 0
     """Rows that have an error code instead of a vector, among ``images``."""
-    partitions: int
+    partitions: int = 0
     """Partitions that this run finished."""
     partitions_before: int
     """Partitions that were finished before this run."""
@@ -77,9 +72,6 @@ class Outcome:
     """Reason if the partition could not be finished."""
 
 
-_BEGUN: Final = Outcome()
-
-
 def embed_dataset(
     dataset: Dataset,
     url: str | Sequence[str] | None = None,
@@ -92,11 +84,10 @@ def embed_dataset(
     """Add the vectors of images to a Ray dataset. Like every operation of a dataset, this runs when it is consumed.
 
     ``column`` holds the bytes of image files, or texts, which are paths or URLs that every worker can read. A name with
-    a dot is a field of a struct, such as ``"image.bytes"``. Encoded images go to the servers; pixels never enter Ray's
-    object store. The new columns are ``vector``, ``error_code`` and ``error``, and with ``features`` the hash and the
-    features that a search for duplicates needs. A vector is (D,) float32, NaN for an image that failed; ``error_code``
-    and ``error`` are null for other images. The servers limit the speed: a worker takes its next rows after the servers
-    have answered, and Ray stops its readers until then.
+    a dot is a field of a struct, such as ``"image.bytes"``. The new columns are ``vector``, ``error_code`` and
+    ``error``, and with ``features`` the hash and the features that a search for duplicates needs. A vector is (D,)
+    float32, NaN for an image that failed; ``error_code`` and ``error`` are null for other images. The servers limit the
+    speed: a worker takes its next rows after the servers have answered, and Ray stops its readers until then.
 
     ``url`` and ``config`` are those of :class:`clip_client.ClipClient`. ``workers`` is the most processes, by default
     one for each CPU. If a job must survive a killed driver, use :func:`embed_partitions`, or Ray's own
@@ -128,8 +119,6 @@ def embed_dataset(
         compute=ActorPoolStrategy(
             min_size=1,
             max_size=min(workers or cpus, cpus) if is_shared else workers,
-            max_concurrent_calls_per_actor=2,
-            enable_true_multi_threading=True,
         ),
     )
 
@@ -143,15 +132,14 @@ def embed_partitions(
     config: ClientConfig | None = None,
     address: str | None = None,
     workers: int | None = None,
-    on_progress: OnImages | None = None,
+    on_progress: Callable[[int, int | None], None] | None = None,
 ) -> EmbeddingSummary:
     """Embed the images of ``partitions`` into a folder of Parquet files, one for each partition.
 
-    ``partitions`` come from :func:`.image_files`, :func:`.images_below`, :func:`.parquet_images` or
-    :func:`.webdataset_images`. ``output`` is a folder that every worker can write, or a URL such as
-    ``"s3://bucket/vectors"``. ``ray.data.read_parquet(output)`` reads it, and so do ``load_vectors`` and
-    ``clip-client embed``, which can continue it. :func:`.embedded_rows.embedded_schema` explains the columns. An
-    image that fails is a row with an error code.
+    ``partitions`` come from the functions of :mod:`.sources`. ``output`` is a folder that every worker can write, or a
+    URL such as ``"s3://bucket/vectors"``. ``ray.data.read_parquet(output)`` and ``load_vectors`` read it, and
+    ``clip-client embed`` can continue it. Its columns are those of :func:`.embedded_schema`. An image that fails is a
+    row with an error code.
 
     A partition's file appears when the file is complete. If the job ends early for any reason, call this again with the
     same images: finished partitions stay, and each image has one row in the end. Images that another run or
@@ -183,9 +171,7 @@ def embed_partitions(
         )
 
     if not left:
-        return EmbeddingSummary(
-            output=str(folder.location), images=0, failed=0, partitions=0, partitions_before=len(partitions)
-        )
+        return EmbeddingSummary(output=str(folder.location), partitions_before=len(partitions))
     with cluster(address):
         calls = ((one,) for one in left)
         results = in_tasks(
@@ -195,7 +181,7 @@ def embed_partitions(
             with closing(results):
                 for number, outcome in results:
                     # A worker that repeats the work of a dead one counts from the beginning.
-                    done += outcome.seen - outcomes.get(number, _BEGUN).seen
+                    done += outcome.seen - outcomes.get(number, Outcome()).seen
                     outcomes[number] = outcome
                     if on_progress is not None:
                         on_progress(done, total)
@@ -250,16 +236,20 @@ async def _outcomes(
     waiting: list[Mapping[str, Any]] = []
     try:
         with folder.writing(partition) as write:
-            async with ClipClient(config=config) as clip:
-                rows = embed_images(partition.images(), clip, config, folder.model, folder.features, folder.finished)
-                async with aclosing(rows):
-                    while some := [row async for _, row in _first(rows, _COUNTED_AT_ONCE)]:
-                        images += len(some)
-                        failed += sum(row["error_code"] is not None for row in some)
-                        waiting += some
-                        if len(waiting) >= _ROWS_PER_GROUP:
-                            await asyncio.to_thread(write, waiting)  # answers come meanwhile
-                            waiting = []
+            async with (
+                ClipClient(config=config) as clip,
+                aclosing(
+                    embed_images(partition.images(), clip, config, folder.model, folder.features, folder.finished)
+                ) as rows,
+            ):
+                async for _, row in rows:
+                    images += 1
+                    failed += row["error_code"] is not None
+                    waiting.append(row)
+                    if len(waiting) == _ROWS_PER_GROUP:
+                        await asyncio.to_thread(write, waiting)  # answers come meanwhile
+                        waiting = []
+                    if images % _COUNTED_AT_ONCE == 0:
                         yield Outcome(images=images, failed=failed, seen=images)
             if waiting:
                 write(waiting)
@@ -273,44 +263,29 @@ async def _outcomes(
         yield Outcome(error=f"{partition.name}: {type(error).__name__}: {first_line(error)}")
 
 
-async def _first(items: AsyncIterator[T], count: int) -> AsyncIterator[T]:
-    """Yield the next ``count`` of the items, or as many as are left."""
-    for _ in range(count):
-        try:
-            yield await anext(items)
-        except StopAsyncIteration:
-            return
-
-
 class RowWorker:
-    """The actor that adds vectors to the rows of a dataset; any number of threads may call it."""
+    """The actor that adds vectors to the rows of a dataset. Ray calls it in one event loop."""
 
     def __init__(self, config: ClientConfig, model: FileModel, column: str, features: bool) -> None:
         import pyarrow as pa
 
         self._column = column
-        self._how = (ClipClient(config=config), config, model, features)
+        self._how = (config, model, features)
         schema = embedded_schema(model, features=features)
         self._new = pa.schema(field for field in schema if field.name not in _OF_FILES)
-        # Its client belongs to one event loop, and the threads of its calls share the client.
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="clip_client dataset", daemon=True).start()
-        self._run(self._how[0].__aenter__())
+        self._clip: ClipClient | None = None
 
-    def __call__(self, table: Any) -> Any:
+    async def __call__(self, table: Any) -> Any:
         """Return ``table``, a ``pyarrow.Table``, with the columns of :func:`embedded_schema` added at the end."""
+        if self._clip is None:
+            self._clip = ClipClient(config=self._how[0])
+            await self._clip.__aenter__()  # it stays open as long as Ray keeps this actor
         check_column(table.schema, self._column, "the dataset")
-        values = column_values(table, self._column)
-        images = (image_in_row(one, one if isinstance(one, str) else str(row)) for row, one in enumerate(values))
-        rows = sorted(self._run(self._embedded(images)), key=lambda one: one[0])
-        new = table_of([row for _, row in rows], self._new)
+        values = enumerate(flattened(table)[self._column].to_pylist())
+        images = (image_in_row(value, value if isinstance(value, str) else str(row)) for row, value in values)
+        async with aclosing(embed_images(images, self._clip, *self._how)) as found:
+            rows = {index: row async for index, row in found}
+        new = table_of([row for _, row in sorted(rows.items())], self._new)
         for one in self._new:
             table = table.append_column(one, new.column(one.name))
         return table
-
-    async def _embedded(self, images: Iterable[SourceImage]) -> list[tuple[int, Mapping[str, Any]]]:
-        async with aclosing(embed_images(images, *self._how)) as rows:
-            return [row async for row in rows]
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()

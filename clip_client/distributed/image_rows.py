@@ -41,14 +41,12 @@ _NOTHING: Final = np.empty(0, "S16")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Read:
-    """One image that was read: the bytes for the client, or a failure."""
-
     index: int
     file: FileVersion
     payload: bytes = b""
+    """Bytes for the client, unless there is a failure."""
     failure: ImageError | None = None
-    columns: Mapping[str, Any] = field(default_factory=dict)
-    """Hash and features, if they were requested."""
+    features: Mapping[str, Any] = field(default_factory=dict)
     is_lost: bool = False
     """True if the place of the file could not be reached; False if the file is missing or may not be read."""
 
@@ -61,17 +59,16 @@ async def embed_images(
     features: bool,
     finished: NDArray[np.bytes_] = _NOTHING,
 ) -> AsyncGenerator[tuple[int, Mapping[str, Any]], None]:
-    """Yield the index and the row of each image, in any order. Images whose keys are in ``finished`` are skipped.
+    """Yield the index and the row (:func:`.embedded_schema`) of each image, in any order.
 
-    A row has the columns of :func:`.embedded_rows.embedded_schema`. Raises the errors of ``embed_stream`` and
-    ``images``, VectorsError if the servers have another ``model``, and DistributedError if all images are unreachable.
+    Images whose keys are in ``finished`` are skipped. Raises the errors of ``embed_stream`` and ``images``,
+    VectorsError if the servers have another ``model``, and DistributedError if all images are unreachable.
     """
     served = await clip.model()
     if served.vector_id != model.vector_id:
         raise VectorsError(f"the servers now serve {served.vector_id}, and the job has vectors of {model.vector_id}")
     read = partial(_read, most_bytes=config.max_image_bytes, features=features, model=ModelInput.of(served))
-    sent: list[_Read] = []
-    failed: list[_Read] = []
+    sent, failed = list[_Read](), list[_Read]()
 
     async def payloads() -> AsyncGenerator[bytes, None]:
         async with aclosing(_read_ahead(read, images, finished)) as ahead:
@@ -85,18 +82,17 @@ async def embed_images(
     async with aclosing(clip.embed_stream(payloads(), ordered=False)) as items:
         async for item in items:
             image = sent[item.index]
-            yield image.index, {**vector_row(image.file, item.vector, item.error), **image.columns}
+            yield image.index, {**vector_row(image.file, item.vector, item.error), **image.features}
     if not sent and failed and all(image.is_lost for image in failed):
         first = str(failed[0].failure).rstrip(".")
         raise DistributedError(f"not one of its {len(failed):,} images could be read; the first: {first}")
     for image in failed:
-        yield image.index, {**vector_row(image.file, failure=image.failure), **image.columns}
+        yield image.index, {**vector_row(image.file, failure=image.failure), **image.features}
 
 
 async def _read_ahead(
     read: Callable[[int, SourceImage], _Read], images: Iterable[SourceImage], finished: NDArray[np.bytes_]
 ) -> AsyncGenerator[_Read, None]:
-    """Read images in threads, a few ahead. Reading waits when the client cannot send more."""
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="clip_client reader")
     in_thread = partial(asyncio.get_running_loop().run_in_executor, pool)
     ahead: deque[asyncio.Future[_Read]] = deque()
@@ -104,11 +100,10 @@ async def _read_ahead(
     try:
         # Also this reads, if the images are in a tar or a Parquet file.
         while (following := await in_thread(next, numbered, None)) is not None:
-            index, image = following
-            key = np.array(image.file.key, finished.dtype)  # NumPy leaves out zeros at the end, in both alike
+            key = np.array(following[1].file.key, finished.dtype)  # NumPy leaves out zeros at the end, in both alike
             at = int(np.searchsorted(finished, key))
             if at == len(finished) or finished[at] != key:
-                ahead.append(in_thread(read, index, image))
+                ahead.append(in_thread(read, *following))
             if len(ahead) == _AHEAD:
                 yield await ahead.popleft()
         while ahead:
@@ -118,7 +113,7 @@ async def _read_ahead(
 
 
 def _read(index: int, image: SourceImage, *, most_bytes: int, features: bool, model: ModelInput | None) -> _Read:
-    file = image.file
+    file, own = image.file, partial(_Read, index=index)
     try:
         if file.size_bytes is not None and file.size_bytes > most_bytes:
             raise too_large(file.size_bytes, most_bytes)
@@ -129,19 +124,18 @@ def _read(index: int, image: SourceImage, *, most_bytes: int, features: bool, mo
         if not data:
             raise ImageError("The file is empty.", code="EMPTY")
     except ImageError as error:
-        return _Read(index=index, file=file, failure=error)
+        return own(file=file, failure=error)
     except Exception as error:  # object stores and their libraries raise many kinds of errors
         # If the driver has seen a file and a worker does not find it, the file is on a disk that the worker lacks.
         is_gone = isinstance(error, FileNotFoundError) and file.size_bytes is None
         is_lost = not (is_gone or isinstance(error, PermissionError | IsADirectoryError))
         reason = (isinstance(error, OSError) and error.strerror) or first_line(error)
         failure = ImageError(f"The file cannot be read: {reason}.", code="UNREADABLE", source=file.path)
-        return _Read(index=index, file=file, failure=failure, is_lost=is_lost)
+        return own(file=file, failure=failure, is_lost=is_lost)
     if not features:
-        return _Read(index=index, file=file, payload=data)
+        return own(file=file, payload=data)
     found, payload = extract_features(data, model, is_raw=is_raw(file.path))
     columns = {"sha256": hashlib.sha256(data).digest(), **found.to_row()}
     if found.code == BYTES_ONLY:
-        failure = ImageError(found.message, code=BYTES_ONLY)
-        return _Read(index=index, file=file, failure=failure, columns=columns)
-    return _Read(index=index, file=file, payload=payload or picture_file(file.path, data), columns=columns)
+        return own(file=file, failure=ImageError(found.message, code=BYTES_ONLY), features=columns)
+    return own(file=file, payload=payload or picture_file(file.path, data), features=columns)

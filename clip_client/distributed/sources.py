@@ -1,7 +1,7 @@
 """The sources of images: folders and buckets, Parquet files, and WebDataset tars, cut into partitions.
 
-A worker reads the images of a partition itself. Ray Data's readers are not used, because they would send every file
-through the object store, and cannot open names that are not UTF-8.
+A worker reads its images itself: Ray Data's readers send every file through the object store, and cannot open names
+that are not UTF-8.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ class SourceImage:
     """One image of a partition."""
 
     file: FileVersion
-    """Path or URL, with size and time if they are known. An image inside of a file has that file's path, and its own
-    name there."""
+    """Path or URL, with size and time if they are known; the path of an image in a file ends with its name there."""
     read: Callable[[], tuple[bytes, int | None]]
     """Returns the bytes of the image file and its time of change, as :meth:`Location.read` does."""
 
@@ -54,11 +53,10 @@ class Partition:
     """Images that are embedded together, into one file. A partition takes a few kilobytes: the places of its images."""
 
     name: str
-    """Name for people."""
     id: str
-    """Id that differs from the id of every other partition, and changes if the images change."""
+    """Differs from the id of every other partition, and changes if the images change."""
     count: int | None
-    """Number of images; None if it is only known after reading them."""
+    """None if it is only known after reading the images."""
     images: Callable[[], Iterator[SourceImage]]
     """Yields the images. Blocks, and raises DamagedInput."""
 
@@ -68,7 +66,7 @@ def image_files(paths: Iterable[Address]) -> list[Partition]:
 
     A file that cannot be read or does not exist becomes a row with an error code.
     """
-    files = [FileVersion(path=text) if is_url(text) else FileVersion.of(text) for text in map(os.fsdecode, paths)]
+    files = (FileVersion(path=text) if is_url(text) else FileVersion.of(text) for text in map(os.fsdecode, paths))
     return _of_files(sorted(files, key=lambda file: os.fsencode(file.path)))
 
 
@@ -176,7 +174,7 @@ def _images_in_tar(location: Location) -> Iterator[SourceImage]:
                 if member.isfile() and suffix_of(member.name) in PHOTO_SUFFIXES:
                     extracted = tar.extractfile(member)
                     assert extracted is not None, "a regular file has content"
-                    yield _in_memory(f"{location}/{member.name}", extracted.read())
+                    yield image_in_row(extracted.read(), f"{location}/{member.name}")
     except (OSError, EOFError, tarfile.TarError) as error:
         raise DamagedInput(f"{location} cannot be read as a tar file: {first_line(error)}") from error
 
@@ -190,9 +188,7 @@ def _row_groups(location: Location, info: Any, columns: Sequence[str]) -> list[P
         ends = np.cumsum([metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]).tolist()
     for column in columns:
         check_column(schema, column, location)
-    partitions: list[Partition] = []
-    groups: list[int] = []
-    first = 0
+    partitions, groups, first = list[Partition](), list[int](), 0
     for group, end in enumerate(ends):
         groups.append(group)
         if end - first >= _MOST_ROWS or group == len(ends) - 1:
@@ -222,11 +218,12 @@ def _images_in_rows(
             pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False) as parquet,
         ):
             for batch in parquet.iter_batches(_PARQUET_ROWS_AT_ONCE, row_groups=groups, columns=columns):
-                values, *names = (column_values(batch, column) for column in columns)
-                for offset, value in enumerate(values):
-                    named = names[0][offset] if names else value if isinstance(value, str) else None
-                    yield image_in_row(value, named or f"{location}#{row + offset}")
-                row += len(values)
+                table = flattened(pa.Table.from_batches([batch]))
+                values, names = (table[column].to_pylist() for column in (columns[0], columns[-1]))
+                for value, name in zip(values, names, strict=True):
+                    is_name = len(columns) > 1 or isinstance(value, str)
+                    yield image_in_row(value, (name if is_name else None) or f"{location}#{row}")
+                    row += 1
     except (OSError, pa.ArrowException) as error:
         raise DamagedInput(f"{name} cannot be read: {first_line(error)}") from error
 
@@ -236,42 +233,28 @@ def image_in_row(value: bytes | str | None, name: str | bytes) -> SourceImage:
     if isinstance(value, str):
         # The address is parsed when the image is read, so that a wrong address only affects its own row.
         return SourceImage(file=FileVersion(path=os.fsdecode(name)), read=lambda: Location.of(value).read())
-    return _in_memory(os.fsdecode(name), value or b"")
+    data = value or b""
+    return SourceImage(file=FileVersion(path=os.fsdecode(name), size_bytes=len(data)), read=lambda: (data, None))
 
 
-def _in_memory(path: str, data: bytes) -> SourceImage:
-    return SourceImage(file=FileVersion(path=path, size_bytes=len(data)), read=lambda: (data, None))
+def flattened(table: Any) -> Any:
+    """Return a ``pyarrow.Table`` in which field b of a struct a is the column ``a.b``."""
+    from pyarrow.types import is_struct
 
-
-def column_values(batch: Any, column: str) -> list[Any]:
-    """Return the values of a column of a ``pyarrow.RecordBatch`` or ``Table``; ``a.b`` is field b of struct a."""
-    import pyarrow.compute as pc
-
-    name, fields = _split(column, batch.schema)
-    array = batch.column(name)
-    values: list[Any] = (pc.struct_field(array, fields) if fields else array).to_pylist()
-    return values
+    while any(map(is_struct, table.schema.types)):
+        table = table.flatten()
+    return table
 
 
 def check_column(schema: Any, column: str, place: object) -> None:
     """Raise DistributedError if the ``pyarrow.Schema`` of ``place`` has no ``column`` of files, paths or URLs."""
     import pyarrow as pa
 
-    name, fields = _split(column, schema)
-    if name not in schema.names:
-        raise DistributedError(f"{place} has no column {name!r}; it has {', '.join(schema.names)}")
-    kind = schema.field(name).type
-    for field in fields:
-        if not pa.types.is_struct(kind) or kind.get_field_index(field) < 0:
-            raise DistributedError(f"{place} has no field {field!r} in its column {name!r}, which is {kind}")
-        kind = kind.field(field).type
+    schema = flattened(schema.empty_table()).schema
+    if column not in schema.names:
+        raise DistributedError(f"{place} has no column {column!r}; it has {', '.join(schema.names)}")
+    kind = schema.field(column).type
     if kind not in (pa.binary(), pa.large_binary(), pa.string(), pa.large_string(), pa.null()):
         raise DistributedError(
             f"the column {column!r} of {place} holds {kind}; it must hold the bytes of image files, or their paths"
         )
-
-
-def _split(column: str, schema: Any) -> tuple[str, list[str]]:
-    """Return the name of a column of ``schema``, and the names of the fields in it."""
-    name, *fields = [column] if column in schema.names else column.split(".")
-    return name, fields

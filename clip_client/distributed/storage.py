@@ -68,8 +68,7 @@ class Location:
         text = os.fsdecode(address)
         if text.startswith(("gs://", "gcs://")) and "retry_limit_seconds" not in text:
             text += f"{'&' if '?' in text else '?'}retry_limit_seconds={_GCS_RETRIES_S}"
-        match = _URL.match(text)
-        if match is None:
+        if (match := _URL.match(text)) is None:
             return cls(filesystem=fs.LocalFileSystem(), path=os.path.abspath(text), prefix="")
         try:
             try:
@@ -89,7 +88,7 @@ class Location:
 
     @property
     def name(self) -> str:
-        """The last part of the path."""
+        """Last part of the path."""
         return self.path.rpartition("/")[2]
 
     def at(self, path: str) -> Location:
@@ -126,6 +125,14 @@ class Location:
             return file.read(), None
 
     @contextmanager
+    def usable(self) -> Iterator[None]:
+        """Raise DistributedError for an OSError in the block, which changes this folder of the output."""
+        try:
+            yield
+        except OSError as error:
+            raise DistributedError(f"{self} cannot be used for the output: {first_line(error)}") from error
+
+    @contextmanager
     def opened(self, remedy: str) -> Iterator[Any]:
         """Yield a file with random access. Raises DistributedError if the file cannot be read, or is damaged.
 
@@ -146,24 +153,22 @@ class Location:
         Until then it is called ``.NAME.HEX.part`` in the same folder. Raises DistributedError, which names the machine,
         because each machine may have a disk of its own under the same name.
         """
-        folder, _, name = self.path.rpartition("/")
-        part = self.at(f"{folder}/.{name}.{uuid.uuid4().hex[:8]}.part")
+        part = self.path.removesuffix(self.name) + f".{self.name}.{uuid.uuid4().hex[:8]}.part"
         try:
-            with whole_file(Path(self.path), part=Path(part.path)) if not self.prefix else self._moved(part) as file:
+            with whole_file(Path(self.path), part=Path(part)) if not self.prefix else self._moved(part) as file:
                 yield file
         except OSError as error:
             reason = error.strerror or first_line(error)
             raise DistributedError(f"{socket.gethostname()} cannot write {self}: {reason}") from error
 
     @contextmanager
-    def _moved(self, part: Location) -> Iterator[IO[bytes]]:
-        # The file is written under another name, because an object store shows a file when it is closed, complete or
-        # not.
+    def _moved(self, part: str) -> Iterator[IO[bytes]]:
+        # An object store shows a file under its name when it is closed, complete or not.
         try:
-            with self.filesystem.open_output_stream(part.path) as file:
+            with self.filesystem.open_output_stream(part) as file:
                 yield file
-            self.filesystem.move(part.path, self.path)
+            self.filesystem.move(part, self.path)
         except BaseException:
             with suppress(OSError):
-                self.filesystem.delete_file(part.path)
+                self.filesystem.delete_file(part)
             raise

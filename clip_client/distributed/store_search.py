@@ -6,10 +6,9 @@ program does all other steps, with the code of one machine.
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,8 +16,7 @@ import numpy as np
 from anyio import to_thread
 
 from clip_client._files import FailedFile
-from clip_client._storage.parquet_store import table_of
-from clip_client._storage.vector_file import WRITER_OPTIONS, FileVersion, vector_row
+from clip_client._storage.vector_file import FileVersion, VectorFolder, vector_row
 from clip_client.dedup.features.image_features import cached_features
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.search import collect, group_contents, judge, told_by_thread
@@ -41,9 +39,7 @@ if TYPE_CHECKING:
     from clip_client.dedup.store.store import Store
     from clip_client.dedup.types import OnProgress
 
-_ROWS_PER_GROUP: Final = 1024
-_ROWS_PER_FILE: Final = 8192
-"""Rows in a file: 16 MB of vectors, which are held at once."""
+_ROWS_AT_ONCE: Final = 1024
 
 
 def cluster_folder(store: Store) -> Path:
@@ -62,9 +58,8 @@ def fill_store(
     """Add the features and vectors of ``files`` to ``store`` where they are missing; return the model of the vectors.
 
     Every worker must see the files and the store. Files that a worker could not read, and RAW files without a preview,
-    are left to the search, which reports the reason. The cluster writes into a folder of the store. Finished partitions
-    are copied from there, including partitions of an earlier call that was killed. Arguments and errors are those of
-    :func:`.embed_partitions`, which this calls. Also raises StoreError.
+    are left to the search, which reports the reason. Finished partitions of an earlier call that was killed count.
+    Arguments and errors are those of :func:`.embed_partitions`. Also raises StoreError.
     """
     config, model = served_model(None, config)
     folder = cluster_folder(store) / folder_name(model.vector_id)
@@ -97,7 +92,7 @@ def _take_over(folder: Path, store: Store, model: FileModel, examined: Sequence[
     for path in sorted(folder.glob("part-*.parquet")):
         files, written_ns = [], path.stat().st_mtime_ns
         with open(path, "rb") as file, pq.ParquetFile(file) as parquet:
-            for batch in parquet.iter_batches(_ROWS_PER_GROUP, use_threads=False):
+            for batch in parquet.iter_batches(_ROWS_AT_ONCE, use_threads=False):
                 table = pa.Table.from_batches([batch])
                 for row, vector in zip(table.drop_columns(["vector"]).to_pylist(), vectors_in(table), strict=True):
                     if row["sha256"] is None:
@@ -136,19 +131,14 @@ async def find_on_cluster(
     """
     collected, rules = await collect(clip, found, store, on_progress, **how)
     tell = told_by_thread(on_progress)
-    grouped = await to_thread.run_sync(group_on_cluster, model, collected, rules, store, tell)
+    grouped = await to_thread.run_sync(_group_on_cluster, model, collected, rules, store, tell)
     return await judge(grouped, collected, found, store, on_progress, merge_metadata=merge_metadata)
 
 
-def group_on_cluster(
+def _group_on_cluster(
     model: FileModel, collected: CollectedFeatures, rules: GroupRules, store: Store, on_progress: OnProgress
 ) -> DuplicateReport:
-    """Divide the collected contents into groups on the connected cluster, as :func:`.group_contents` does.
-
-    This writes the vectors, of ``model``, into a folder of the store, which every worker must see. If this is killed
-    and called again with the same photos, it continues with the cells that are not compared yet. Raises
-    DistributedError.
-    """
+    """Divide the contents into groups, as :func:`.group_contents` does; go on where a killed search has stopped."""
     if not collected.contents:
         return group_contents(collected, rules, store, on_progress)
     folder = cluster_folder(store) / "search"
@@ -157,8 +147,7 @@ def group_on_cluster(
         rows=EmbeddedRows.of(Location.of(folder / "vectors"), ROWS_AT_ONCE // 2),
         output=Location.of(folder / "duplicates"),
         rules=rules,
-        working_folder=os.getcwd(),
-        returns_groups=True,
+        returns_groups_in=os.getcwd(),
         progress=on_progress,
     ).run()
     shutil.rmtree(folder, ignore_errors=True)
@@ -167,18 +156,9 @@ def group_on_cluster(
 
 def _write_rows(collected: CollectedFeatures, model: FileModel, folder: Path) -> None:
     """Write a row for each file that is compared, as :func:`.embed_partitions` does."""
-    import pyarrow.parquet as pq
-
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    schema = embedded_schema(model, features=True)
-    rows = _rows(collected)
-    for number, some in enumerate(iter(lambda: list(itertools.islice(rows, _ROWS_PER_FILE)), [])):
-        path = folder / f"part-{number:05}.parquet"
-        pq.write_table(table_of(some, schema), path, row_group_size=_ROWS_PER_GROUP, **WRITER_OPTIONS)
-
-
-def _rows(collected: CollectedFeatures) -> Iterator[Mapping[str, Any]]:
+    rows = VectorFolder(folder, model)
+    rows.schema = embedded_schema(model, features=True)  # more columns than those of vectors alone
     for vector, sha256 in zip(collected.vectors_of(collected.contents), collected.contents, strict=True):
         features = collected.features[sha256]
         code, message = collected.refused.get(sha256, (features.code, features.message))
@@ -186,4 +166,5 @@ def _rows(collected: CollectedFeatures) -> Iterator[Mapping[str, Any]]:
         for file in collected.copies[sha256]:
             version = FileVersion(path=file.path, size_bytes=file.size_bytes, mtime_ns=file.mtime_ns)
             failure = FailedFile(path=file.path, code=code, message=message) if np.isnan(vector[0]) else None
-            yield {**vector_row(version, None if failure else vector, failure), **columns}
+            rows.add({**vector_row(version, None if failure else vector, failure), **columns})
+    rows.flush()

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import re
-from collections.abc import AsyncGenerator
 from contextlib import suppress
 from email.message import Message
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from starlette.datastructures import Headers, UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
+from python_multipart import FormParser
+from python_multipart.multipart import Field, File
 
 from clip_client.gateway.dialect import Refusal
 from clip_client.gateway.items import TOKENS
@@ -28,6 +28,7 @@ Parsed = TypeVar("Parsed", bound=BaseModel)
 
 _MOST_FIELDS: Final = 16
 """Fields of a form that are not files."""
+_FIELD_BYTES: Final = 2**20
 _PIECE: Final = 2**18
 """Bytes of a form that are parsed at a time."""
 _STRUCTURE: Final = 2**20
@@ -63,46 +64,63 @@ class Body:
         self._content = bytes(content)
 
     def json(self, model: type[Parsed]) -> Parsed:
-        """Parse a JSON object. Raises Refusal."""
+        """Parse a JSON object. Raises Refusal with one sentence about the first mistake."""
         most = _STRUCTURE + 64 * self.max_items
         if _outside_strings(self._content, most) > most:
             raise Refusal(422, f"The body has more than {most:,} bytes outside of strings. {TOKENS}")
-        return _parsed(model, self._content)
-
-    async def form(self) -> list[tuple[str, bytes]]:
-        """Parse a multipart form: names and values, files or not. Raises Refusal."""
-        kind = self.request.headers.get("content-type", "")
-        if not kind.lower().startswith("multipart/form-data"):
-            raise Refusal(422, "The body must be a form: multipart/form-data.")
-        header = Message()
-        header["content-type"] = kind
-        boundary = header.get_boundary()
-        if boundary and f"--{boundary}--".encode() not in self._content:
-            raise Refusal(422, "The form ends before its last boundary.")
-        # Some clients send an image as a field, a file without a name. Latin-1 keeps all bytes of a field.
-        headers = Headers({"content-type": f"{kind}; charset=latin-1"})
-        parser = MultiPartParser(
-            headers, self._pieces(), max_files=self.max_items, max_fields=_MOST_FIELDS, max_part_size=2**20
-        )
-        parser.spool_max_size = len(self._content) + 1  # files stay in memory
         try:
-            form = await parser.parse()
-            values = [
-                (name, await value.read() if isinstance(value, UploadFile) else value.encode("latin-1"))
-                for name, value in form.multi_items()
-            ]
-            await form.close()
-            return values
-        except MultiPartException as error:
-            raise Refusal(422, f"The form cannot be read: {error.message}") from None
-        except ValueError:  # such as an impossible boundary
-            raise Refusal(422, "The form cannot be read.") from None
+            return model.model_validate_json(self._content)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            # JavaScript writes half of a surrogate pair for an emoji that was cut. Python's parser accepts that, and
+            # then only the item with the half pair gets an error.
+            if re.search("escape|surrogate", first["msg"]):
+                with suppress(ValueError, RecursionError):
+                    return model.model_validate(json.loads(self._content))
+            where = ".".join(map(str, first["loc"]))[:100]
+            raise Refusal(422, f"{where}: {first['msg']}" if where else first["msg"]) from None
 
-    async def _pieces(self) -> AsyncGenerator[bytes, None]:
-        """Yield the content, and let other requests go on while it is parsed."""
-        for start in range(0, len(self._content), _PIECE):
-            yield self._content[start : start + _PIECE]
-            await asyncio.sleep(0)
+    async def images(self) -> list[bytes]:
+        """Parse a multipart form: its files and fields named images, in order. Raises Refusal."""
+        header = Message()
+        header["content-type"] = self.request.headers.get("content-type", "")
+        if header.get_content_type() != "multipart/form-data":
+            raise Refusal(422, "The body must be a form: multipart/form-data.")
+        boundary = header.get_boundary()
+        if not boundary:
+            raise Refusal(422, "The form cannot be read: its content-type names no boundary.")
+        parts: list[File | Field] = []
+        try:
+            delimiter = boundary.encode("latin-1")
+            if b"--%b--" % delimiter not in self._content:
+                raise Refusal(422, "The form ends before its last boundary.")
+            in_memory = {"MAX_MEMORY_FILE_SIZE": math.inf}
+            parser = FormParser("multipart/form-data", parts.append, parts.append, boundary=delimiter, config=in_memory)
+            for start in range(0, len(self._content), _PIECE):
+                parser.write(self._content[start : start + _PIECE])
+                self._check_parts(parts)
+                await asyncio.sleep(0)  # other requests go on
+            parser.finalize()
+        except ValueError:  # every error of the parser is one
+            raise Refusal(422, "The form cannot be read.") from None
+        return [_bytes_of(part) for part in parts if part.field_name == b"images"]
+
+    def _check_parts(self, parts: list[File | Field]) -> None:
+        # Some clients send an image as a field, a file without a name.
+        fields = [len(part.value or b"") for part in parts if isinstance(part, Field)]
+        if len(parts) - len(fields) > self.max_items:
+            raise Refusal(422, f"The form has more than {self.max_items} files.")
+        if len(fields) > _MOST_FIELDS or max(fields, default=0) > _FIELD_BYTES:
+            raise Refusal(422, f"A form has at most {_MOST_FIELDS} fields without a file name, of at most 1 MiB each.")
+
+
+def _bytes_of(part: File | Field) -> bytes:
+    if isinstance(part, Field):
+        content: bytes | None = part.value
+    else:
+        part.file_object.seek(0)
+        content = part.file_object.read()
+    return content or b""
 
 
 def _check_size(size: int, most: int) -> None:
@@ -116,22 +134,3 @@ def _outside_strings(content: bytes, most: int) -> int:
     content = content.replace(rb"\\", b"").replace(rb"\"", b"")
     strings = content.count(b'"') // 2
     return strings if strings > most else sum(map(len, content.split(b'"')[::2]))
-
-
-def _parsed(model: type[Parsed], content: bytes) -> Parsed:
-    """Parse JSON. Raises Refusal with one sentence about the first mistake."""
-    try:
-        try:
-            return model.model_validate_json(content)
-        except ValidationError as error:
-            # JavaScript writes half of a surrogate pair for an emoji that was cut. Python's parser accepts that, and
-            # then only the item with the half pair gets an error.
-            if not re.search("escape|surrogate", error.errors(include_url=False)[0]["msg"]):
-                raise
-            with suppress(ValueError, RecursionError):
-                return model.model_validate(json.loads(content))
-            raise
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))[:100]
-        raise Refusal(422, f"{where}: {first['msg']}" if where else first["msg"]) from None

@@ -31,7 +31,7 @@ try:
     import uvicorn
     from uvicorn.config import LOGGING_CONFIG
 
-    from clip_client.gateway.settings import MULTIPROCESS_VARIABLE, SETTINGS_VARIABLE, Limits, Settings
+    from clip_client.gateway.settings import MULTIPROCESS_VARIABLE, SETTINGS_VARIABLE, Settings
 except ModuleNotFoundError as missing:
     sys.exit(f"clip-gateway: {missing.name} is not installed; install it with: pip install 'clip-triton[gateway]'")
 
@@ -45,14 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``clip-gateway`` until it is told to end; return 0, or 1 if the port is taken. Misuse exits with 2."""
     parser = _parser()
     parsed = parser.parse_args(arguments)
-    options = vars(parsed)
     try:
         _check_files(parsed)
         settings = Settings(
-            **{
-                "url": [os.environ.get(URL_VARIABLE) or DEFAULT_URL],
-                **{name: options[name] for name in Limits.model_fields if options[name]},
-            },
+            url=tuple(parsed.url or [os.environ.get(URL_VARIABLE) or DEFAULT_URL]),
+            model=tuple(parsed.model or ["clip"]),
+            timeout_s=parsed.timeout_s,
+            max_body_bytes=parsed.max_body_bytes,
             **read_credentials(parsed),
             callers_token=read_token(parsed.callers_token_file, "--callers-token-file", _CALLERS_VARIABLE),
         )
@@ -81,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=int(settings.timeout_s) + 1,
-            **{name: options[name] for name in ("host", "port", "workers", "ssl_certfile", "ssl_keyfile")},
+            **{name: getattr(parsed, name) for name in ("host", "port", "workers", "ssl_certfile", "ssl_keyfile")},
         )
     return 0
 
@@ -99,10 +98,7 @@ def _port_problem(host: str, port: int) -> str:
 
 
 def _warn_of_open_doors(host: str) -> None:
-    """Warn that callers no longer have to send the token of ``--token-file``.
-
-    Raises ValueError if other machines can call.
-    """
+    """Warn that ``--token-file`` asks nothing of callers. Raises ValueError if other machines can call."""
     said = "--token-file is the token for Triton; name the file with the one that callers must send with "
     said += "--callers-token-file"
     if not Endpoint(host=host).is_loopback:
@@ -130,13 +126,11 @@ def _shared(settings: Settings) -> Iterator[None]:
         file = Path(folder, "settings.json")
         file.touch(mode=0o600)
         file.write_text(settings.model_dump_json(), encoding="utf-8")
-        variables = {SETTINGS_VARIABLE: str(file), MULTIPROCESS_VARIABLE: folder}
-        os.environ.update(variables)
+        os.environ |= {SETTINGS_VARIABLE: str(file), MULTIPROCESS_VARIABLE: folder}
         try:
             yield
         finally:
-            for name in variables:
-                del os.environ[name]
+            del os.environ[SETTINGS_VARIABLE], os.environ[MULTIPROCESS_VARIABLE]
 
 
 def _parser() -> Parser:
@@ -145,14 +139,15 @@ def _parser() -> Parser:
         usage="%(prog)s [options]",
         description="Serve the vectors of a Triton server over HTTP, with the addresses of OpenAI and infinity.",
     )
-    add = parser.add_argument
-    limits = Limits.model_fields
-    text = f"{limits['url'].description} (default: {URL_VARIABLE}, else {DEFAULT_URL})"
-    add("--url", action="append", metavar="U", help=text)
-    add("--model", action="append", metavar="NAME", help=f"{limits['model'].description} (default: clip)")
-    for name, kind, metavar in (("timeout_s", seconds, "S"), ("max_body_bytes", count, "N")):
-        text = f"{limits[name].description} (default: {limits[name].default})"
-        add(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=text)
+    add, defaults = parser.add_argument, {name: field.default for name, field in Settings.model_fields.items()}
+    text = "URL of a server, as for clip-client; repeat the option for several servers with the same models"
+    add("--url", action="append", metavar="U", help=f"{text} (default: {URL_VARIABLE}, else {DEFAULT_URL})")
+    text = "name of a model to serve; repeat the option for several models; the first answers requests without a model"
+    add("--model", action="append", metavar="NAME", help=f"{text} (default: clip)")
+    text = "seconds for the vectors of one request; allow for a restart of Triton (default: %(default)s)"
+    add("--timeout-s", type=seconds, default=defaults["timeout_s"], metavar="S", help=text)
+    text = "most bytes of one request (default: %(default)s)"
+    add("--max-body-bytes", type=count, default=defaults["max_body_bytes"], metavar="N", help=text)
     add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s, which is this machine only)")
     add("--port", type=port, default=8080, metavar="N", help="default: %(default)s")
     add("--workers", type=count, default=1, metavar="N", help="processes (default: %(default)s)")

@@ -69,8 +69,7 @@ async def _embeddings(service: Service, body: Body, *, modality: Modality | None
 
 
 async def _embed_form(service: Service, body: Body) -> Response:
-    images = [value for name, value in await body.form() if name == "images"]
-    return await _embed(service, body, images)
+    return await _embed(service, body, await body.images())
 
 
 async def _embed_base64(service: Service, body: Body) -> Response:

@@ -45,18 +45,16 @@ class Service:
         self._health: asyncio.Task[str] | None = None
         self._fresh: Deadline | None = None
         self._urls = ", ".join(settings.url)
-        self._announcements: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> None:
         for client in self.clients.values():
             await self._stack.enter_async_context(client)
-        self._announcements = [asyncio.create_task(self._announce(name)) for name in self.clients]
+        for name in self.clients:
+            self._stack.callback(asyncio.create_task(self._announce(name)).cancel)
 
     async def __aexit__(self, *raised: object) -> None:
-        for task in (self._health, *self._announcements):
-            if task is not None:
-                task.cancel()
-        await asyncio.gather(*self._announcements, return_exceptions=True)
+        if self._health is not None:
+            self._health.cancel()
         await self._stack.aclose()
 
     async def _announce(self, name: str) -> None:
@@ -100,45 +98,40 @@ class Service:
         Raises ClipError. Raises Refusal for a request that this model cannot answer, such as another ``dimension``.
         """
         try:
-            return await self._embed_named(name, items, dimension)
+            return await self._embed(name, items, dimension)
         except ProtocolMismatch:  # the servers may have changed their model, and the name may mean another model now
-            return await self._embed_named(name, items, dimension)
+            return await self._embed(name, items, dimension)
 
-    async def _embed_named(
-        self, name: str, items: Sequence[Item], dimension: int | None
-    ) -> tuple[ModelInfo, EmbeddingBatch]:
+    async def _embed(self, name: str, items: Sequence[Item], dimension: int | None) -> tuple[ModelInfo, EmbeddingBatch]:
         name = await self.named(name)
+        client, texts = self.clients[name], {row: item for row, item in enumerate(items) if isinstance(item, str)}
+        images = {row: item for row, item in enumerate(items) if isinstance(item, bytes)}
+        towers: list[tuple[dict[int, Any], Any]] = [(images, client.embed), (texts, client.embed_text)]
+        towers = [(rows, embed) for rows, embed in towers if rows]
         try:
-            model, batch = await self._embed(name, items, dimension)
+            model = await self.model(name)
+            if dimension not in (None, 0, model.dimension):
+                message = f"The vectors have {model.dimension} numbers, and cannot be shortened: leave dimensions out."
+                raise Refusal(400, message, code="dimensions_not_supported")
+            if texts and model.text is None:
+                message = f"The model {model.id} has no text tower: export it with clip-export --towers image,text."
+                raise Refusal(400, message, code="no_text_tower", index=next(iter(texts)))
+            batches = await _all_of(embed([*rows.values()], timeout_s=self._timeout_s) for rows, embed in towers)
         except _DOWN as error:
             self._note(name, error.message)
             raise
         self._note(name, "")
-        return model, batch
-
-    async def _embed(self, name: str, items: Sequence[Item], dimension: int | None) -> tuple[ModelInfo, EmbeddingBatch]:
-        client, model = self.clients[name], await self.model(name)
-        if dimension not in (None, 0, model.dimension):
-            message = f"The vectors have {model.dimension} numbers, and cannot be shortened: leave dimensions out."
-            raise Refusal(400, message, code="dimensions_not_supported")
-        texts = {row: item for row, item in enumerate(items) if isinstance(item, str)}
-        if texts and model.text is None:
-            message = f"The model {model.id} has no text tower: export it with clip-export --towers image,text."
-            raise Refusal(400, message, code="no_text_tower", index=next(iter(texts)))
-        images = {row: item for row, item in enumerate(items) if isinstance(item, bytes)}
-        towers: list[tuple[dict[int, Any], Any]] = [(images, client.embed), (texts, client.embed_text)]
-        calls = [(list(rows), embed(list(rows.values()), timeout_s=self._timeout_s)) for rows, embed in towers if rows]
         vectors = np.full((len(items), model.dimension), np.nan, dtype=np.float32)
         errors: dict[int, ItemError] = {}
         truncated: list[int] = []
-        for (rows, _), batch in zip(calls, await _all_of([call for _, call in calls]), strict=True):
+        for rows, batch in zip((list(rows) for rows, _ in towers), batches, strict=True):
             if batch.model_id != model.id:
                 raise ProtocolMismatch("The server changed its model during the request; send it again.")
             vectors[rows] = batch.vectors
             errors |= {rows[index]: failed for index, failed in batch.errors.items()}
             truncated += [rows[index] for index in batch.truncated]
-        for error in errors.values():
-            _ITEMS.labels(error.code).inc()
+        for item_error in errors.values():
+            _ITEMS.labels(item_error.code).inc()
         _ITEMS.labels("ok").inc(len(items) - len(errors))
         errors = dict(sorted(errors.items()))
         return model, EmbeddingBatch(
@@ -147,13 +140,9 @@ class Service:
 
     def _note(self, name: str, problem: str) -> None:
         """Log one line when a model stops answering, and one when it answers again (``problem`` is empty)."""
-        if bool(problem) == (name in self._down):
-            return
-        if problem:
-            self._down.add(name)
-        else:
-            self._down.remove(name)
-        _logger.warning("model %s: %s", name, problem or "Triton answers again.")
+        if bool(problem) != (name in self._down):
+            self._down ^= {name}
+            _logger.warning("model %s: %s", name, problem or "Triton answers again.")
 
     async def model(self, name: str) -> ModelInfo:
         """Return the description of a model. Raises ClipError."""

@@ -45,12 +45,11 @@ _USED: Final = _PAGE.format(
 
 
 class Access:
-    """ASGI middleware that answers requests without the secret itself.
+    """ASGI middleware that answers requests without the secret itself, with which the addresses of all pages begin.
 
-    The addresses of all pages begin with a secret. A cookie would be unsafe: browsers send a computer's cookies to all
-    of its ports, so a server of another user would receive them.
-
-    A ticket leads to the pages only once. It goes into the command line of a browser, which other users can read.
+    A cookie would be unsafe: browsers send a computer's cookies to all of its ports, so a server of another user would
+    receive them. A ticket leads to the pages only once: it goes into the command line of a browser, which other users
+    can read.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -58,9 +57,8 @@ class Access:
         self._secret = secrets.token_urlsafe(32)
         self._ticket = secrets.token_urlsafe(32)
         self.path = f"/{self._secret}/"
-        """Path of the first page; the paths of all other pages begin with it."""
+        """Path of the first page, with which the other paths begin."""
         self.path_for_once = f"/?ticket={self._ticket}"
-        """Path and query that lead to the first page once."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -75,9 +73,8 @@ class Access:
                 headers.setdefault("cache-control", "no-store")
             await send(message)
 
-        answer = self._answer(scope)
         inner = {**scope, "root_path": self.path.rstrip("/")}
-        await (answer or self._app)(inner, receive, send_with_headers)
+        await (self._answer(scope) or self._app)(inner, receive, send_with_headers)
 
     def _answer(self, scope: Scope) -> Response | None:
         """Return the answer to a request with a ticket, or without the secret; None for a request to pass on."""

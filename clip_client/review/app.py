@@ -1,6 +1,5 @@
-"""The addresses of the review: the list of groups, the page of a group, decisions, the plan, and carrying it out.
+"""The addresses of the review. They are relative, because all are below the secret of the server (``access.py``).
 
-Pages link to each other by relative addresses, because all of them are below the secret of the server (``access.py``).
 The query of a list selects groups by ``tier``, ``holds`` (a tier of copies that move on request), ``state`` and
 ``text``. A state is ``open``, ``keep``, ``keep-all``, ``different``, ``skip``, ``applied``, or ``staged`` (all groups
 that can be applied).
@@ -12,7 +11,6 @@ sentence"}`` with status 400 or 409.
 from __future__ import annotations
 
 import re
-from functools import partial
 from html import escape
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -27,19 +25,8 @@ from starlette.staticfiles import StaticFiles
 
 from clip_client.dedup.actions.plan import Skip
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, RETIRED_RULES
-from clip_client.review.pages import (
-    better_ones,
-    checked_filter,
-    environment,
-    query_of,
-    read_body,
-    read_filter,
-    read_form,
-    read_number,
-    read_numbers,
-    used_rules,
-)
-from clip_client.review.state.bulk import Bulk, BulkCount
+from clip_client.review import pages
+from clip_client.review.state.bulk import BulkCount, choose_by_rules, count_by_rules, open_by_default
 from clip_client.review.state.photo_search import MOST_UPLOADED
 from clip_client.review.state.previews import SIZES, PreviewCache
 from clip_client.review.state.session import READY, SCANNING, Busy, CannotChoose
@@ -57,12 +44,8 @@ if TYPE_CHECKING:
     from clip_client.review.state.session import Session
 
 _ASSETS: Final = ("clip_client.review", "clip_client.dedup.pages")
-_GROUPS: Final = 50
-"""Groups on one page of the list."""
-_PHOTOS: Final = 60
-"""Photos of one group that its page shows by default."""
-_LINES: Final = 200
-"""Photos of a plan on one page."""
+_GROUPS, _LINES, _PHOTOS = 50, 200, 60
+"""Groups of the list and photos of a plan on one page, and photos of a group that its page shows by default."""
 _OF_A_JOB: Final = ("what", "number", "done", "total", "run", "is_running", "error", "merge_metadata")
 _MOST_DECODED: Final = 3
 """Photos that are decoded at once. They have their own threads, so that pages never wait for them."""
@@ -70,16 +53,13 @@ _CONTENT: Final = re.compile("[0-9a-f]{64}")
 
 
 def review_app(session: Session, worker: Worker, photos: PhotoSearch | None = None) -> Starlette:
-    """Make the application around one review. :class:`~.access.Access` controls who may use it.
-
-    Without ``photos`` the pages cannot search by words.
-    """
+    """Return the pages of one review; without ``photos`` they cannot search by words."""
     to = _Handlers(session, worker, photos)
     return Starlette(
         routes=[
             Route("/", to.groups),
             Route("/groups/{number:int}", to.group),
-            Route("/groups/{number:int}/plan", to.refusals),
+            Route("/groups/{number:int}/plan", to.doubts),
             Route("/photos/{sha256}/{size}", to.photo),
             Route("/search", to.search),
             Route("/search/photo", to.upload, methods=["POST"]),
@@ -97,7 +77,7 @@ def review_app(session: Session, worker: Worker, photos: PhotoSearch | None = No
             Route("/history/{run}/undo", to.restore, methods=["POST"]),
             Mount("/assets", StaticFiles(packages=[(of, "assets") for of in _ASSETS])),
         ],
-        exception_handlers={HTTPException: _refuse},
+        exception_handlers={HTTPException: _refuse, CannotChoose: _refuse},
     )
 
 
@@ -108,39 +88,29 @@ class _Handlers:
         self._session = session
         self._photos = photos
         self._worker = worker
-        self._templates = environment(session.roots)
+        self._templates = pages.environment(session.roots)
         self._previews = PreviewCache(session.store.directory / "previews")
         self._decoding = CapacityLimiter(_MOST_DECODED)
-
-    # Groups and photos.
 
     def groups(self, request: Request) -> Response:
         """The list of groups from ``start`` (0) on; the progress while the search runs; the reason if it failed."""
         state = self._state()
         if state["phase"] != READY:
             return self._page("scanning.html.j2" if state["phase"] == SCANNING else "failed.html.j2", state)
-        wanted, groups = read_filter(request), self._session.groups
-        start = read_number(request, "start")
+        wanted, groups = pages.read_filter(request.query_params), self._session.groups
+        start = pages.read_number(request, "start")
+        shown = list(islice(groups.each(wanted), start, start + _GROUPS))
         return self._page(
-            "groups.html.j2",
-            state,
-            wanted=wanted,
-            query=query_of(wanted),
-            start=start,
-            most=_GROUPS,
-            count=groups.count(wanted),
-            groups=list(islice(groups.each(wanted), start, start + _GROUPS)),
+            "groups.html.j2", state, wanted=wanted, start=start, most=_GROUPS, count=groups.count(wanted), groups=shown
         )
 
     def group(self, request: Request) -> Response:
         """One group, with its first ``most`` photos. The query of the list that led here decides the next group."""
-        state = self._state()
-        found, wanted = self._found(request), read_filter(request)
-        most = read_number(request, "most", default=_PHOTOS, most=10**6)
+        state, found, wanted = self._state(), self._found(request), pages.read_filter(request.query_params)
+        most = pages.read_number(request, "most", default=_PHOTOS, most=10**6)
         before, after = self._session.groups.neighbours(found.id, wanted)
-        members = found.group.members
+        members, shown = found.group.members, found.shown(most)
         keep, moving = found.keep_and_moving
-        shown = found.shown(most)
         return self._page(
             "group.html.j2",
             state,
@@ -149,68 +119,52 @@ class _Handlers:
             moving=moving,
             shown={place: members[place] for place in shown},
             most=most,
-            moving_unseen=len(moving.difference(shown)),
-            better=better_ones([member.photo for member in members]),
+            wanted=wanted,
             before=before,
             after=after,
-            query=query_of(wanted),
-            more=query_of(wanted, most=4 * most),
+            better=pages.better_ones([member.photo for member in members]),
             search=request.query_params.get("search", ""),
         )
 
-    def refusals(self, request: Request) -> Response:
-        """Reasons why photos that a person chose to move would stay, as JSON: position -> sentence.
+    def doubts(self, request: Request) -> Response:
+        """What speaks against a choice that is not recorded yet, as JSON: position -> sentence.
 
-        The query ``keep=0&move=1&move=2`` describes a choice that is not recorded yet.
+        The query ``keep=0&move=1&move=2`` describes the choice.
         """
         found = self._found(request)
         keep, moving = found.keep_and_moving
         if "keep" in request.query_params:
-            keep, moving = read_number(request, "keep"), set(read_numbers(request, "move"))
-        try:
-            return JSONResponse(self._session.refusals(found, keep, moving))
-        except CannotChoose as error:
-            raise HTTPException(error.status, str(error)) from None
+            keep, moving = pages.read_number(request, "keep"), set(pages.read_numbers(request, "move"))
+        return JSONResponse(self._session.doubts(found, keep, moving))
 
     async def photo(self, request: Request) -> Response:
         """A picture of a photo, ``small``, ``large`` or ``full``: a JPEG, upright, whole, never enlarged."""
         sha256, size = request.path_params["sha256"], request.path_params["size"]
         if size not in SIZES or not _CONTENT.fullmatch(sha256):
             raise HTTPException(404, "there is no such picture")
-        jpeg = await to_thread.run_sync(partial(self._jpeg, sha256, size), limiter=self._decoding)
+        jpeg = await to_thread.run_sync(
+            lambda: self._previews.jpeg(sha256, self._session.paths_of(sha256), size), limiter=self._decoding
+        )
         if jpeg is None:
             raise HTTPException(404, "the photo cannot be shown: it is gone, has changed, or cannot be decoded")
         # The browser may keep the picture, because the address names its content.
         return Response(jpeg, media_type="image/jpeg", headers={"cache-control": "private, max-age=3600, immutable"})
 
-    def _jpeg(self, sha256: str, size: str) -> bytes | None:
-        return self._previews.jpeg(sha256, self._session.paths_of(sha256), size)
-
     def state(self, _request: Request) -> Response:
-        """The state, as JSON: ``version`` grows with every change, including those of other tabs and processes."""
+        """``version`` grows with every change, including those of other tabs and processes."""
         return JSONResponse(self._state())
-
-    # Search by words.
 
     async def search(self, request: Request) -> Response:
         """The photos nearest to the words ``q``, the uploaded ``photo`` or the photo ``like``, after the filters."""
         self._need_groups()
-        state = self._state()
-        form, found, error = read_form(request), None, ""
+        state, form, found, error = self._state(), pages.read_form(request), None, ""
         if self._photos is not None:
             try:
                 found = await self._photos.find(form)
             except ReportedError as reported:
                 error = str(reported)
-        return self._page(
-            "search.html.j2",
-            state,
-            form=form,
-            found=found,
-            error=error,
-            can_search=self._photos is not None,
-            query=request.url.query,
-        )
+        values = {"form": form, "found": found, "error": error, "query": request.url.query}
+        return self._page("search.html.j2", state, can_search=self._photos is not None, **values)
 
     async def upload(self, request: Request) -> Response:
         """Take the bytes of a photo to search for; answer ``{"photo": name}``, for the query of ``/search``."""
@@ -221,8 +175,6 @@ class _Handlers:
             raise HTTPException(413, f"a photo has at most {MOST_UPLOADED:,} bytes")
         return JSONResponse({"photo": self._photos.upload(await request.body())})
 
-    # Decisions.
-
     async def choose(self, request: Request) -> Response:
         """Record a choice: ``{"what": "keep", "keep": 0, "move": [1, 2]}`` with positions of photos.
 
@@ -230,12 +182,10 @@ class _Handlers:
         the number of photos on the page: a photo that the page did not show does not move.
         """
         found = self._found(request)
-        what, keep, move, most = await read_body(request, what="", keep=0, move=int, most=_PHOTOS)
-        return await self._write(lambda: self._session.choose(found.id, what, keep=keep, move=move, most=most))
+        body = await pages.read_body(request, what="", keep=0, move=int, most=_PHOTOS)
+        return await self._write(lambda: self._session.choose(found.id, **body))
 
     async def take_back(self, _request: Request) -> Response:
-        """Take back the last step that has not been applied."""
-
         def take_back() -> None:
             if not self._session.take_back():
                 raise Busy("there is no choice to take back; the history lists what was applied")
@@ -243,14 +193,12 @@ class _Handlers:
         return await self._write(take_back)
 
     def rules(self, request: Request) -> Response:
-        """The keep rules, and the rules that are saved under names."""
         self._need_groups()
-        state, wanted = self._state(), read_filter(request)
+        state, wanted = self._state(), pages.read_filter(request.query_params)
         with self._session.lock:
             saved = self._session.store.settings.keep_rules()
-        return self._page(
-            "rules.html.j2", state, rules=DEFAULT_RULES, retired=RETIRED_RULES, saved=saved, wanted=wanted
-        )
+        values = {"rules": DEFAULT_RULES, "retired": RETIRED_RULES, "saved": saved}
+        return self._page("rules.html.j2", state, wanted=wanted, **values)
 
     def count(self, request: Request) -> Response:
         """Part of a page: how much ``rule=original&rule=folder=/photos`` (in this order) would choose.
@@ -259,27 +207,26 @@ class _Handlers:
         element has ``data-goes-on``: ask again, and add its value to the query.
         """
         self._need_groups()
-        bulk = Bulk(self._session, read_filter(request), used_rules(request.query_params.getlist("rule")))
-        count = BulkCount(**{name: read_number(request, name, most=10**15) for name in vars(BulkCount())})
+        query = request.query_params
+        wanted, rules = pages.read_filter(query), pages.checked_rules(query.getlist("rule"))
+        count = BulkCount(**{name: pages.read_number(request, name, most=10**15) for name in vars(BulkCount())})
         try:
-            goes_on, error = bulk.count(count), ""
+            goes_on, error = count_by_rules(self._session, wanted, rules, count), ""
         except CannotChoose as refused:
             goes_on, error = False, str(refused)
-        total = self._session.groups.count(bulk.filter)
+        total = self._session.groups.count(open_by_default(wanted))
         return self._html("counts.html.j2", count=count, goes_on=goes_on and vars(count), total=total, error=error)
 
     async def choose_by_rules(self, request: Request) -> Response:
         """Choose for all wanted groups as one step: ``{"rules": [...], "tier": "", "text": ""}``."""
-        *of_filter, rules = await read_body(request, tier="", state="", text="", rules=str)
-        wanted = checked_filter(**dict(zip(("tier", "state", "text"), of_filter, strict=True)))
-        return await self._write(Bulk(self._session, wanted, used_rules(rules)).choose)
+        body = await pages.read_body(request, tier="", state="", text="", rules=str)
+        wanted, rules = pages.read_filter(body), pages.checked_rules(body["rules"])
+        return await self._write(lambda: choose_by_rules(self._session, wanted, rules))
 
     async def save_rules(self, request: Request) -> Response:
         """Save rules for ``dedup --keep @mine``: ``{"name": "mine", "rules": [...]}``; no rules delete the name."""
-        name, rules = await read_body(request, name="", rules=str)
-        return await self._write(lambda: self._session.save_rules(name, used_rules(rules)))
-
-    # The plan, and carrying it out.
+        body = await pages.read_body(request, name="", rules=str)
+        return await self._write(lambda: self._session.save_rules(body["name"], pages.checked_rules(body["rules"])))
 
     def plan(self, request: Request) -> Response:
         """The moves of the last plan, the photos that stay, and the results; ``start`` chooses the page."""
@@ -292,40 +239,30 @@ class _Handlers:
                 outcome = job.outcomes.get(path)
                 is_left = "stays" if isinstance(planned, Skip) else "moves"
                 lines[is_left if outcome is None else "moved" if outcome.done else "failed"].append(planned)
-        return self._page(
-            "plan.html.j2",
-            state,
-            lines=lines,
-            sizes={title: sum(_size(one) for one in of_title) for title, of_title in lines.items()},
-            outcomes=job.outcomes if job is not None else {},
-            start=read_number(request, "start"),
-            most=_LINES,
-        )
+        sizes = {title: sum(map(_size, of_title)) for title, of_title in lines.items()}
+        values = {"sizes": sizes, "outcomes": job.outcomes if job is not None else {}, "most": _LINES}
+        return self._page("plan.html.j2", state, lines=lines, start=pages.read_number(request, "start"), **values)
 
     async def make_plan(self, request: Request) -> Response:
         """Begin to plan all staged choices: ``{"merge_metadata": true}``; ``/state`` shows the ``job``."""
-        (merge_metadata,) = await read_body(request, merge_metadata=False)
-        return await self._write(lambda: self._worker.plan(merge_metadata=merge_metadata))
+        body = await pages.read_body(request, merge_metadata=False)
+        return await self._write(lambda: self._worker.plan(**body))
 
     async def apply(self, request: Request) -> Response:
         """Begin to carry out a plan: ``{"plan": 1}``, with the ``number`` of its job."""
-        (number,) = await read_body(request, plan=0)
-        return await self._write(lambda: self._worker.apply(number))
+        body = await pages.read_body(request, plan=0)
+        return await self._write(lambda: self._worker.apply(body["plan"]))
 
     def history(self, _request: Request) -> Response:
-        """The runs that can be taken back, including those of earlier days and of the command line."""
         state, job = self._state(), self._worker.job
         failed = [] if job is None else [one for one in list(job.outcomes.values()) if not one.done]
         return self._page("history.html.j2", state, failed=failed, items=self._session.history())
 
     async def restore(self, request: Request) -> Response:
-        """Begin to take a run back."""
         run = request.path_params["run"]
         if run not in {item.run for item in self._session.history()}:
             raise HTTPException(404, "there is no such run")
         return await self._write(lambda: self._worker.restore(run))
-
-    # Shared by several addresses.
 
     def _html(self, template: str, **values: Any) -> Response:
         return HTMLResponse(self._templates.get_template(template).render(values))
@@ -339,12 +276,9 @@ class _Handlers:
         return self._html(template, session=self._session, state=state, **values)
 
     async def _write(self, act: Callable[[], object]) -> Response:
-        """Run ``act``, which changes something, in a thread; answer with the new state, or the reason of a refusal."""
+        """Run ``act``, which changes something, in a thread; answer with the new state."""
         self._need_groups()
-        try:
-            await run_in_threadpool(act)
-        except CannotChoose as error:
-            return JSONResponse({"error": str(error)}, error.status)
+        await run_in_threadpool(act)
         return JSONResponse(await run_in_threadpool(self._state))
 
     def _state(self) -> dict[str, Any]:
@@ -384,9 +318,13 @@ def _size(planned: Move | Skip) -> int:
 
 def _refuse(request: Request, error: Exception) -> Response:
     """Answer a script with JSON, and a person who opened an address with a page."""
-    assert isinstance(error, HTTPException)
+    if isinstance(error, CannotChoose):
+        said, status = str(error), error.status
+    else:
+        assert isinstance(error, HTTPException)
+        said, status = error.detail, error.status_code
     if request.headers.get("sec-fetch-mode") != "navigate":
-        return JSONResponse({"error": error.detail}, error.status_code)
-    said = escape(error.detail[:1].upper() + error.detail[1:])
+        return JSONResponse({"error": said}, status)
+    said = escape(said[:1].upper() + said[1:])
     page = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{said}</title><h1>{said}</h1>'
-    return HTMLResponse(f"{page}<p>Go back, or open the address that the terminal shows.</p></html>", error.status_code)
+    return HTMLResponse(f"{page}<p>Go back, or open the address that the terminal shows.</p></html>", status)

@@ -1,13 +1,10 @@
-"""Read the requests of the pages, refuse malformed requests, and prepare the values for the templates.
-
-The pages share the design of the report and parts of its templates.
-"""
+"""Read the requests of the pages, and prepare the values for the templates."""
 
 from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 import jinja2
@@ -23,7 +20,7 @@ from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.text import folder_above
 from clip_client.dedup.types import SAFE_TIERS
 from clip_client.review.state.found_groups import APPLIED, STAGED, STAGED_STATES, Filter
-from clip_client.review.state.photo_search import SearchForm
+from clip_client.review.state.photo_search import FIELDS
 from clip_client.search.filters import FILTERS
 
 if TYPE_CHECKING:
@@ -33,7 +30,7 @@ if TYPE_CHECKING:
 
     from clip_client.dedup.photo import Photo
 
-STATE_NAMES: Final = {
+_STATE_NAMES: Final = {
     OPEN: "undecided",
     KEEP: "one stays",
     KEEP_ALL: "keep all",
@@ -41,33 +38,21 @@ STATE_NAMES: Final = {
     SKIP: "skipped",
     APPLIED: "applied",
 }
-SIDES: Final = {"small": 112, "large": 480}
+_SIDES: Final = {"small": 112, "large": 480}
 """Name of a size in the address of a picture -> longest side of a 4:3 picture on the pages, in CSS pixels."""
-_UNUSED: Final = ("", "folder=", "path=", "not-path=", "format=")
-"""Rules without their argument, as a form sends them."""
 
 
-# Values of requests: filters, numbers, and JSON bodies.
-
-
-def read_filter(request: Request) -> Filter:
-    """Read ``tier``, ``holds``, ``state`` and ``text`` of the query."""
-    return checked_filter(**{name: request.query_params.get(name, "") for name in vars(Filter())})
-
-
-def checked_filter(**given: str) -> Filter:
-    """Return a filter. Raises HTTPException (400) for an unknown state."""
-    wanted = Filter(**given)
-    if wanted.state not in ("", STAGED, *STATE_NAMES):
-        raise HTTPException(400, f"a state is one of {', '.join((*STATE_NAMES, STAGED))}")
+def read_filter(given: Mapping[str, Any]) -> Filter:
+    """Read ``tier``, ``holds``, ``state`` and ``text``. Raises HTTPException (400) for an unknown state."""
+    wanted = Filter(**{name: given.get(name, "") for name in vars(Filter())})
+    if wanted.state not in ("", STAGED, *_STATE_NAMES):
+        raise HTTPException(400, f"a state is one of {', '.join((*_STATE_NAMES, STAGED))}")
     return wanted
 
 
-def read_form(request: Request) -> SearchForm:
+def read_form(request: Request) -> dict[str, str]:
     """Read the fields of the search by words. Only 2,000 characters of a text are read."""
-    given = {name: text[:2000] for name, text in request.query_params.items()}
-    filters = {name: text for name in FILTERS if (text := given.get(name, "").strip())}
-    return SearchForm(filters=filters, **{name: given.get(name, "") for name in ("q", "photo", "like")})
+    return {name: request.query_params.get(name, "")[:2000].strip() for name in FIELDS}
 
 
 def query_of(wanted: Filter | None, **more: object) -> str:
@@ -76,28 +61,28 @@ def query_of(wanted: Filter | None, **more: object) -> str:
     return f"?{urlencode(used)}" if used else ""
 
 
-def used_rules(rules: list[str]) -> list[str]:
-    """Return the rules of a form, without those that lack their argument, such as ``folder=``."""
+def checked_rules(rules: list[str]) -> list[str]:
+    """Return the rules of a form. Raises HTTPException (400) for too many or too long ones."""
     if len(rules) > 100 or any(len(rule) > 5000 for rule in rules):
         raise HTTPException(400, "at most 100 rules of at most 5000 characters")
-    return [rule for rule in rules if rule not in _UNUSED]
+    return rules
 
 
 def read_number(request: Request, name: str, *, default: int = 0, most: int = 10**9) -> int:
-    """Read a number of the query."""
+    """Read a number of the query. Raises HTTPException (400) for other texts."""
     return next(iter(read_numbers(request, name, most=most)), default)
 
 
 def read_numbers(request: Request, name: str, *, most: int = 10**9) -> list[int]:
-    """Read the numbers of this name in the query."""
+    """Read the numbers of this name in the query. Raises HTTPException (400) for other texts."""
     texts = request.query_params.getlist(name)
     if not all(text.isascii() and text.isdigit() and len(text) < 16 and int(text) <= most for text in texts):
         raise HTTPException(400, f"{name} is a number from 0 to {most}")
     return list(map(int, texts))
 
 
-async def read_body(request: Request, **expected: Any) -> list[Any]:
-    """Read values of the JSON object in the body, in the order of ``expected``.
+async def read_body(request: Request, **expected: Any) -> dict[str, Any]:
+    """Read the ``expected`` values of the JSON object in the body.
 
     An ``expected`` value is the default, and sets the type of the value. If it is a type, the value is a list of that
     type. Raises HTTPException (400) for other values.
@@ -108,47 +93,30 @@ async def read_body(request: Request, **expected: Any) -> list[Any]:
         raise HTTPException(400, "the body is not JSON") from None
     if not isinstance(values, dict):
         raise HTTPException(400, "the body is not a JSON object")
-    found = []
+    found = {}
     for name, default in expected.items():
         value = values.get(name, [] if isinstance(default, type) else default)
         wanted = list if isinstance(default, type) else type(default)
         if type(value) is not wanted or (wanted is list and any(type(one) is not default for one in value)):
             raise HTTPException(400, f"{name} has the wrong type")
-        found.append(value)
+        found[name] = value
     return found
 
 
-# Values for the templates.
-
-
-class Option(NamedTuple):
-    """One choice of a filter."""
-
-    key: str
-    """Value of the filter; empty for all groups."""
-    name: str
-    groups: int
-
-
 def environment(roots: Sequence[str]) -> jinja2.Environment:
-    """Return the environment of all templates, which escape all values. ``roots`` is what was searched."""
+    """Return the environment of all templates. ``roots`` is what was searched."""
     shared = jinja2.PrefixLoader({"report": jinja2.PackageLoader("clip_client.dedup.pages")})
     loader = jinja2.ChoiceLoader([jinja2.PackageLoader("clip_client.review"), shared])
     made = page_environment(loader, folder_above(roots))
-    made.filters.update(ending=_ending, fitted=_fitted, preferred=_preferred, run_time=_run_time)
+    made.filters.update(
+        ending=lambda path: suffix_of(path)[1:].upper(),
+        fitted=lambda size, name: fit(size[0], size[1], _SIDES[name]),
+        preferred=_preferred,
+        run_time=_run_time,
+    )
     made.globals.update(filters=FILTERS, overview=_overview, query_of=query_of)
-    made.globals.update(safe_tiers=SAFE_TIERS, state_names=STATE_NAMES)
+    made.globals.update(safe_tiers=SAFE_TIERS, state_names=_STATE_NAMES)
     return made
-
-
-def _ending(path: str) -> str:
-    """Return the ending of a file's name, in capitals."""
-    return suffix_of(path)[1:].upper()
-
-
-def _fitted(size: tuple[int, int], name: str) -> tuple[int, int]:
-    """Return width and height of a photo of this size on the page, at most its own pixels."""
-    return fit(*size, SIDES[name])
 
 
 def _preferred(photo: Photo) -> str:
@@ -169,9 +137,10 @@ def _overview(totals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     def count(chosen: Sequence[Mapping[str, Any]]) -> int:
         return sum(total["groups"] for total in chosen)
 
-    def options(field: str, names: Mapping[str, str]) -> list[Option]:
+    def options(field: str, names: Mapping[str, str]) -> list[tuple[str, str, int]]:
+        """Return (value of the filter, its name, number of groups)."""
         counts = {key: count([total for total in totals if total[field] == key]) for key in names}
-        return [Option("", "all", count(totals)), *(Option(key, names[key], of) for key, of in counts.items() if of)]
+        return [("", "all", count(totals)), *((key, names[key], of) for key, of in counts.items() if of)]
 
     staged = [total for total in totals if total["state"] in STAGED_STATES]
     return {
@@ -181,7 +150,7 @@ def _overview(totals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "staged": count(staged),
         "staged_bytes": sum(total["leaving_bytes"] for total in staged),
         "tiers": options("tier", TIER_NAMES),
-        "states": options("state", STATE_NAMES),
+        "states": options("state", _STATE_NAMES),
     }
 
 

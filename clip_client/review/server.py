@@ -1,4 +1,4 @@
-"""The web server of a review: for this computer only, until it is interrupted."""
+"""The web server of a review, for this computer only."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from clip_client.review.state.session import Search, Session
     from clip_client.search.query import QueryEmbedder
 
-HOST: Final = "127.0.0.1"
+_HOST: Final = "127.0.0.1"
 _PATIENCE_S: Final = 2
 """Longest time that open connections may keep the server from ending."""
 
 
 class CannotListen(ReportedError):
-    """The port cannot be used; the message says why."""
+    """The port cannot be used."""
 
 
 async def serve(
@@ -45,11 +45,9 @@ async def serve(
     ``say`` gets the address, whose path is a secret. Raises CannotListen.
     """
     worker = Worker(session)
+    access = Access(review_app(session, worker, None if clip is None else PhotoSearch(session, clip)))
     with _listening(port) as listener:
-        port = listener.getsockname()[1]
-        address = f"http://{HOST}:{port}"
-        photos = None if clip is None else PhotoSearch(session, clip)
-        access = Access(review_app(session, worker, photos))
+        address = f"http://{_HOST}:{listener.getsockname()[1]}"
         config = uvicorn.Config(
             access,
             http="h11",
@@ -63,7 +61,13 @@ async def serve(
         )
         say(f"review: {address}{access.path}")
         search_scope = CancelScope()
-        searching = asyncio.create_task(_search(session, search, search_scope))
+
+        async def search_in_scope() -> None:
+            # Cancelling a scope waits for its thread, which may use a store of the caller.
+            with search_scope:
+                await session.search(search)
+
+        searching = asyncio.create_task(search_in_scope())
         if opens_browser:
             # Open it in a thread: the call may start a browser and wait for it.
             asyncio.get_running_loop().run_in_executor(None, webbrowser.open, address + access.path_for_once)
@@ -87,18 +91,12 @@ async def serve(
                     connection.transport.abort()
 
 
-async def _search(session: Session, search: Search, scope: CancelScope) -> None:
-    """Run the search in a scope: cancelling a scope waits for its thread, which may use a store of the caller."""
-    with scope:
-        await session.search(search)
-
-
 def _listening(port: int) -> socket.socket:
     # Name the protocol, so that asyncio turns Nagle's algorithm off, which costs 40 ms for each answer.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((HOST, port))
+        listener.bind((_HOST, port))
         listener.listen()
     except OSError as error:
         listener.close()

@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
 from clip_client.serving.config import ServeConfig
@@ -97,9 +98,6 @@ def _parser() -> Parser:
     def add_port(option: str, default: int | None, text: str = "default: %(default)s") -> None:
         add(option, type=port, default=default, metavar="N", help=text)
 
-    def add_seconds(option: str, default: float, text: str) -> None:
-        add(option, type=seconds, default=default, metavar="S", help=f"{text} (default: %(default)s)")
-
     repository = "default: CLIP_REPOSITORY, else triton_models in this folder, else your data folder"
     add("--repository", type=Path, metavar="DIR", help=repository)
     model = (
@@ -144,7 +142,8 @@ def _parser() -> Parser:
     # For tests and measurements. Who runs a server cannot know a better value: see ServeConfig.
     for name in ("canary_interval_s", "canary_timeout_s", "frozen_after_s"):
         add(f"--{name.replace('_', '-')}", type=seconds, default=getattr(ServeConfig, name), help=argparse.SUPPRESS)
-    add_seconds("--start-timeout-s", ServeConfig.start_timeout_s, "time limit for loading the models")
+    start = "time limit for loading the models (default: %(default)s)"
+    add("--start-timeout-s", type=seconds, default=ServeConfig.start_timeout_s, metavar="S", help=start)
     add("extra", nargs="*", metavar="-- ARGUMENT", help=argparse.SUPPRESS)
     parser.add_version_option()
     return parser
@@ -193,13 +192,13 @@ async def _serve(config: ServeConfig, triton: Triton) -> None:
             supervisor.reload()
 
     def announce(probe: Probe) -> None:
-        http = "" if config.http_port is None else f"http {config.http_host}:{config.http_port}, "
         host = config.client_host
-        grpc, metrics = f"{host}:{config.grpc_port}", f"{host}:{config.metrics_port}"
-        print_line(f"ready: grpc {grpc}, {http}metrics {metrics}, model {probe.model_id}\n")
+        http = "" if config.http_port is None else f"http {config.http_host}:{config.http_port}, "
+        ports = f"grpc {host}:{config.grpc_port}, {http}metrics {host}:{config.metrics_port}"
+        print_line(f"ready: {ports}, model {probe.model_id}\n")
 
     async with contextlib.AsyncExitStack() as stack:
-        supervisor = Supervisor(ProbedTriton(config), config)
+        supervisor = Supervisor(partial(ProbedTriton.start, config), config)
         loop = asyncio.get_running_loop()
         for number in stop_signals():
             loop.add_signal_handler(number, supervisor.stop)

@@ -106,14 +106,16 @@ class ServeConfig:
         admin = f"{protocols}:{_ADMIN_KEY}={self.admin_secret}"
         http = ["--allow-http=false"]
         if self.http_port is not None:
-            address = _libevent_address(self.http_host)
-            http = [f"--http-address={address}", f"--http-port={self.http_port}", f"--http-restricted-api={admin}"]
+            libevent = f"ipv6:{self.http_host}" if ":" in self.http_host else self.http_host
+            http = [f"--http-address={libevent}", f"--http-port={self.http_port}", f"--http-restricted-api={admin}"]
+        ensembles = [one for names in self.names for one in (names.image, names.text)]
+        loaded = [one for one in ensembles if (self.repository / one).is_dir()] if self.only else ["*"]
         return (
             f"--id={SERVER_ID}{','.join(names.name for names in self.names)}",
             f"--model-repository={self.repository}",
             "--model-control-mode=explicit",
             # An ensemble brings the models that it consists of.
-            *(f"--load-model={one}" for one in (self._ensembles if self.only else "*")),
+            *(f"--load-model={one}" for one in loaded),
             # The configurations are complete. Otherwise Triton starts an additional process for each model to ask for
             # the rest, and every load takes more than a second longer.
             "--disable-auto-complete-config",
@@ -132,11 +134,6 @@ class ServeConfig:
             *self.extra,
         )
 
-    @property
-    def _ensembles(self) -> list[str]:
-        both = [one for names in self.names for one in (names.image, names.text)]
-        return [one for one in both if (self.repository / one).is_dir()]
-
 
 def _has_ipv6() -> bool:
     """Tell whether this machine has IPv6, by the test that gRPC makes."""
@@ -145,7 +142,3 @@ def _has_ipv6() -> bool:
             return True
     except OSError:
         return False
-
-
-def _libevent_address(host: str) -> str:
-    return f"ipv6:{host}" if ":" in host else host

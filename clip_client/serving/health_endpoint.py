@@ -7,13 +7,12 @@ embedded, else 0, and ``clip_serve_restarts_total`` counts the restarts of trito
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import http.client
 import json
 import os
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from enum import Enum
 from typing import Any, Final
 
@@ -26,13 +25,11 @@ _MOST_CONNECTIONS: Final = 64
 """Open at the same time. A probe needs one for a few milliseconds. More open connections would use up the file
 descriptors that this program needs to supervise the server."""
 
-
 _METRICS: Final = """\
 # TYPE clip_serve_healthy gauge
 clip_serve_healthy {healthy}
 # TYPE clip_serve_restarts_total counter
-clip_serve_restarts_total {restarts}
-"""
+clip_serve_restarts_total {restarts}"""
 
 
 class Status(Enum):
@@ -55,38 +52,31 @@ class Status(Enum):
 HEALTHY: Final = frozenset({Status.READY, Status.OVERLOADED})
 
 
-@asynccontextmanager
-async def serve_health(
+def serve_health(
     hosts: Sequence[str], port: int, report: Callable[[], tuple[bool, Mapping[str, Any]]]
-) -> AsyncIterator[None]:
+) -> AbstractAsyncContextManager[None]:
     """Answer on ``port`` inside the block with what ``report`` returns: whether it is healthy, and the JSON.
 
     If too many connections are open, the oldest one is closed. Raises ``ReportedError`` if the port cannot be opened.
     """
 
-    async def answer(head: bytes) -> bytes:
+    async def respond(head: bytes) -> bytes:
         return _response(head, report)
 
-    async with _serving(hosts, port, answer):
-        yield
+    return _serving(hosts, port, respond)
 
 
-@asynccontextmanager
-async def serve_metrics(hosts: Sequence[str], port: int, url: Callable[[], str]) -> AsyncIterator[None]:
-    """Answer each request to ``port`` inside the block with what ``url`` names at that time.
-
-    Raises ``ReportedError`` if the port cannot be opened.
-    """
+def serve_metrics(hosts: Sequence[str], port: int, url: Callable[[], str]) -> AbstractAsyncContextManager[None]:
+    """Answer each request to ``port`` inside the block with what ``url`` names at that time, otherwise as above."""
 
     def read() -> bytes:
         try:
             with urllib.request.urlopen(url(), timeout=_REQUEST_S) as response:
                 return _answer("200 OK", str(response.headers["Content-Type"]), response.read())
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:  # ValueError: no server has been started
             return _answer("503 Service Unavailable", "text/plain", f"Triton does not answer: {error}\n".encode())
 
-    async with _serving(hosts, port, lambda _: asyncio.to_thread(read)):
-        yield
+    return _serving(hosts, port, lambda _: asyncio.to_thread(read))
 
 
 @asynccontextmanager
@@ -97,11 +87,10 @@ async def _serving(
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(connections) >= _MOST_CONNECTIONS:
-            oldest = next(iter(connections))
+            (oldest := next(iter(connections))).transport.abort()
             del connections[oldest]
-            oldest.transport.abort()
         connections[writer] = None
-        with contextlib.suppress(OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        with suppress(OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _REQUEST_S)
             writer.write(await respond(head))
             await asyncio.wait_for(writer.drain(), _REQUEST_S)
@@ -127,20 +116,18 @@ def _response(head: bytes, report: Callable[[], tuple[bool, Mapping[str, Any]]])
     method, _, rest = head.partition(b" ")
     path = rest.partition(b" ")[0].partition(b"?")[0]
     healthy, found = report()
-    kind = "application/json"
+    status, kind = "200 OK", "application/json"
     if path not in (b"/healthz", b"/metrics"):
-        status, text = "404 Not Found", json.dumps({"message": "use /healthz or /metrics"}) + "\n"
+        status, text = "404 Not Found", json.dumps({"message": "use /healthz or /metrics"})
     elif method not in (b"GET", b"HEAD"):
-        status, text = "405 Method Not Allowed", json.dumps({"message": "use GET"}) + "\n"
+        status, text = "405 Method Not Allowed", json.dumps({"message": "use GET"})
     elif path == b"/metrics":
-        status, kind = "200 OK", "text/plain; version=0.0.4"
-        text = _METRICS.format(healthy=int(healthy), restarts=found["restarts"])
+        kind, text = "text/plain; version=0.0.4", _METRICS.format(healthy=int(healthy), restarts=found["restarts"])
     else:
-        status, text = "200 OK" if healthy else "503 Service Unavailable", json.dumps(found) + "\n"
-    answer = _answer(status, kind, text.encode())
-    return answer.partition(b"\r\n\r\n")[0] + b"\r\n\r\n" if method == b"HEAD" else answer
+        status, text = "200 OK" if healthy else "503 Service Unavailable", json.dumps(found)
+    return _answer(status, kind, f"{text}\n".encode(), only_head=method == b"HEAD")
 
 
-def _answer(status: str, kind: str, body: bytes) -> bytes:
+def _answer(status: str, kind: str, body: bytes, *, only_head: bool = False) -> bytes:
     lines = (f"HTTP/1.1 {status}", f"Content-Type: {kind}", "Cache-Control: no-store", f"Content-Length: {len(body)}")
-    return "\r\n".join((*lines, "Connection: close", "", "")).encode() + body
+    return "\r\n".join((*lines, "Connection: close", "", "")).encode() + (b"" if only_head else body)

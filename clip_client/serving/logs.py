@@ -119,10 +119,7 @@ def append_output_to(path: Path) -> Iterator[None]:
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as ``{"time": ..., "level": ..., "logger": ..., "message": ...}``.
-
-    The time is UTC with milliseconds.
-    """
+    """Formats a record as a JSON object: ``time`` (UTC, with milliseconds), ``level``, ``logger`` and ``message``."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one line, even if the message has several."""

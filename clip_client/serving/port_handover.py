@@ -35,7 +35,6 @@ _IF_EQUAL, _RETURN, _RETURN_RESULT = 0x15, 0x06, 0x16
 _BACKLOG: Final = 1
 
 _Address = tuple[socket.AddressFamily, str]
-
 _Instruction = tuple[int, int, int, int]
 """(code, instructions to skip if true, instructions to skip if false, operand)."""
 _DROP: Final[list[_Instruction]] = [(_RETURN, 0, 0, 0)]

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Final
 from clip_client._config import ClientConfig
 from clip_client._errors import ClipError, DeadlineExceeded, ModelNotReady, Overloaded, Unavailable
 from clip_client._health import Step, health_steps
-from clip_client.serving.activity import COMPUTES
+from clip_client.serving.activity import COMPUTES, Activity
 from clip_client.serving.port_handover import CANARY_DSCP, PortHandover
 from clip_client.serving.triton_process import TritonProcess
 from preprocess_ensemble.contract import DEFAULT_NAMES, ModelNames
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.imaging.transform import PreprocessConfig
 from preprocess_ensemble.tritonserver.cleanup import free_bytes, region_prefix
-from preprocess_ensemble.tritonserver.process_group import connections, listening_addresses, listens, shares_port
+from preprocess_ensemble.tritonserver.process_group import connections, listening_addresses, shares_port
 
 if TYPE_CHECKING:
     from clip_client._model import ModelInfo
@@ -43,7 +43,6 @@ _PENDING: Final = "nv_inference_pending_request_count{"
 _ENDED: Final = ("nv_inference_request_success{", "nv_inference_request_failure{")
 """Triton's counters of requests; a step of an ensemble is a request to its model."""
 
-
 _QUIET_S: Final = 0.3
 """Time for which a server without requests in flight has to be idle."""
 _TICK_S: Final = 0.01
@@ -51,7 +50,7 @@ _TICK_S: Final = 0.01
 
 
 class ProbeOutcome(Enum):
-    """Outcome of a probe."""
+    """Outcome of a probe; the supervisor says what each means."""
 
     OK = "ok"
     SHORT = "short"
@@ -81,52 +80,58 @@ class _ServedModel:
 
 
 class ProbedTriton:
-    """A ``tritonserver`` process with the connection that probes it. Close it with :meth:`aclose`."""
+    """A ``tritonserver`` process with the connections that probe it. Make it with :meth:`start`."""
 
-    def __init__(self, config: ServeConfig) -> None:
-        self._config = config
-        self._models: list[_ServedModel] = []
+    process: TritonProcess
+    activity: Activity
+
+    def __init__(self, config: ServeConfig, *, beside: bool = False) -> None:
+        """Trust the certificate that the server is about to read. Raises ReportedError if it cannot be used."""
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self._config = replace(config, triton_metrics_port=free.getsockname()[1])
         self._full_batch_fits = False
-        self._process: TritonProcess | None = None
-        self._is_candidate = False
+        self._is_candidate = beside
         """Whether another server has the port until this server has been checked."""
-        self._began_beside = False
+        self._began_beside = beside
         """Whether another server may listen on the port, too."""
         self._probed_ensemble = DEFAULT_NAMES.image
         """Ensemble to which the last canary was sent."""
+        self._models = self._connect()
 
-    async def start(self, *, beside: bool = False) -> TritonProcess:
-        """Start the process, ``beside`` one that has the port. Raises ReportedError and OSError."""
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        self._config = replace(self._config, triton_metrics_port=port)
-        self._is_candidate = self._began_beside = beside
-        await self.reconnect()
-        self._process = await TritonProcess.start(self._config)
-        return self._process
+    @classmethod
+    async def start(cls, config: ServeConfig, *, beside: bool = False) -> ProbedTriton:
+        """Start a server, ``beside`` one that has the port. Raises ReportedError and OSError."""
+        triton = cls(config, beside=beside)
+        try:
+            triton.process = await TritonProcess.start(triton._config)
+        except OSError:
+            await triton._disconnect()
+            raise
+        triton.activity = Activity(triton.process, triton.progress)
+        return triton
 
-    def successor(self) -> ProbedTriton:
-        """Return an object that starts the server to replace this server."""
-        return ProbedTriton(self._config)
+    async def stop(self, *, drain_s: float) -> None:
+        """Stop the process as :meth:`TritonProcess.stop` does, and close the connections."""
+        await self.process.stop(drain_s=drain_s)
+        await self._disconnect()
 
     def hand_over(self) -> PortHandover:
         """Return the handover of the port to a successor. Raises ReportedError if that is not possible."""
-        assert self._process is not None
         if self._config.http_port is not None:
             raise ReportedError("--http-port is open, whose connections cannot be handed over")
         port = self._config.grpc_port
-        return PortHandover(listening_addresses(self._process.pid, port) or [], port)
+        return PortHandover(listening_addresses(self.process.pid, port) or [], port)
 
     async def take_over(self) -> None:
         """Have the port, as the only server that new connections reach."""
+        await self._disconnect()
         self._is_candidate = False
-        await self.reconnect()
+        self._models = self._connect()
 
     async def no_connections(self) -> None:
         """Return when the server has no connection of a client."""
-        assert self._process is not None
-        await self._close_transports()
-        while connections(self._process.pid, self._config.grpc_port):  # noqa: ASYNC110 - the kernel tells no one
+        await self._disconnect()
+        while connections(self.process.pid, self._config.grpc_port):  # noqa: ASYNC110 - the kernel tells no one
             await asyncio.sleep(_QUIET_S)
 
     @property
@@ -134,8 +139,7 @@ class ProbedTriton:
         """URL of Triton's metrics on this machine."""
         return f"http://127.0.0.1:{self._config.triton_metrics_port}/metrics"
 
-    async def reconnect(self) -> None:
-        """Trust the certificate that the server is about to read. Raises ReportedError if it cannot be used."""
+    def _connect(self) -> list[_ServedModel]:
         # Imported here: gRPC takes most of the time that `clip-serve --help` would need.
         from clip_client._transports.grpc import transport_factory
 
@@ -146,14 +150,18 @@ class ProbedTriton:
             config = replace(
                 config, ca_certificate=tls.certificate, server_name=name, client_certificate=certificate, client_key=key
             )
-        await self._close_transports()
-        self._full_batch_fits = False
+        marks = [("grpc.dscp", CANARY_DSCP)] if self._is_candidate else []
+        models = []
         # Not a ClipClient, which would retry, and wait while it limits itself.
         for names in self._config.names:
             named = replace(config, model=names.name)
-            marks = [("grpc.dscp", CANARY_DSCP)] if self._is_candidate else []
             transport = transport_factory(named, *marks)(named.endpoints[0], None)
-            self._models.append(_ServedModel(names=names, transport=transport))
+            models.append(_ServedModel(names=names, transport=transport))
+        return models
+
+    async def _disconnect(self) -> None:
+        while self._models:
+            await self._models.pop().transport.close()
 
     async def probe(self) -> Probe:
         """Embed each canary once, with one request, and ask whether all models are ready.
@@ -174,10 +182,10 @@ class ProbedTriton:
 
     async def _probe_model(self, served: _ServedModel) -> Probe | None:
         """Return what is wrong with a model, or None."""
-        if served.info is None and (problem := await self._no_server()) is not None:
-            return problem
         steps = [Step.CANARY, Step.TEXT_CANARY, Step.READY]
         if served.info is None:
+            if (problem := await self._no_server()) is not None:
+                return problem
             steps.insert(0, Step.HANDSHAKE)
         self._probed_ensemble = served.names.image
         limit_s = self._config.canary_timeout_s
@@ -187,10 +195,8 @@ class ProbedTriton:
                 if found.error is not None:
                     return await self._failed(found.step, found.error)
                 if found.step is Step.HANDSHAKE:
-                    assert self._process is not None
-                    if self._is_candidate and not connections(self._process.pid, self._config.grpc_port):
-                        message = "The old server answered in its place."
-                        return Probe(outcome=ProbeOutcome.BROKEN, step=found.step, message=message)
+                    if self._is_candidate and not connections(self.process.pid, self._config.grpc_port):
+                        return _broken(found.step, "The old server answered in its place.")
                     served.info = found.model
                 if found.step is Step.CANARY and found.model is not None and found.model.text is not None:
                     self._probed_ensemble = served.names.text
@@ -198,17 +204,16 @@ class ProbedTriton:
 
     async def _no_server(self) -> Probe | None:
         """Return why the server that was started cannot be asked; None if it can."""
-        assert self._process is not None
-        pid, port = self._process.pid, self._config.grpc_port
+        pid, port = self.process.pid, self._config.grpc_port
         # Not with gRPC, which retries at growing intervals while the port is closed.
         if not await self._can_connect():
             return self._no_connection()
-        if listens(pid, port) and (self._began_beside or not shares_port(pid, port)):
+        if listening_addresses(pid, port) != [] and (self._began_beside or not shares_port(pid, port)):
             return None
         if self._is_candidate:
             return self._no_connection()
         message = f"Another program has opened port {port}: stop it, or choose another port with --grpc-port."
-        return Probe(outcome=ProbeOutcome.BROKEN, step=Step.CONNECT, message=message)
+        return _broken(Step.CONNECT, message)
 
     async def _failed(self, step: Step, error: ClipError) -> Probe:
         """Return what an error of a step means."""
@@ -219,12 +224,10 @@ class ProbedTriton:
                 if not await self._can_connect():
                     return self._no_connection()
                 # The error says what a client can do about it; the supervisor is doing that.
-                message = "The process of a model has ended or hangs."
+                return _broken(step, "The process of a model has ended or hangs.")
             case ModelNotReady() if step is not Step.HANDSHAKE:
-                message = "A model is not ready any more: its process has ended."
-            case _:
-                message = error.message
-        return Probe(outcome=ProbeOutcome.BROKEN, step=step, message=message)
+                return _broken(step, "A model is not ready any more: its process has ended.")
+        return _broken(step, error.message)
 
     async def progress(self) -> float | None:
         """Return how many requests for embeddings the server has finished, or None if it does not report that.
@@ -242,26 +245,17 @@ class ProbedTriton:
         Triton counts requests that wait for a model, but not those that a model is computing. So the server also has to
         be idle for a moment, and then to answer a canary, which waits for the batches before it.
         """
-        assert self._process is not None
         before: list[float] | None = None
-        computed_s = self._process.computed_s()
+        computed_s = self.process.computed_s()
         while True:
             await asyncio.sleep(_QUIET_S)
             counts = await asyncio.to_thread(read_metrics, self.metrics_url, [_PENDING, *_ENDED])
-            was_s, computed_s = computed_s, self._process.computed_s()
+            was_s, computed_s = computed_s, self.process.computed_s()
             waits = counts is not None and counts[0] > 0
             idle = not waits and counts == before and computed_s - was_s <= COMPUTES * _QUIET_S + _TICK_S
             if idle and (await self.probe()).outcome is not ProbeOutcome.SLOW:
                 return
             before = counts
-
-    async def aclose(self) -> None:
-        """Close the canary's connection. The supervisor stops the process."""
-        await self._close_transports()
-
-    async def _close_transports(self) -> None:
-        while self._models:
-            await self._models.pop().transport.close()
 
     async def _shortage(self, transport: Transport, model: ModelInfo) -> str:
         """Return one sentence if shared memory is too small for a full batch of small images, else an empty text.
@@ -275,9 +269,8 @@ class ProbedTriton:
         pixels = height * width * 3
         # Half as much again for gaps between blocks, and the encoder's copy of the pixels.
         needed = model.max_batch_size * ((_SMALL_IMAGE + pixels) * 3 // 2 + pixels)
-        assert self._process is not None
         try:
-            free = free_bytes(region_prefix(self._process.pid))
+            free = free_bytes(region_prefix(self.process.pid))
         except ProcessLookupError:
             return ""  # it has just ended, which the supervisor notices by itself
         if free >= needed:
@@ -308,6 +301,10 @@ class ProbedTriton:
             return False
         writer.close()
         return True
+
+
+def _broken(step: Step, message: str) -> Probe:
+    return Probe(outcome=ProbeOutcome.BROKEN, step=step, message=message)
 
 
 def read_metrics(url: str, names: Sequence[str]) -> list[float] | None:

@@ -25,16 +25,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from clip_client._deadline import Deadline
 from clip_client._health import Step
-from clip_client.serving.activity import SAMPLE_S, Activity
+from clip_client.serving.activity import SAMPLE_S
 from clip_client.serving.config import CONNECTION_AGE_S
 from clip_client.serving.health_endpoint import HEALTHY, Status
-from clip_client.serving.probed_triton import Probe, ProbedTriton, ProbeOutcome
-from clip_client.serving.triton_process import TritonProcess, race
+from clip_client.serving.probed_triton import Probe, ProbeOutcome
+from clip_client.serving.triton_process import race
 from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
     from clip_client.serving.config import ServeConfig
     from clip_client.serving.port_handover import PortHandover
+    from clip_client.serving.probed_triton import ProbedTriton
 
 logger = logging.getLogger(__name__)
 logger.setLevel(logging.INFO)
@@ -64,17 +65,19 @@ whose model has died answers nothing."""
 class _CrashedAtStart(ReportedError):
     """A defect ended the server while it started."""
 
-    by_request = False
-    """Whether a request ended it: the model was loaded, and had worked before."""
+    def __init__(self, message: str, *, by_request: bool) -> None:
+        super().__init__(message)
+        self.by_request = by_request
+        """Whether a request ended it: the model was loaded, and had worked before."""
 
 
 class Supervisor:
     """Runs the server until it is told to stop. One object serves one :meth:`run`; create it inside its event loop."""
 
-    def __init__(self, triton: ProbedTriton, config: ServeConfig) -> None:
-        self._triton = triton
+    def __init__(self, start: Callable[..., Awaitable[ProbedTriton]], config: ServeConfig) -> None:
+        """``start`` starts a server; with ``beside=True``, beside one that has the port."""
+        self._start_server = start
         self._config = config
-        # The event loop's own clock, so that timers and limits never disagree.
         # What was asked for, or has happened to the server.
         self._stop_requested = asyncio.Event()
         self._kill_requested = asyncio.Event()
@@ -85,11 +88,12 @@ class Supervisor:
         self._finding = Probe(outcome=ProbeOutcome.BROKEN, step=Step.START, message="the server is starting")
         self._model_id = ""
         self._restarts = 0
+        self.metrics_url = ""
+        """URL of the metrics of the server that has the port."""
         # What decides about restarts.
-        self._process: TritonProcess | None = None
+        self._server: ProbedTriton | None = None
         self._model_works = False
-        self._activity = Activity(asyncio.get_running_loop().time)
-        self._replaced: TritonProcess | None = None
+        self._replaced: ProbedTriton | None = None
         self._retiring: asyncio.Task[None] | None = None
         """The end of the server that has been replaced."""
 
@@ -102,11 +106,6 @@ class Supervisor:
     def reload(self) -> None:
         """Load the present contents of the repository, check them, and switch; if that fails, go on as before."""
         self._reload_requested.set()
-
-    @property
-    def metrics_url(self) -> str:
-        """URL of the metrics of the server that has the port."""
-        return self._triton.metrics_url
 
     def report(self) -> tuple[bool, Mapping[str, Any]]:
         """Return whether images are being embedded, and the latest findings. An overloaded server still embeds."""
@@ -137,8 +136,7 @@ class Supervisor:
         finally:
             drain_s = DRAIN_S if self._status in _MAY_HAVE_REQUESTS else 0
             self._status = Status.STOPPING
-            await asyncio.gather(self._stop_process(drain_s=drain_s), *filter(None, [self._retiring]))
-            await self._triton.aclose()
+            await asyncio.gather(self._stop_server(drain_s=drain_s), *filter(None, [self._retiring]))
 
     async def _start(self) -> None:
         """Start a process and wait until its canary is right. Returns early if a stop is requested."""
@@ -146,22 +144,19 @@ class Supervisor:
             self._reload_requested.clear()  # this start reads the repository, which may have another model
             self._model_works = False
         self._stub_ended.clear()  # a stub of the previous server must not interrupt this canary
-        self._process = process = await self._triton.start()
-        self._activity.reset(process)
-        probe = await self._first_right_canary(process, lambda: self._send_canary(process))
-        if probe is not None:
-            self._model_works = True
-            self._accept(process, probe)
+        self._server = server = await self._start_server()
+        self.metrics_url = server.metrics_url
+        if (probe := await self._first_right_canary(server)) is not None:
+            self._accept(server, probe)
 
-    def _accept(self, process: TritonProcess, probe: Probe) -> None:
+    def _accept(self, server: ProbedTriton, probe: Probe) -> None:
         """Watch a server that has answered its canary right; the stubs of a server that is replaced end on purpose."""
-        self._on_right_canary(probe, process)
-        process.watch_stubs(lambda: None if process is self._replaced else self._stub_ended.set())
+        self._model_works = True
+        self._on_right_canary(probe, server)
+        server.process.watch_stubs(lambda: None if server is self._replaced else self._stub_ended.set())
 
-    async def _first_right_canary(
-        self, process: TritonProcess, send: Callable[[], Awaitable[Probe | None]]
-    ) -> Probe | None:
-        """Wait until a starting server answers; ``send`` returns None if it has ended, or cannot be sampled.
+    async def _first_right_canary(self, server: ProbedTriton) -> Probe | None:
+        """Wait until a starting server answers.
 
         Returns None if a stop is requested. Raises ReportedError if the server ends, is late or answers wrong.
         """
@@ -169,10 +164,10 @@ class Supervisor:
         logger.info("loading the models")
         wrong = 0
         while not self._stop_requested.is_set():
-            if not process.running:
-                raise await self._start_error(process)
-            process.end_without_stub()
-            probe = await send()
+            if not server.process.running:
+                raise await self._start_error(server)
+            server.process.end_without_stub()
+            probe = await self._send_canary(server)  # None, too, if the server cannot be sampled
             if probe is not None and probe.outcome in (ProbeOutcome.OK, ProbeOutcome.SHORT):
                 return probe
             # Triton opens its ports when all models are loaded, so a wrong answer then stays wrong.
@@ -190,25 +185,16 @@ class Supervisor:
             await self._pause(_START_POLL_S)
         return None
 
-    async def _start_error(self, process: TritonProcess) -> ReportedError:
-        message = f"tritonserver ended while it started: {await self._reason_of_end(process)}"
-        if not process.crashed:
-            return ReportedError(message)
-        crash = _CrashedAtStart(message)
-        crash.by_request = process.opened and self._model_works
-        return crash
-
-    async def _reason_of_end(self, process: TritonProcess) -> str:
-        """Return why ``process`` ended. Its stubs are killed first: until then they hold its output open."""
-        if process is self._process:
-            self._process = None
-        await process.stop(drain_s=0)
-        return await process.reason()
+    async def _start_error(self, server: ProbedTriton) -> ReportedError:
+        message = f"tritonserver ended while it started: {await _reason_of_end(server)}"
+        if server.process.crashed:
+            return _CrashedAtStart(message, by_request=server.process.opened and self._model_works)
+        return ReportedError(message)
 
     async def _watch_once(self) -> None:
         """Wait for the next canary or the end of the process, and act on the result."""
-        process = self._process
-        assert process is not None
+        assert self._server is not None
+        server = self._server
         await self._pause(self._config.canary_interval_s, self._replaceable(), self._stub_ended.wait())
         if self._stub_ended.is_set():
             # Its model may have been unloaded on purpose. The next canary tells; until then this is not healthy.
@@ -217,21 +203,21 @@ class Supervisor:
         if self._stop_requested.is_set():
             return
         if self._reload_requested.is_set() and (self._retiring is None or self._retiring.done()):
-            await self._replace(process)
+            await self._replace(server)
             return
-        if not process.running:
+        if not server.process.running:
             self._fail(Status.RESTARTING, Step.START, "tritonserver ended")
-            await self._restart(f"tritonserver ended ({await self._reason_of_end(process)})")
+            await self._restart(f"tritonserver ended ({await _reason_of_end(server)})")
             return
-        probe = await self._send_canary(process)
-        if probe is None or self._stop_requested.is_set() or not process.running:
+        probe = await self._send_canary(server)
+        if probe is None or self._stop_requested.is_set() or not server.process.running:
             return
         self._finding = probe
         match probe.outcome:
             case ProbeOutcome.OK | ProbeOutcome.SHORT:
-                self._on_right_canary(probe, process)
+                self._on_right_canary(probe, server)
             case ProbeOutcome.SLOW:
-                await self._consider_slow(process)
+                await self._consider_slow(server)
             case ProbeOutcome.BROKEN:
                 # A reload of the models would be faster. But with requests waiting, tritonserver (24.10) hung or ended
                 # in it after one of three killed stubs, and it never releases an instance whose stub is gone.
@@ -241,36 +227,37 @@ class Supervisor:
         self._status = status
         self._finding = Probe(outcome=ProbeOutcome.BROKEN, step=step, message=message)
 
-    async def _send_canary(self, process: TritonProcess) -> Probe | None:
+    async def _send_canary(self, server: ProbedTriton) -> Probe | None:
         """Send the canary, and sample the server meanwhile.
 
         Returns None if a stop was requested, or the server or a stub ended, before the answer.
         """
-        canary, *_ = await race(
-            self._triton.probe(),
-            self._activity.keep_sampling(process, self._triton.progress),
-            self._stop_requested.wait(),
-            self._stub_ended.wait(),
-            process.ended(),
-        )
+
+        async def keep_sampling() -> None:
+            while True:
+                await asyncio.sleep(SAMPLE_S)
+                await server.activity.sample()
+
+        ends = (self._stop_requested.wait(), self._stub_ended.wait(), server.process.ended())
+        canary, *_ = await race(server.probe(), keep_sampling(), *ends)
         return None if canary.cancelled() else canary.result()
 
-    def _on_right_canary(self, probe: Probe, process: TritonProcess) -> None:
+    def _on_right_canary(self, probe: Probe, server: ProbedTriton) -> None:
         status = Status.DEGRADED if probe.outcome is ProbeOutcome.SHORT else Status.READY
         if self._status in (Status.OVERLOADED, Status.STUCK):
             logger.warning("the server answers the canary in time again")
         if status is Status.DEGRADED and self._status is not Status.DEGRADED:
             logger.warning("degraded: %s", probe.message)
         self._status, self._finding, self._model_id = status, probe, probe.model_id
-        self._activity.reset(process)
+        server.activity.reset()
 
-    async def _consider_slow(self, process: TritonProcess) -> None:
+    async def _consider_slow(self, server: ProbedTriton) -> None:
         """Tell overload from a frozen server, by finished requests and processor time.
 
         Two finished requests may be a minute apart if a full batch of a large model runs on a busy machine.
         """
-        idle_s, unfinished_s = await self._activity.sample(process, self._triton.progress)
-        if not process.running:
+        idle_s, unfinished_s = await server.activity.sample()
+        if not server.process.running:
             return
         # An idle server may also lack processor time that other programs use; either way, no client gets an answer.
         status = Status.OVERLOADED if idle_s <= 2 * SAMPLE_S else Status.STUCK
@@ -289,57 +276,53 @@ class Supervisor:
         if self._retiring is not None:
             await asyncio.wait({self._retiring})
 
-    async def _replace(self, process: TritonProcess, *, is_again: bool = False) -> None:
-        """Start a server beside ``process``, check it, and give it the port; try once more if that start crashes.
+    async def _replace(self, old: ProbedTriton, *, is_again: bool = False) -> None:
+        """Start a server beside ``old``, check it, and give it the port; try once more if that start crashes.
 
         Not a load in the running server: under load that has hung tritonserver (24.10), and damaged its heap.
         """
         self._reload_requested.clear()
         self._model_works = False
         try:
-            handover = self._triton.hand_over()
+            handover = old.hand_over()
         except ReportedError as error:
             logger.warning("the new model is served after a restart, and not beside the present one: %s", error)
             await self._restart("reload requested", drain_s=DRAIN_S)
             return
-        triton, candidate, probe, again = self._triton.successor(), None, None, False
+        server, probe, again = None, None, False
         try:
-            candidate = await triton.start(beside=True)
-            loading = self._first_right_canary(candidate, triton.probe)
-            loaded, *_ = await race(loading, self._stop_requested.wait(), self._stub_ended.wait(), process.ended())
+            server = await self._start_server(beside=True)
+            loading = self._first_right_canary(server)
+            loaded, *_ = await race(loading, self._stop_requested.wait(), self._stub_ended.wait(), old.process.ended())
             if (probe := None if loaded.cancelled() else loaded.result()) is not None:
-                await triton.take_over()
+                await server.take_over()
                 handover.switch()
         except (ReportedError, OSError) as error:
             probe, again = None, isinstance(error, _CrashedAtStart) and not is_again
             logger.error("reload failed; %s: %s", "trying again" if again else "the present model keeps serving", error)
-        if candidate is None or probe is None:
+        if server is None or probe is None:
             handover.close()
-            if candidate is not None:
-                await candidate.stop(drain_s=0)
-            await triton.aclose()
+            if server is not None:
+                await server.stop(drain_s=0)
             if again:
-                await self._replace(process, is_again=True)
+                await self._replace(old, is_again=True)
             return
-        old, self._triton, self._process, self._replaced = self._triton, triton, candidate, process
-        self._model_works = True
-        self._accept(candidate, probe)
+        self._server, self._replaced, self.metrics_url = server, old, server.metrics_url
+        self._accept(server, probe)
         logger.info("switched to %s", probe.model_id)
-        self._retiring = asyncio.create_task(self._retire(old, process, candidate, handover))
+        self._retiring = asyncio.create_task(self._retire(old, server, handover))
 
-    async def _retire(
-        self, triton: ProbedTriton, process: TritonProcess, successor: TritonProcess, handover: PortHandover
-    ) -> None:
+    async def _retire(self, old: ProbedTriton, successor: ProbedTriton, handover: PortHandover) -> None:
         """End a server that gets no new connection, when its clients have left for its successor, or that has ended."""
-        ends = (process.ended(), successor.ended(), self._kill_requested.wait(), self._stopped_for(DRAIN_S))
-        await race(triton.no_connections(), *ends, timeout_s=2 * CONNECTION_AGE_S)
-        await process.stop(drain_s=0 if self._kill_requested.is_set() else UNLOAD_S)
-        handover.close()
-        await triton.aclose()
 
-    async def _stopped_for(self, seconds: float) -> None:
-        await self._stop_requested.wait()
-        await asyncio.sleep(seconds)
+        async def stopped() -> None:
+            await self._stop_requested.wait()
+            await asyncio.sleep(DRAIN_S)
+
+        ends = (old.process.ended(), successor.process.ended(), self._kill_requested.wait(), stopped())
+        await race(old.no_connections(), *ends, timeout_s=2 * CONNECTION_AGE_S)
+        await old.stop(drain_s=0 if self._kill_requested.is_set() else UNLOAD_S)
+        handover.close()
 
     async def _restart(self, reason: str, *, drain_s: float = 0) -> None:
         """Restart the server until it answers its canary, with pauses that grow while its starts fail."""
@@ -348,7 +331,7 @@ class Supervisor:
             self._fail(Status.RESTARTING, Step.START, reason)
             self._restarts += 1
             logger.error("restarting tritonserver%s: %s", f" in {pause_s:g} s" if pause_s else "", reason)
-            await self._stop_process(drain_s=drain_s)
+            await self._stop_server(drain_s=drain_s)
             drain_s = 0  # the next one to stop is a start that failed
             await self._pause(pause_s, self._reload_requested.wait())  # a reload brings other contents
             if self._stop_requested.is_set():
@@ -364,23 +347,29 @@ class Supervisor:
                     logger.warning("tritonserver is ready again")
                 return
 
-    async def _stop_process(self, *, drain_s: float) -> None:
-        process, self._process = self._process, None
-        if process is None:
+    async def _stop_server(self, *, drain_s: float) -> None:
+        server, self._server = self._server, None
+        if server is None:
             return
-        stopped, _ = await race(self._stop_in_order(process, drain_s), self._kill_requested.wait())
+        stopped, _ = await race(self._stop_in_order(server, drain_s), self._kill_requested.wait())
         if stopped.cancelled():
-            await process.stop(drain_s=0)
+            await server.stop(drain_s=0)
         else:
             stopped.result()
 
-    async def _stop_in_order(self, process: TritonProcess, drain_s: float) -> None:
+    async def _stop_in_order(self, server: ProbedTriton, drain_s: float) -> None:
         # Triton refuses the next step of an ensemble once it is told to stop, so requests have to be through before.
         if drain_s:
-            await race(self._triton.answer_all(), process.ended(), self._stub_ended.wait(), timeout_s=drain_s)
-        await process.stop(drain_s=UNLOAD_S if drain_s else 0)
+            await race(server.answer_all(), server.process.ended(), self._stub_ended.wait(), timeout_s=drain_s)
+        await server.stop(drain_s=UNLOAD_S if drain_s else 0)
 
     async def _pause(self, seconds: float, *wakers: Coroutine[Any, Any, Any]) -> None:
         """Sleep; wake up early for a stop, the end of the process and any of ``wakers``."""
-        ended = [] if self._process is None else [self._process.ended()]
+        ended = [] if self._server is None else [self._server.process.ended()]
         await race(self._stop_requested.wait(), *wakers, *ended, timeout_s=seconds)
+
+
+async def _reason_of_end(server: ProbedTriton) -> str:
+    """Return why ``server`` ended. Its stubs are killed first: until then they hold its output open."""
+    await server.stop(drain_s=0)
+    return await server.process.reason()

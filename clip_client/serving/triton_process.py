@@ -65,7 +65,6 @@ _UNLOAD_S: Final = 6.0
 _LINE_LIMIT: Final = 2**20
 """Bytes of one line of output. Only verbose logging has longer lines."""
 
-
 _CRASHES: Final = frozenset(
     -number for number in signal.Signals if number.name in ("SIGABRT", "SIGBUS", "SIGFPE", "SIGSEGV")
 )
@@ -204,6 +203,8 @@ class TritonProcess:
     async def stop(self, *, drain_s: float) -> None:
         """Ask the server to finish its requests and end; kill the rest after ``drain_s`` (0: at once)."""
         self._stubs.close()
+        if self.pid not in _started_pids:
+            return  # it has been stopped, and its PID may be another's by now
         if drain_s > 0 and self.running:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGTERM)
@@ -211,10 +212,6 @@ class TritonProcess:
             if self._idle.is_set():
                 # Triton never unloads an instance whose stub was killed, and would wait until its own time limit.
                 await race(self.ended(), timeout_s=_UNLOAD_S)
-        await self._clear()
-
-    async def _clear(self) -> None:
-        """Kill the rest of the process group, wait until it has ended, and remove its shared memory."""
         with contextlib.suppress(ProcessLookupError):
             # The stubs are not children of this process, so it cannot wait for them. Init reaps them.
             for _ in range(_GONE_POLLS):

@@ -13,7 +13,7 @@ from preprocess_ensemble.imaging.limits import DecodeLimits
 
 @dataclass(frozen=True, kw_only=True)
 class PreprocessSettings:
-    """The settings in the ``parameters`` of config.pbtxt."""
+    """The settings in the ``parameters``."""
 
     passport: str
     """Path of model.json, relative to the model's folder."""
@@ -49,18 +49,13 @@ class PreprocessSettings:
         )
 
 
-def _read_threads(text: str) -> int:
-    threads = int(text)
-    if not 0 <= threads <= 1024:
+def _number(convert: Callable[[str], float], accept: Callable[[float], bool]) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        if accept(number := convert(text)):
+            return number
         raise ValueError(text)
-    return threads
 
-
-def _read_seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds < math.inf:
-        raise ValueError(text)
-    return seconds
+    return read
 
 
 def _read_switch(text: str) -> bool:
@@ -69,9 +64,9 @@ def _read_switch(text: str) -> bool:
 
 _PARAMETERS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "passport": ("passport", str),
-    "decode_threads": ("decode_threads", _read_threads),
+    "decode_threads": ("decode_threads", _number(int, lambda threads: 0 <= threads <= 1024)),
     "fast_decode": ("fast_decode", _read_switch),
-    "max_decode_seconds": ("max_decode_s", _read_seconds),
+    "max_decode_seconds": ("max_decode_s", _number(float, lambda seconds: 0 < seconds < math.inf)),
     "max_image_bytes": ("max_bytes", int),
     "max_megapixels": ("max_pixels", lambda text: round(float(text) * 1_000_000)),
     "max_side_ratio": ("max_side_ratio", float),

@@ -9,19 +9,15 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
 from preprocess_ensemble.contract import ERROR, STATUS
-from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.errors import Outcome, ReportedError
 from preprocess_ensemble.model_repository.passport import PassportError
-
-if TYPE_CHECKING:
-    from preprocess_ensemble.imaging.preprocessor import Preprocessed
-    from preprocess_ensemble.text.text_input import TokenizedText
 
 Outputs = Mapping[str, npt.NDArray[Any]]
 """Name of a tensor -> its rows."""
@@ -34,7 +30,7 @@ class RowsRequest(NamedTuple):
     """The content of one request; a malformed request has no rows."""
 
     id: str
-    """Id that the client gave the request, for log lines."""
+    """Name that the client gave the request, for log lines."""
     requested: frozenset[str] = frozenset()
     rows: Sequence[bytes] = ()
     problem: str = ""
@@ -42,7 +38,10 @@ class RowsRequest(NamedTuple):
 
 
 class RowsModel(ABC):
-    """Triton's Python backend calls ``initialize`` once, ``execute`` for each batch of requests, then ``finalize``."""
+    """Triton's Python backend calls ``initialize`` once, ``execute`` for each batch of requests, then ``finalize``.
+
+    The metrics are in Prometheus' text on the server's metrics port beside Triton's.
+    """
 
     input: ClassVar[str]
     """Name of the input, (N, 1) BYTES."""
@@ -64,7 +63,17 @@ class RowsModel(ABC):
             self.load(config, parameters, folder, folder / args["model_version"])
         except (ReportedError, ValueError) as error:
             raise pb_utils.TritonModelException(f"{self.name}: {error}") from None
-        self._counters = Counters(self.name, self.metrics)
+        self._families: dict[str, Any] = {}
+        self._counters: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = {}
+        family = pb_utils.MetricFamily
+        try:
+            for metric, description in self.metrics.items():
+                self._families[metric] = family(name=metric, description=description, kind=family.COUNTER)
+        except pb_utils.TritonModelException as error:
+            self._families = {}
+            pb_utils.Logger.log_warn(
+                f"{self.name}: running without its own metrics, because Triton refused them: {error}"
+            )
 
     @abstractmethod
     def load(self, config: Mapping[str, Any], parameters: Mapping[str, str], folder: Path, version: Path) -> None:
@@ -80,16 +89,20 @@ class RowsModel(ABC):
         increments = Increments()
         answers = self.answer(parsed, increments)
         responses = [respond(request, outputs) for request, outputs in zip(parsed, answers, strict=True)]
-        self._counters.add(increments)
+        # Each counter needs a message to the server's process, so it gets one for a whole batch.
+        for key, count in increments.items() if self._families else ():
+            if key not in self._counters:
+                name, labels = key
+                self._counters[key] = self._families[name].Metric(labels=dict(labels))
+            self._counters[key].increment(count)
         return responses
 
     def finalize(self) -> None:
-        """Release the metrics."""
-        self._counters.close()
+        """Release the metrics, which belong to the server's process, while the server still listens."""
+        self._counters.clear()
+        self._families = {}
 
-    def described(
-        self, request: RowsRequest, outcomes: Sequence[Preprocessed | TokenizedText], increments: Increments
-    ) -> Outputs:
+    def described(self, request: RowsRequest, outcomes: Sequence[Outcome], increments: Increments) -> Outputs:
         """Return the outputs status and error for the rows of one request; count the rows, and log internal errors."""
         increments[self.requests_metric, (("rows", size_class(len(outcomes))),)] += 1
         for number, outcome in enumerate(outcomes):
@@ -106,16 +119,13 @@ class RowsModel(ABC):
 def parse(request: Any, name: str, what: str) -> RowsRequest:
     """Read the input ``name`` of Triton's ``request``; ``what`` is the kind of a row, such as "text"."""
     tensor = pb_utils.get_input_tensor_by_name(request, name)
+    expected = f"a BYTES tensor of shape [N, 1], one {what} per row."
     if tensor is None:
-        problem = f"The request lacks the input {name}: a BYTES tensor of shape [N, 1], one {what} per row."
-        return RowsRequest(request.request_id(), problem=problem)
+        return RowsRequest(request.request_id(), problem=f"The request lacks the input {name}: {expected}")
     rows: npt.NDArray[np.object_] = tensor.as_numpy()
     if rows.dtype != np.object_ or rows.ndim != 2 or rows.shape[1] != 1:
-        problem = (
-            f"The input {name} has shape {list(rows.shape)} and type {rows.dtype}; "
-            f"it must be a BYTES tensor of shape [N, 1], one {what} per row."
-        )
-        return RowsRequest(request.request_id(), problem=problem)
+        found = f"shape {list(rows.shape)} and type {rows.dtype}"
+        return RowsRequest(request.request_id(), problem=f"The input {name} has {found}; it must be {expected}")
     return RowsRequest(request.request_id(), frozenset(request.requested_output_names()), rows[:, 0].tolist())
 
 
@@ -139,12 +149,11 @@ def read_passport(path: Path) -> str:
     """Return the text of model.json. Raises PassportError."""
     try:
         return path.read_text(encoding="ascii")
-    except FileNotFoundError:
-        raise PassportError(
-            "the model's passport, model.json, is missing; run clip-export with this repository to make the model"
-        ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise PassportError(f"the model's passport, model.json, cannot be read ({type(error).__name__})") from None
+        problem = f"cannot be read ({type(error).__name__})"
+        if isinstance(error, FileNotFoundError):
+            problem = "is missing; run clip-export with this repository to make the model"
+        raise PassportError(f"the model's passport, model.json, {problem}") from None
 
 
 def check_dims(config: Mapping[str, Any], name: str, expected: Sequence[int]) -> None:
@@ -158,47 +167,12 @@ def check_dims(config: Mapping[str, Any], name: str, expected: Sequence[int]) ->
             )
 
 
-class Counters:
-    """The metrics of one model instance, in Prometheus' text on the server's metrics port beside Triton's.
-
-    ``descriptions`` has a text for each name. If Triton refuses the metrics, the model ``name`` runs without them and
-    logs that.
-    """
-
-    def __init__(self, name: str, descriptions: Mapping[str, str]) -> None:
-        self._families: dict[str, Any] = {}
-        self._metrics: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = {}
-        family = pb_utils.MetricFamily
-        try:
-            self._families = {
-                metric: family(name=metric, description=description, kind=family.COUNTER)
-                for metric, description in descriptions.items()
-            }
-        except pb_utils.TritonModelException as error:
-            pb_utils.Logger.log_warn(f"{name}: running without its own metrics, because Triton refused them: {error}")
-
-    def add(self, increments: Increments) -> None:
-        """Add to the counters. Each counter needs a message to the server's process, so count a whole batch first."""
-        for key, count in increments.items() if self._families else ():
-            metric = self._metrics.get(key)
-            if metric is None:
-                name, labels = key
-                metric = self._metrics[key] = self._families[name].Metric(labels=dict(labels))
-            metric.increment(count)
-
-    def close(self) -> None:
-        """Release the metrics, which belong to the server's process, while the server still listens."""
-        self._metrics.clear()
-        self._families = {}
-
-
 def size_class(rows: int) -> str:
     """Return the label of the range that contains ``rows``: 1, 2-4, 5-8, 9-16, ..."""
-    if rows <= 1:
-        return str(rows)
-    most = max(4, 1 << (rows - 1).bit_length())
-    least = 2 if most == 4 else most // 2 + 1
-    return f"{least}-{most}"
+    if rows <= 4:
+        return "2-4" if rows > 1 else str(rows)
+    most = 1 << (rows - 1).bit_length()
+    return f"{most // 2 + 1}-{most}"
 
 
 def restrict_own_regions() -> None:

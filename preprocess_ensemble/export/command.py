@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(str(error))
         return 2
     if options.list:
-        sys.stdout.write(listing())
+        sys.stdout.write(_listing())
         return 0
     # Silence the root logger, through which open_clip would repeat each error in other words.
     logging.basicConfig(level=logging.CRITICAL)
@@ -203,27 +203,14 @@ def _say(line: str) -> None:
     sys.stderr.flush()
 
 
-def tables() -> list[list[list[str]]]:
-    """Return the cells of both tables, headings first: the models with their properties, and the recall by language."""
-    return [_cells(block) for block in _blocks() if block.startswith("|")]
+def _listing() -> str:
+    blocks = _MODELS.read_text(encoding="utf-8").split("\n\n")
+    return "\n\n".join(_aligned(block) if block.startswith("|") else block.strip() for block in blocks) + "\n"
 
 
-def listing() -> str:
-    """Return the output of ``clip-export --list``."""
-    aligned = (_aligned(_cells(block)) if block.startswith("|") else block.strip() for block in _blocks())
-    return "\n\n".join(aligned) + "\n"
-
-
-def _blocks() -> Iterator[str]:
-    yield from _MODELS.read_text(encoding="utf-8").split("\n\n")
-
-
-def _cells(block: str) -> list[list[str]]:
-    first, _, *others = (line.strip("|").split("|") for line in block.strip().splitlines())
-    return [[cell.strip().replace("`", "") for cell in row] for row in (first, *others)]
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
+def _aligned(table: str) -> str:
+    first, _, *others = (line.strip("|").split("|") for line in table.replace("`", "").strip().splitlines())
+    rows = [[cell.strip() for cell in row] for row in (first, *others)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 

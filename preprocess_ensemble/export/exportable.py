@@ -49,8 +49,7 @@ class BuiltGraph:
 class ExportableModel(ABC):
     """A model with weights, ready to be written as graphs: through PyTorch, or from a skeleton.
 
-    ``text_config`` is the section ``text_cfg`` of open_clip's configuration of the model. ``image_bytes`` and
-    ``text_bytes`` are the sizes of the towers in fp32.
+    ``text_config`` is ``text_cfg`` of open_clip's configuration. ``image_bytes`` and ``text_bytes`` are sizes in fp32.
     """
 
     def __init__(
@@ -87,10 +86,7 @@ class ExportableModel(ABC):
         """
 
     def check_tokenizer(self, tokenizer: Tokenizer, report: Callable[[str], None]) -> None:
-        """Raise ExportError if open_clip has other token ids than ``tokenizer``.
-
-        Without open_clip there is nothing to compare.
-        """
+        """Raise ExportError if open_clip, where it is installed, has other token ids than ``tokenizer``."""
         return
 
 

@@ -72,11 +72,10 @@ def export_model(
 
     ``model`` is one of open_clip's model names, the path of a JSON file in its format, or the path of a skeleton.
     ``pretrained`` is a tag, the path of a checkpoint, or ``random[:SEED]``. Several models can be in one repository,
-    each with its ``name``. If the repository does not exist, it is created completely. ``text`` also exports the text
-    tower. Without it, an installed text tower stays if it belongs to the same image tower; otherwise it is removed.
-    Towers that are already installed are exported again only with ``force``, or if this package writes a later revision
-    of the graph. ``tensorrt`` runs the encoders on TensorRT; see :func:`pending_files`. ``report`` receives one line
-    before each step that takes time.
+    each with its ``name``. ``text`` also exports the text tower; without it, an installed text tower stays if it
+    belongs to the same image tower, and is removed otherwise. Towers that are already installed are exported again only
+    with ``force``, or if this package writes a later revision of the graph. ``tensorrt`` runs the encoders on TensorRT;
+    see :func:`pending_files`. ``report`` receives one line before each step that takes time.
 
     Raises ReportedError. After an error or an interruption the previously installed model stays.
     """
@@ -87,18 +86,15 @@ def export_model(
         raise WrongChoice(f"{error}.") from None
     report(f"loading {model}, weights {pretrained}")
     exportable = load_exportable(model, pretrained)
-    source = exportable.source
 
     directory = version_directory(repository, names.encoder)
     directory.mkdir(parents=True, exist_ok=True)
     installed = installed_passport(repository, names)
-    fingerprint = _fingerprint(exportable, weights_dtype)
-    kept_text = None
-    if installed is not None and installed.fingerprint == fingerprint and _has_text_tower(repository, names, installed):
-        kept_text = installed.text
+    same = installed if installed and installed.fingerprint == _fingerprint(exportable, weights_dtype) else None
+    kept_text = same.text if same and _has_text_tower(repository, names, same) else None
     kept = None
-    if installed and not force and _is_current(installed) and installed.pretrained == source.pretrained:
-        kept = replace(installed, text=kept_text) if installed.fingerprint == fingerprint else None
+    if same and not force and _is_current(same) and same.pretrained == exportable.source.pretrained:
+        kept = replace(same, text=kept_text)
     with_text = text and (force or kept_text is None or not _is_current(kept_text))
     obsolete = [] if with_text or kept_text else _text_folders(repository, names)
     if kept is not None and not with_text and not obsolete:
@@ -106,7 +102,10 @@ def export_model(
         write(pending_files(repository, kept, names, tensorrt))
         return kept
 
-    needed = _needed_bytes(exportable, image=kept is None, text=with_text)
+    weights = [exportable.image_bytes] * (kept is None) + [exportable.text_bytes] * with_text
+    # Weights that are moved to a separate file take twice their size meanwhile.
+    needed = sum(size * (2 if _has_data_file(size) else 1) + _GRAPH_BYTES for size in weights)
+    needed += _TOKENIZER_BYTES * with_text
     require_space(directory, needed)
     measured = []
     with staging_directory(directory.parent, needed) as stage:
@@ -192,7 +191,6 @@ def load_model(model: str, pretrained: str) -> nn.Module:
 
 
 def _fingerprint(exportable: ExportableModel, weights_dtype: str) -> tuple[int, int]:
-    """Return the fingerprint of the image tower."""
     return compute_fingerprint(
         model=exportable.source.model,
         weights_sha256=exportable.weights_sha256,
@@ -204,20 +202,14 @@ def _fingerprint(exportable: ExportableModel, weights_dtype: str) -> tuple[int, 
 def _write_image_tower(
     exportable: ExportableModel, stage: Path, weights_dtype: str, report: Callable[[str], None]
 ) -> tuple[Passport, list[Path], str]:
-    """Write the image tower into the folder ``stage``, and check it.
-
-    Returns (its passport without a text tower, its files with the model last, the measurement in words). Raises
-    ExportError.
-    """
-    rows = parity.check_pixels(exportable.config)
+    """Return the passport without a text tower, the checked files with the model last, and the measurement in words."""
     options = GraphOptions(
         fingerprint=_fingerprint(exportable, weights_dtype),
         weights_dtype=weights_dtype,
         has_data_file=_has_data_file(exportable.image_bytes),
         report=report,
     )
-    built = exportable.build(rows, stage, options)
-    measured, canary, sentence = parity.measure(built, rows, options)
+    files, measured, canary, sentence = parity.build(exportable, parity.check_pixels(exportable.config), stage, options)
     passport = Passport(
         model=exportable.source.model,
         pretrained=exportable.source.pretrained,
@@ -228,26 +220,22 @@ def _write_image_tower(
         weights_dtype=weights_dtype,
         fingerprint=options.fingerprint,
         parity=measured,
-        canary=Canary.of(parity.canary_image(), canary),
+        canary=Canary(image=parity.canary_image(), vector=rounded(canary)),
         opset=OPSET,
         ir_version=IR_VERSION,
         exported_at=int(time.time()),
     )
-    return passport, built.files, sentence
+    return passport, files, sentence
 
 
 def _write_text_tower(
     exportable: ExportableModel, stage: Path, weights_dtype: str, report: Callable[[str], None]
 ) -> tuple[TextTower, list[Path], str]:
-    """Write the text tower and its tokenizer into the folder ``stage``, and check it.
-
-    Returns (its part of the passport, its files with the model last, the measurement in words). Raises ExportError.
-    """
+    """Write tower and tokenizer; return the part of the passport, and the others as :func:`_write_image_tower`."""
     config, sha256 = write_tokenizer(stage, exportable.text_config)
     tokenizer = Tokenizer.load(stage, config, sha256)
     exportable.check_tokenizer(tokenizer, report)
-    canary, _ = tokenizer.encode([parity.CANARY_TEXT])
-    rows = np.concatenate([sample_tokens(*exportable.token_kinds), canary])
+    rows = np.concatenate([sample_tokens(*exportable.token_kinds), tokenizer.encode([parity.CANARY_TEXT])[0]])
     options = GraphOptions(
         fingerprint=compute_text_fingerprint(
             model=exportable.source.model,
@@ -260,8 +248,7 @@ def _write_text_tower(
         has_data_file=_has_data_file(exportable.text_bytes),
         report=report,
     )
-    built = exportable.build(rows, stage, options)
-    measured, vector, sentence = parity.measure(built, rows, options)
+    files, measured, vector, sentence = parity.build(exportable, rows, stage, options)
     tower = TextTower(
         tokenizer=asdict(config),
         tokenizer_sha256=sha256,
@@ -272,14 +259,7 @@ def _write_text_tower(
         logit_scale=exportable.logit_scale,
         logit_bias=exportable.logit_bias,
     )
-    return tower, built.files, sentence
-
-
-def _needed_bytes(exportable: ExportableModel, *, image: bool, text: bool) -> int:
-    """Return the bytes that these towers need on the disk."""
-    weights = [exportable.image_bytes] * image + [exportable.text_bytes] * text
-    # Weights that are moved to a separate file take twice their size meanwhile.
-    return sum(size * (2 if _has_data_file(size) else 1) + _GRAPH_BYTES for size in weights) + _TOKENIZER_BYTES * text
+    return tower, files, sentence
 
 
 def _has_data_file(weights_bytes: int) -> bool:
@@ -292,17 +272,17 @@ def _is_current(tower: Passport | TextTower) -> bool:
 
 def _has_text_tower(repository: Path, names: ModelNames, passport: Passport) -> bool:
     """Return whether the passport describes a text tower, and all its files exist."""
-    model = version_directory(repository, names.text_encoder) / MODEL_FILE
+    if passport.text is None:
+        return False
     tokenizer = version_directory(repository, names.tokenize)
-    files = [] if passport.text is None else [model, *(tokenizer / name for name in passport.text.tokenizer_sha256)]
-    return bool(files) and all(file.exists() for file in files)
+    files = [tokenizer / name for name in passport.text.tokenizer_sha256]
+    return all(file.exists() for file in (version_directory(repository, names.text_encoder) / MODEL_FILE, *files))
 
 
 def _text_folders(repository: Path, names: ModelNames) -> list[Path]:
-    """Return the folders of an exported text tower, that of the tokenizing step last.
+    """Return the folders of an exported text tower; none if its tokenizing step does not belong to this package.
 
-    Returns none if that step does not belong to this package. The step is written first and removed last, so it exists
-    even after an export that was killed.
+    The step is the last one. It is written first and removed last, so it exists even after an export that was killed.
     """
     model_py = version_directory(repository, names.tokenize) / "model.py"
     if not model_py.exists() or "preprocess_ensemble" not in model_py.read_text(encoding="utf-8"):

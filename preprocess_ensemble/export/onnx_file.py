@@ -114,7 +114,7 @@ def fold_shapes(model: onnx.ModelProto) -> None:
     graph = model.graph
     names = _shape_values(graph)
     first, second = _evaluated(model, names)
-    constants = {name: value for name, value in first.items() if _same(value, second[name])}
+    constants = {name: value for name, value in first.items() if np.array_equal(value, second[name])}
     for node in graph.node:
         if node.op_type == "Reshape" and (target := _with_one_unknown(node, first, second)) is not None:
             # Use a new name, because other nodes may need the value itself.
@@ -128,7 +128,7 @@ def fold_shapes(model: onnx.ModelProto) -> None:
 
 
 def _shape_values(graph: onnx.GraphProto) -> list[str]:
-    """Return the names of all values that are computed from shapes and constants only, in order."""
+    """Return the names of all values that are computed from shapes and constants only."""
     known = {tensor.name for tensor in graph.initializer}
     found: list[str] = []
     for node in graph.node:
@@ -166,14 +166,10 @@ def _evaluated(model: onnx.ModelProto, names: Sequence[str]) -> list[dict[str, A
     return evaluated
 
 
-def _same(first: Array, second: Array | None) -> bool:
-    return second is not None and first.shape == second.shape and bool(np.array_equal(first, second))
-
-
 def _with_one_unknown(node: onnx.NodeProto, first: dict[str, Array], second: dict[str, Array]) -> Array | None:
     """Return the target of a ``Reshape``, with -1 where it depends on the batch; None if -1 cannot express it."""
     target, other = first.get(node.input[1]), second.get(node.input[1])
-    if target is None or other is None or target.shape != other.shape or _same(target, other):
+    if target is None or other is None or target.shape != other.shape:
         return None
     varies = target != other
     if varies.sum() != 1 or (target[~varies] < 1).any():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -21,7 +22,7 @@ from preprocess_ensemble.runtimes.onnx_session import open_session, session_opti
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from preprocess_ensemble.export.exportable import BuiltGraph, GraphOptions
+    from preprocess_ensemble.export.exportable import ExportableModel, GraphOptions
     from preprocess_ensemble.runtimes.agreement import Rows
     from preprocess_ensemble.runtimes.model import Session
 
@@ -60,12 +61,15 @@ def check_pixels(config: PreprocessConfig) -> npt.NDArray[np.uint8]:
     return np.concatenate([sample_pixels(*config.size), canary[None]])
 
 
-def measure(built: BuiltGraph, rows: Rows, options: GraphOptions) -> tuple[Parity, npt.NDArray[np.float32], str]:
-    """Check a graph; quantise it first if its precision is int8.
+def build(
+    model: ExportableModel, rows: Rows, stage: Path, options: GraphOptions
+) -> tuple[list[Path], Parity, npt.NDArray[np.float32], str]:
+    """Write the graph of the tower that takes ``rows`` into ``stage``, and check it.
 
-    Returns (the measurement, the vector (D,) of the canary, which is the last row, a sentence for people). Raises
-    ExportError if the vectors differ from those of PyTorch.
+    Returns (its files with the model last, the measurement, the vector (D,) of the canary, which is the last row, a
+    sentence for people). Raises ExportError if the vectors differ from those of PyTorch.
     """
+    built = model.build(rows, stage, options)
     file, weights_dtype = built.files[-1], options.weights_dtype
     if weights_dtype == "int8":
         quantize(file)
@@ -82,7 +86,7 @@ def measure(built: BuiltGraph, rows: Rows, options: GraphOptions) -> tuple[Parit
         if weights_dtype != "fp32":
             sentence += f"; cosine of {weights_dtype} to fp32 {lowest:.7f}"
         lowest = min(lowest, built.other_weights)
-    return Parity(images=compared, min_cosine=lowest, required=required), vectors[-1], sentence
+    return built.files, Parity(images=compared, min_cosine=lowest, required=required), vectors[-1], sentence
 
 
 def check(

@@ -1,9 +1,7 @@
 """A skeleton: exported graphs without their weights, and the recipe that fills them from a state dict, without PyTorch.
 
-The exporter gives each tensor of the state dict a place in a graph: as it is, transposed, or one third of it (the
-query, key or value part of an attention's input projection). A skeleton records these places, and all other data about
-the model that an export needs. It also has vectors that PyTorch computed with generated weights, so that a machine
-without PyTorch can check a filled graph. A skeleton file is a zip archive.
+Each tensor of the state dict has a place in a graph: as it is, transposed, or one third of it (the query, key or value
+part of an attention's input projection). Vectors that PyTorch computed with generated weights check a filled graph.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -62,8 +60,7 @@ _DATE: Final = (1980, 1, 1, 0, 0, 0)
 """Fixed date of each member of the archive, so that equal skeletons are equal files."""
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """The source of the values of one initializer."""
 
     name: str
@@ -111,7 +108,7 @@ class Tower:
 
 @dataclass(frozen=True, kw_only=True)
 class Skeleton:
-    """Graphs without weights and everything that is needed to fill and check them."""
+    """Graphs without weights and everything that is needed to fill and check them. Its file is a zip archive."""
 
     model: str
     image: Tower
@@ -130,7 +127,8 @@ class Skeleton:
     """Package -> version."""
 
     def to_bytes(self) -> bytes:
-        """Return the skeleton file; :meth:`from_bytes` reads it."""
+        """Return the skeleton file that :meth:`from_bytes` reads."""
+        towers = {"image": self.image, "text": self.text}
         recipe = {
             "skeleton": VERSION,
             "model": self.model,
@@ -140,17 +138,13 @@ class Skeleton:
             "text_config": dict(self.text_config),
             "token_kinds": self.token_kinds,
             "tags": {tag: asdict(weights) for tag, weights in self.tags.items()},
-            "tensors": {name: [list(kind.shape), kind.integers] for name, kind in self.tensors.items()},
+            "tensors": dict(self.tensors),
             "towers": {
-                name: {
-                    "places": {at: [place.name, place.third, place.transposed] for at, place in tower.places.items()},
-                    "expected": list(tower.expected),
-                }
-                for name, tower in self._towers.items()
+                name: {"places": dict(tower.places), "expected": list(tower.expected)} for name, tower in towers.items()
             },
         }
         members = {"recipe.json": json.dumps(recipe, indent=0).encode("ascii")}
-        for name, tower in self._towers.items():
+        for name, tower in towers.items():
             vectors = io.BytesIO()
             np.save(vectors, np.stack(list(tower.expected.values())))
             members |= {f"{name}.onnx": tower.graph, f"{name}.npy": vectors.getvalue()}
@@ -159,10 +153,6 @@ class Skeleton:
             for name, data in members.items():
                 archive.writestr(zipfile.ZipInfo(name, _DATE), data, zipfile.ZIP_DEFLATED, 9)
         return file.getvalue()
-
-    @property
-    def _towers(self) -> dict[str, Tower]:
-        return {"image": self.image, "text": self.text}
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Skeleton:
@@ -173,7 +163,6 @@ class Skeleton:
                 if recipe["skeleton"] != VERSION:
                     raise ValueError(f"it has version {recipe['skeleton']!r}, and this package reads version {VERSION}")
                 image, text = (_read_tower(archive, name, recipe["towers"][name]) for name in ("image", "text"))
-            context_length, vocabulary, padding = recipe["token_kinds"]
             return cls(
                 model=recipe["model"],
                 image=image,
@@ -184,7 +173,7 @@ class Skeleton:
                 },
                 preprocess=PreprocessConfig.from_mapping(recipe["preprocess"]),
                 text_config=recipe["text_config"],
-                token_kinds=(context_length, vocabulary, padding),
+                token_kinds=tuple(recipe["token_kinds"]),
                 quick_gelu=recipe["quick_gelu"],
                 tags={
                     tag: HubWeights(**weights | {"preprocess": PreprocessConfig.from_mapping(weights["preprocess"])})
@@ -206,15 +195,12 @@ def _read_tower(archive: zipfile.ZipFile, name: str, recipe: Mapping[str, Any]) 
 
 
 def fill(
-    tower: Tower,
-    state: StateDict,
-    fingerprint: tuple[int, int],
-    config: PreprocessConfig | None = None,
+    tower: Tower, state: StateDict, fingerprint: tuple[int, int], config: PreprocessConfig | None = None
 ) -> onnx.ModelProto:
     """Return the graph of ``tower`` with its values.
 
-    The values come from ``state``, which must have the names and shapes of the skeleton's ``tensors``, from
-    ``fingerprint``, and for the image tower from the mean and std of ``config``.
+    ``state`` must have the names and shapes of the skeleton's ``tensors``. The image tower also takes the mean and std
+    of ``config``.
     """
     others: dict[str, Array] = {FINGERPRINT: np.array(fingerprint, np.int32)}
     if config is not None:
@@ -228,7 +214,7 @@ def fill(
 
 
 def key_of(model: str, weights_sha256: str, config: PreprocessConfig) -> str:
-    """Return the key of the vectors of these weights in ``Skeleton.expected``."""
+    """Return the key of the vectors of these weights in ``Tower.expected``."""
     identity = compute_fingerprint(
         model=model, weights_sha256=weights_sha256, preprocess=config.to_mapping(), weights_dtype="fp32"
     )
@@ -240,6 +226,7 @@ def find_skeleton(model: str) -> Skeleton:
 
     Raises WrongChoice.
     """
+    path = Path(model)
     if not model.endswith(SKELETON_SUFFIX):
         known = shipped_models()
         if model not in known:
@@ -248,8 +235,6 @@ def find_skeleton(model: str) -> Skeleton:
                 f"{similar(model, known)}"
             )
         path = SHIPPED / f"{model}{SKELETON_SUFFIX}"
-    else:
-        path = Path(model)
     try:
         return Skeleton.from_bytes(path.read_bytes())
     except OSError as error:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -53,7 +52,6 @@ def generate(name: str, shape: tuple[int, ...], seed: int, noise: float = NOISE)
 
 
 def _scale(name: str, shape: tuple[int, ...], noise: float) -> tuple[float, float]:
-    """Return the centre of the values and their largest distance from it."""
     last = name.rpartition(".")[2]
     if last.endswith("embedding"):
         return 0.0, math.sqrt(3 / shape[-1])
@@ -65,8 +63,7 @@ def _scale(name: str, shape: tuple[int, ...], noise: float) -> tuple[float, floa
     return 0.0, bound * math.sqrt(1.5) if last == "in_proj_weight" else bound
 
 
-@dataclass(frozen=True)
-class TensorKind:
+class TensorKind(NamedTuple):
     """Shape and kind of one tensor in a state dict."""
 
     shape: tuple[int, ...]

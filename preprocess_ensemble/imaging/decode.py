@@ -23,15 +23,14 @@ from PIL import Image
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.containers.jpeg import JpegHeader, read_header
-from preprocess_ensemble.imaging.facts import Facts, check
 from preprocess_ensemble.imaging.formats import ImageFormat, identify
+from preprocess_ensemble.imaging.inspection import Facts, check, count_scans
 from preprocess_ensemble.imaging.limits import DecodeError as DecodeError
 from preprocess_ensemble.imaging.limits import DecodeLimits as DecodeLimits
 from preprocess_ensemble.imaging.orientation import SCALE_INFO as SCALE_INFO
-from preprocess_ensemble.imaging.orientation import ScaleInfo, apply_transpose, swaps_sides
+from preprocess_ensemble.imaging.orientation import SWAPPED, ScaleInfo, apply_transpose
 from preprocess_ensemble.imaging.pillow_decoder import PillowFile
 from preprocess_ensemble.imaging.quiet import quiet_libraries
-from preprocess_ensemble.imaging.structure_limits import count_scans
 
 if TYPE_CHECKING:
     import numpy as np
@@ -191,7 +190,7 @@ def _plan(
         return DecodePath.OFF, 1
     if header is None:
         return DecodePath.UNUSUAL, 1
-    height, width = at_least[::-1] if swaps_sides(transpose) else at_least
+    height, width = at_least[::-1] if transpose in SWAPPED else at_least
     for scale in _SCALES:
         if header.height // scale >= height and header.width // scale >= width:
             return DecodePath.SCALED, scale

@@ -46,7 +46,8 @@ class ImageFormat(NamedTuple):
     """One format; ``opener`` is None if the format is recognised but not read."""
 
     name: str
-    signature: re.Pattern[bytes]
+    signature: bytes
+    """Pattern of the first bytes; a dot stands for any byte."""
     opener: _Opener | None = None
     feature: str | None = None
     """Optional part of Pillow that reads the format."""
@@ -75,10 +76,6 @@ class ImageFormat(NamedTuple):
         return f"The file is of format {self.name}, which cannot be read here{remedy}."
 
 
-def _format(name: str, signature: bytes, opener: _Opener | None = None, **needs: str) -> ImageFormat:
-    return ImageFormat(name, re.compile(signature, re.DOTALL), opener, **needs)
-
-
 def _open_heif(source: IO[bytes]) -> ImageFile.ImageFile:
     from pillow_heif import HeifImageFile
 
@@ -94,55 +91,48 @@ def _open_avif(source: IO[bytes]) -> ImageFile.ImageFile:
 # the size. It would also split a multi-picture JPEG, from which only the first picture is needed.
 # Order matters among the ISO media brands: AVIF and HEIC files may both have the brand "mif1".
 FORMATS: Final[tuple[ImageFormat, ...]] = (
-    _format("JPEG-LS", rb"\xff\xd8\xff\xf7"),
-    _format("JPEG", rb"\xff\xd8\xff", JpegImagePlugin.JpegImageFile),
-    _format("PNG", rb"\x89PNG\r\n\x1a\n", PngImagePlugin.PngImageFile),
-    _format("WebP", rb"RIFF.{4}WEBP", WebPImagePlugin.WebPImageFile, feature="webp"),
-    _format("GIF", rb"GIF8[79]a", GifImagePlugin.GifImageFile),
-    _format("Canon CR2 raw", rb"II\*\0.{4}CR\x02"),
-    _format("TIFF", rb"II[*+]\0|MM\0[*+]", TiffImagePlugin.TiffImageFile),
-    _format("BMP", rb"BM.{12}[\x0c\x10\x28\x34\x38\x40\x6c\x7c]\0\0\0", BmpImagePlugin.BmpImageFile),
-    _format(
-        "AVIF",
-        rb".{4}ftyp(?:avif|avis|(?:mif1|msf1|miaf).{4}(?:.{4}){0,12}?avif)",
-        _open_avif,
-        feature="avif",
-    ),
-    _format(
-        "JPEG 2000",
-        rb"\xff\x4f\xff\x51|\0\0\0\x0cjP  \r\n\x87\n",
-        Jpeg2KImagePlugin.Jpeg2KImageFile,
+    ImageFormat("JPEG-LS", rb"\xff\xd8\xff\xf7"),
+    ImageFormat("JPEG", rb"\xff\xd8\xff", JpegImagePlugin.JpegImageFile),
+    ImageFormat("PNG", rb"\x89PNG\r\n\x1a\n", PngImagePlugin.PngImageFile),
+    ImageFormat("WebP", rb"RIFF.{4}WEBP", WebPImagePlugin.WebPImageFile, feature="webp"),
+    ImageFormat("GIF", rb"GIF8[79]a", GifImagePlugin.GifImageFile),
+    ImageFormat("Canon CR2 raw", rb"II\*\0.{4}CR\x02"),
+    ImageFormat("TIFF", rb"II[*+]\0|MM\0[*+]", TiffImagePlugin.TiffImageFile),
+    ImageFormat("BMP", rb"BM.{12}[\x0c\x10\x28\x34\x38\x40\x6c\x7c]\0\0\0", BmpImagePlugin.BmpImageFile),
+    ImageFormat("AVIF", rb".{4}ftyp(?:avi[fs]|(?:mif1|msf1|miaf).{4}(?:.{4}){0,12}?avif)", _open_avif, feature="avif"),
+    ImageFormat(
+        "JPEG 2000", rb"\xff\x4f\xff\x51|\0\0\0\x0cjP  \r\n\x87\n", Jpeg2KImagePlugin.Jpeg2KImageFile,
         feature="jpg_2000",
     ),
-    _format("PPM", rb"P[1-6]\s", PpmImagePlugin.PpmImageFile),
-    _format("QOI", rb"qoif", QoiImagePlugin.QoiImageFile),
-    _format("HEIC", rb".{4}ftyp(?:hei[cmsx]|hev[cmsx]|mif1|mif3heic|msf1|miaf)", _open_heif, package="pillow_heif"),
-    _format("Canon CR3 raw", rb".{4}ftypcrx "),
-    _format("video (MP4 or QuickTime)", rb".{4}ftyp"),
-    _format("JPEG XL", rb"\xff\x0a|\0\0\0\x0cJXL \r\n\x87\n", JxlFile, package="pillow_jxl"),
-    _format("Photoshop PSD", rb"8BPS"),
-    _format("PDF", rb"%PDF-"),
-    _format("PostScript", rb"%!PS|\xc5\xd0\xd3\xc6"),
-    _format("SVG", rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml.*?)?<svg[\s>]"),
-    _format("ICO", rb"\0\0[\x01\x02]\0[^\0]\0"),
-    _format("ICNS", rb"icns"),
-    _format("DDS", rb"DDS "),
-    _format("OpenEXR", rb"v/1\x01"),
-    _format("Radiance HDR", rb"#\?RADIANCE|#\?RGBE"),
-    _format("Fujifilm RAF raw", rb"FUJIFILMCCD-RAW"),
-    _format("GIMP XCF", rb"gimp xcf"),
-    _format("FITS", rb"SIMPLE  ="),
-    _format("PCX", rb"\x0a[\0\x02-\x05]\x01[\x01\x02\x04\x08]"),
-    _format("SGI", rb"\x01\xda[\0\x01][\x01\x02]"),
-    _format("Windows metafile", rb"\xd7\xcd\xc6\x9a\0\0|\x01\0\0\0.{36} EMF"),
-    _format("video (Matroska or WebM)", rb"\x1a\x45\xdf\xa3"),
-)
+    ImageFormat("PPM", rb"P[1-6]\s", PpmImagePlugin.PpmImageFile),
+    ImageFormat("QOI", rb"qoif", QoiImagePlugin.QoiImageFile),
+    ImageFormat("HEIC", rb".{4}ftyp(?:hei[cmsx]|hev[cmsx]|mif1|mif3heic|msf1|miaf)", _open_heif, package="pillow_heif"),
+    ImageFormat("Canon CR3 raw", rb".{4}ftypcrx "),
+    ImageFormat("video (MP4 or QuickTime)", rb".{4}ftyp"),
+    ImageFormat("JPEG XL", rb"\xff\x0a|\0\0\0\x0cJXL \r\n\x87\n", JxlFile, package="pillow_jxl"),
+    ImageFormat("Photoshop PSD", rb"8BPS"),
+    ImageFormat("PDF", rb"%PDF-"),
+    ImageFormat("PostScript", rb"%!PS|\xc5\xd0\xd3\xc6"),
+    ImageFormat("SVG", rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml.*?)?<svg[\s>]"),
+    ImageFormat("ICO", rb"\0\0[\x01\x02]\0[^\0]\0"),
+    ImageFormat("ICNS", rb"icns"),
+    ImageFormat("DDS", rb"DDS "),
+    ImageFormat("OpenEXR", rb"v/1\x01"),
+    ImageFormat("Radiance HDR", rb"#\?RADIANCE|#\?RGBE"),
+    ImageFormat("Fujifilm RAF raw", rb"FUJIFILMCCD-RAW"),
+    ImageFormat("GIMP XCF", rb"gimp xcf"),
+    ImageFormat("FITS", rb"SIMPLE  ="),
+    ImageFormat("PCX", rb"\x0a[\0\x02-\x05]\x01[\x01\x02\x04\x08]"),
+    ImageFormat("SGI", rb"\x01\xda[\0\x01][\x01\x02]"),
+    ImageFormat("Windows metafile", rb"\xd7\xcd\xc6\x9a\0\0|\x01\0\0\0.{36} EMF"),
+    ImageFormat("video (Matroska or WebM)", rb"\x1a\x45\xdf\xa3"),
+)  # fmt: skip
 
 
 def identify(data: bytes) -> ImageFormat | None:
     """Return the format of a file by its first bytes; None for an unknown format."""
     head = data[:_HEAD_BYTES]
-    return next((known for known in FORMATS if known.signature.match(head)), None)
+    return next((known for known in FORMATS if re.match(known.signature, head, re.DOTALL)), None)
 
 
 def outdated_refusals() -> set[str]:
@@ -165,6 +155,6 @@ def open_image(data: bytes) -> ImageFile.ImageFile:
     The file must have passed the limits of :func:`~.decode.decode`. Raises the errors of Pillow's readers.
     """
     image_format = identify(data)
-    if image_format is not None and image_format.opener is not None and (image_format.feature or image_format.package):
+    if image_format and image_format.opener and (image_format.feature or image_format.package):
         return image_format.opener(BytesIO(data))
     return Image.open(BytesIO(data))

@@ -13,9 +13,7 @@ from typing import Final
 from PIL import Image, JpegImagePlugin
 
 from preprocess_ensemble.imaging.containers.container import number
-from preprocess_ensemble.imaging.containers.jpeg import FRAMES, START_OF_SCAN, segments
-
-JPEG_END: Final = b"\xff\xd9"
+from preprocess_ensemble.imaging.containers.jpeg import END, FRAMES, START_OF_SCAN, segments
 
 _TAILS: Final = (b"\x55", b"\xaa", b"\x33", b"\xcc", b"\x0f", b"\xf0")
 """Ends to try. Every missing bit, and every missing pair of bits, differs between two of them."""
@@ -40,19 +38,18 @@ def lacks_only_its_end(data: bytes) -> bool:
     *_, last = [b"\xd7", *_RESTART.findall(data)]
     restart = bytes([0xFF, 0xD0 + (last[0] - 0xD0 + 1) % 8])
     whole = _decoded(data)
-    return all(_are_equal(whole, _decoded(data + (tail * _TAIL_BYTES + restart) * 2)) for tail in _TAILS)
+    strips = [(0, top, whole.width, min(top + _STRIP, whole.height)) for top in range(0, whole.height, _STRIP)]
+    for tail in _TAILS:
+        other = _decoded(data + (tail * _TAIL_BYTES + restart) * 2)
+        if any(whole.crop(strip).tobytes() != other.crop(strip).tobytes() for strip in strips):
+            return False
+    return True
 
 
 def _decoded(data: bytes) -> Image.Image:
-    image = JpegImagePlugin.JpegImageFile(BytesIO(data + JPEG_END))
+    image = JpegImagePlugin.JpegImageFile(BytesIO(data + END))
     image.load()
     return image
-
-
-def _are_equal(one: Image.Image, other: Image.Image) -> bool:
-    width, height = one.size
-    strips = [(0, top, width, min(top + _STRIP, height)) for top in range(0, height, _STRIP)]
-    return all(one.crop(strip).tobytes() == other.crop(strip).tobytes() for strip in strips)
 
 
 def _has_all_frequencies(data: bytes) -> bool:

@@ -8,17 +8,16 @@ codestream, and EXIF counts only if the codestream has none.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from PIL import ExifTags, Image, ImageFile, JpegImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.containers.container import Container, Layout
-from preprocess_ensemble.imaging.containers.iso_media import JXL_CONTAINER, Box, file_boxes
+from preprocess_ensemble.imaging.containers.iso_media import JXL_CONTAINER, file_boxes
 from preprocess_ensemble.imaging.containers.read import read
+from preprocess_ensemble.imaging.inspection import count_scans, scans_within_limit
 from preprocess_ensemble.imaging.limits import DecodeError, check_count, unsupported_variant
-from preprocess_ensemble.imaging.structure_limits import count_scans, scans_within_limit
 
 _RATIOS: Final = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
 _SIZES: Final = ((9, 1), (13, 1), (18, 1), (30, 1))
@@ -35,11 +34,11 @@ class JxlHeader(NamedTuple):
     width: int
     """Pixels, as stored."""
     height: int
-    orientation: int
+    orientation: int = 1
     """1 to 8, with the meaning of EXIF."""
-    is_animated: bool
-    bit_depth: int
-    extra_channels: int
+    is_animated: bool = False
+    bit_depth: int = 8
+    extra_channels: int = 0
     is_xyb: bool = True
     """Whether colours are stored as XYB. Lossless files and files with a JPEG inside never do; other lossy files do."""
 
@@ -53,35 +52,24 @@ class JxlFile(ImageFile.ImageFile):
     def _open(self) -> None:
         assert self.fp is not None
         self._file = self.fp.read()
-        self._boxes = list(_boxes(self._file))
-        header = _read_header(self._codestream_start())
+        header = _read_header(_codestream_start(self._file))
         # Refuse animations, because the decoder returns their last frame.
         if header.is_animated or header.extra_channels > _MOST_EXTRA_CHANNELS:
             raise unsupported_variant(self.format_description)
         self.header = header
         """Header of the codestream."""
+        container = read(self._file)
+        self.is_jpeg = b"jbrd" in container.kinds
+        """Whether the file was made from a JPEG without loss."""
         # A file made from a JPEG without loss is restored, and turned as the JPEG says.
         swaps = header.orientation > 4 and not self.is_jpeg
         self._size = (header.height, header.width) if swaps else (header.width, header.height)
         self._mode = "RGBA" if header.extra_channels else "RGB"
         self.info["bit_depth"] = header.bit_depth
-        for block in reversed(read(self._file).blocks):
+        for block in reversed(container.blocks):
             self.info[block.kind.lower()] = block.data
-        if self._has(b"brob"):
+        if b"brob" in container.kinds:
             self.info["compressed_metadata"] = True
-
-    def _has(self, name: bytes) -> bool:
-        return any(box.name == name for box in self._boxes)
-
-    @property
-    def is_jpeg(self) -> bool:
-        """Whether the file was made from a JPEG without loss."""
-        return self._has(b"jbrd")
-
-    @property
-    def is_lossless(self) -> bool:
-        """Whether the file stores exactly the pixels that it was made from."""
-        return not (self.is_jpeg or self.header.is_xyb)
 
     def load(self) -> Any:
         """Decode the pixels. Raises RuntimeError for a damaged file, and :class:`DecodeError` above a limit."""
@@ -119,16 +107,6 @@ class JxlFile(ImageFile.ImageFile):
             self._mode, self.im = image.mode, image.im
             self.info = {**image.info, "bit_depth": 8}
 
-    def _codestream_start(self) -> bytes:
-        if not self._boxes:
-            return self._file[:_HEADER_BYTES]
-        start = b""
-        for box in self._boxes:
-            if box.name in (b"jxlc", b"jxlp"):  # a partial codestream begins with its number, of 4 bytes
-                first = box.start + (4 if box.name == b"jxlp" else 0)
-                start += self._file[first : min(box.stop, first + _HEADER_BYTES)]
-        return start[:_HEADER_BYTES]
-
 
 def read_container(data: bytes) -> Container:
     """Read the structure of any image file. A JPEG XL file is decoded for it, because only its pixels tell its colours.
@@ -148,7 +126,7 @@ def read_container(data: bytes) -> Container:
             depth=image.header.bit_depth,
             has_alpha=image.mode.endswith("A"),
             further_channels=extra - image.mode.endswith("A"),
-            is_lossless=image.is_lossless,
+            is_lossless=not (image.is_jpeg or image.header.is_xyb),
             profile=image.info.get("icc_profile", b""),
         )
     return container
@@ -172,11 +150,17 @@ def _decode(data: bytes) -> tuple[Any, ...]:
     return decoded
 
 
-def _boxes(data: bytes) -> Iterator[Box]:
-    """Yield the boxes of a container. Raises :class:`DecodeError` (LIMIT) for too many."""
-    for number, box in enumerate(file_boxes(data) if data.startswith(JXL_CONTAINER) else (), start=1):
+def _codestream_start(data: bytes) -> bytes:
+    """Return the beginning of the codestream of a file. Raises :class:`DecodeError` (LIMIT) for too many boxes."""
+    if not data.startswith(JXL_CONTAINER):
+        return data[:_HEADER_BYTES]
+    start = b""
+    for number, box in enumerate(file_boxes(data), start=1):
         check_count(number, _MOST_BOXES, "JPEG XL file", "boxes")
-        yield box
+        if box.name in (b"jxlc", b"jxlp"):  # a partial codestream begins with its number, of 4 bytes
+            first = box.start + (4 if box.name == b"jxlp" else 0)
+            start += data[first : min(box.stop, first + _HEADER_BYTES)]
+    return start[:_HEADER_BYTES]
 
 
 class _Bits:
@@ -200,7 +184,6 @@ class _Bits:
         return self.take(count) + offset
 
     def size(self) -> tuple[int, int]:
-        """Read width and height, each up to 2 ** 30."""
         is_small = self.take(1)
         height = 8 * (self.take(5) + 1) if is_small else self.choose(*_SIZES)
         if ratio := self.take(3):
@@ -209,7 +192,6 @@ class _Bits:
         return 8 * (self.take(5) + 1) if is_small else self.choose(*_SIZES), height
 
     def skip_preview(self) -> None:
-        """Read the size of a preview."""
         is_small = self.take(1)
         sizes = ((0, 16), (0, 32), (5, 1), (9, 33)) if is_small else ((6, 1), (8, 65), (10, 321), (12, 1345))
         self.choose(*sizes)
@@ -222,26 +204,24 @@ def _read_header(codestream: bytes) -> JxlHeader:
     if not codestream.startswith(b"\xff\x0a"):
         raise SyntaxError("not a JPEG XL codestream")
     bits = _Bits(codestream[2:])
-    width, height = bits.size()
-    orientation, is_animated = 1, False
+    header = JxlHeader(*bits.size())
     if bits.take(1):  # all further fields have their defaults
-        return JxlHeader(width, height, orientation, is_animated, 8, 0)
+        return header
     if bits.take(1):
-        orientation = 1 + bits.take(3)
+        header = header._replace(orientation=1 + bits.take(3))
         if bits.take(1):
             bits.size()
         if bits.take(1):
             bits.skip_preview()
-        is_animated = bool(bits.take(1))
-        if is_animated:
-            return JxlHeader(width, height, orientation, is_animated, 8, 0)
+        if bits.take(1):
+            return header._replace(is_animated=True)
     if bits.take(1):  # floating point
         bit_depth = bits.choose((0, 32), (0, 16), (0, 24), (6, 1))
         bits.take(4)
     else:
         bit_depth = bits.choose((0, 8), (0, 10), (0, 12), (6, 1))
     bits.take(1)
-    extra_channels = bits.choose((0, 0), (0, 1), (4, 2), (12, 1))
+    channels = bits.choose((0, 0), (0, 1), (4, 2), (12, 1))
     # Stop at a channel that is not plain transparency: its fields, and those that follow, are not read.
-    is_xyb = all(bits.take(1) for _ in range(extra_channels)) and bool(bits.take(1))
-    return JxlHeader(width, height, orientation, is_animated, bit_depth, extra_channels, is_xyb)
+    is_xyb = all(bits.take(1) for _ in range(channels)) and bool(bits.take(1))
+    return header._replace(bit_depth=bit_depth, extra_channels=channels, is_xyb=is_xyb)

@@ -10,22 +10,21 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from preprocess_ensemble.contract import ImageStatus
+from preprocess_ensemble.errors import Rejected
 
 _OVERDRAFT_S: Final = 50.0
 """Time that a request may take beyond its budget for small images. 32 HEIC photos of 12 megapixels take 35 s in all."""
+_SPENT: Final = (
+    "images before it in its request took more than {:g} s of processor time; send it again with fewer images."
+)
 _LARGE_PIXELS: Final = 32_000_000
 """Pixels above which an image is large. Most cameras make fewer. With alpha this many take 0.4 GB, the most that each
 thread then holds at a time."""
 _large_image_lock: Final = threading.Lock()
 
 
-class DecodeError(ValueError):
-    """One image could not be decoded; ``message`` is one sentence for people, without a path or a traceback."""
-
-    def __init__(self, status: ImageStatus, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
+class DecodeError(Rejected):
+    """One image could not be decoded."""
 
 
 def check_count(count: int, limit: int, whole: str, parts: str) -> None:
@@ -73,8 +72,7 @@ class DecodeLimits:
 
     def __post_init__(self) -> None:
         for name in ("max_bytes", "max_pixels", "max_side_ratio", "max_frames", "max_metadata_bytes"):
-            value = getattr(self, name)
-            if not value >= 1:
+            if not (value := getattr(self, name)) >= 1:
                 raise ValueError(f"{name} must be at least 1, not {value}.")
         if not self.max_decode_s > 0:
             raise ValueError(f"max_decode_s must be above 0, not {self.max_decode_s}.")
@@ -102,11 +100,6 @@ def large_image_lock(pixels: int) -> Iterator[None]:
         yield
 
 
-def _time_without_lock() -> float:
-    """Return the time of a clock, in seconds, that stands still while the calling thread waits for the lock."""
-    return time.monotonic() - _waited.seconds
-
-
 class DecodeTimeBudget:
     """Processor time that a request may still spend on large images. Each request has its own budget. Thread-safe."""
 
@@ -127,23 +120,20 @@ class DecodeTimeBudget:
         limits = self._limits
         is_spent = self._left_s <= 0
         if self._left_s <= -_OVERDRAFT_S:
-            message = (
-                f"The images before it in its request took more than {limits.max_decode_s + _OVERDRAFT_S:g} s of "
-                "processor time; send it again with fewer images."
-            )
+            message = "The " + _SPENT.format(limits.max_decode_s + _OVERDRAFT_S)
             raise DecodeError(ImageStatus.LIMIT, message)
         if is_spent:
             limits = replace(limits, max_pixels=min(limits.max_pixels, limits.always_pixels))
-        clock = _time_without_lock if has_own_threads else time.thread_time
+
+        def clock() -> float:
+            return time.monotonic() - _waited.seconds if has_own_threads else time.thread_time()
+
         start = clock()
         try:
             yield limits
         except DecodeError as error:
             if is_spent and error.status is ImageStatus.TOO_LARGE and len(file) <= limits.max_bytes:
-                message = (
-                    f"{error.message.rstrip('.')}, because the images before it in its request took more than "
-                    f"{limits.max_decode_s:g} s of processor time; send it again with fewer images."
-                )
+                message = f"{error.message.rstrip('.')}, because the {_SPENT.format(limits.max_decode_s)}"
                 raise DecodeError(ImageStatus.LIMIT, message) from None
             raise
         finally:

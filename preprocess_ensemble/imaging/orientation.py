@@ -18,10 +18,10 @@ _ORIENTATIONS: Final = {
 }
 """EXIF 2.32, tag 0x0112, as in ``PIL.ImageOps.exif_transpose``."""
 
-# Transposes that mirror the columns and rows of the stored image. Those in _SWAPPED then swap rows and columns.
+# Transposes that mirror the columns and rows of the stored image. Those in SWAPPED then swap rows and columns.
 _MIRRORED_COLUMNS: Final = (Transpose.FLIP_LEFT_RIGHT, Transpose.ROTATE_180, Transpose.TRANSVERSE, Transpose.ROTATE_90)
 _MIRRORED_ROWS: Final = (Transpose.FLIP_TOP_BOTTOM, Transpose.ROTATE_180, Transpose.TRANSVERSE, Transpose.ROTATE_270)
-_SWAPPED: Final = (Transpose.TRANSPOSE, Transpose.ROTATE_270, Transpose.TRANSVERSE, Transpose.ROTATE_90)
+SWAPPED: Final = (Transpose.TRANSPOSE, Transpose.ROTATE_270, Transpose.TRANSVERSE, Transpose.ROTATE_90)
 
 
 class ScaleInfo(NamedTuple):
@@ -48,29 +48,19 @@ def transpose_for(orientation: object) -> Transpose | None:
     return _ORIENTATIONS.get(orientation) if isinstance(orientation, int) else None
 
 
-def swaps_sides(transpose: Transpose | None) -> bool:
-    """Whether ``transpose`` swaps width and height."""
-    return transpose in _SWAPPED
-
-
 def apply_transpose(image: Image, transpose: Transpose | None) -> Image:
     """Transpose ``image`` and its :class:`ScaleInfo`; None leaves both as they are."""
     if transpose is None:
         return image
     transposed = image.transpose(transpose)
-    if (scaled := image.info.get(SCALE_INFO)) is not None:
-        transposed.info[SCALE_INFO] = _transposed(scaled, image.size, transpose)
+    scaled: ScaleInfo | None = image.info.get(SCALE_INFO)
+    if scaled is not None:
+        size, (left, top, right, bottom) = scaled
+        if transpose in _MIRRORED_COLUMNS:
+            left, right = image.width - right, image.width - left
+        if transpose in _MIRRORED_ROWS:
+            top, bottom = image.height - bottom, image.height - top
+        if transpose in SWAPPED:
+            size, (left, top, right, bottom) = size[::-1], (top, left, bottom, right)
+        transposed.info[SCALE_INFO] = ScaleInfo(size, (left, top, right, bottom))
     return transposed
-
-
-def _transposed(scaled: ScaleInfo, size: tuple[int, int], transpose: Transpose) -> ScaleInfo:
-    """Transpose ``scaled``, which describes an image of ``size`` (width, height), along with the image."""
-    left, top, right, bottom = scaled.box
-    width, height = size
-    if transpose in _MIRRORED_COLUMNS:
-        left, right = width - right, width - left
-    if transpose in _MIRRORED_ROWS:
-        top, bottom = height - bottom, height - top
-    if transpose in _SWAPPED:
-        return ScaleInfo(scaled.size[::-1], (top, left, bottom, right))
-    return ScaleInfo(scaled.size, (left, top, right, bottom))

@@ -7,6 +7,7 @@ import re
 import struct
 import sys
 import zlib
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -15,19 +16,21 @@ from PIL import ExifTags, Image, ImageFile, TiffImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.containers.iso_media import IsoMedia
-from preprocess_ensemble.imaging.facts import Facts, check
-from preprocess_ensemble.imaging.jpeg_end import JPEG_END, lacks_only_its_end
-from preprocess_ensemble.imaging.limits import DecodeError, check_count, large_image_lock, unsupported_variant
-from preprocess_ensemble.imaging.orientation import SCALE_INFO, ScaleInfo, apply_transpose, transpose_for
-from preprocess_ensemble.imaging.pillow_patches import patch_pillow_big_tiff, patch_pillow_tags
-from preprocess_ensemble.imaging.structure_limits import (
+from preprocess_ensemble.imaging.containers.jpeg import END
+from preprocess_ensemble.imaging.inspection import (
     MAX_READS,
+    Facts,
+    check,
     check_compression,
     check_parts,
     count_frames,
     count_scans,
     structure_end,
 )
+from preprocess_ensemble.imaging.jpeg_end import lacks_only_its_end
+from preprocess_ensemble.imaging.limits import DecodeError, check_count, large_image_lock, unsupported_variant
+from preprocess_ensemble.imaging.orientation import SCALE_INFO, ScaleInfo, apply_transpose, transpose_for
+from preprocess_ensemble.imaging.pillow_patches import patch_pillow_big_tiff, patch_pillow_tags
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,18 +45,9 @@ _ANIMATED: Final = frozenset({"WebP", "AVIF"})
 
 # Errors of Pillow's readers for a file that contradicts itself. Any other error is a defect in Pillow or here.
 _BAD_FILE: Final = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    TypeError,
-    LookupError,
-    ArithmeticError,
-    RuntimeError,
-    AssertionError,
-    EOFError,
-    struct.error,
-    zlib.error,
-)
+    OSError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, AssertionError, EOFError,
+    struct.error, zlib.error,
+)  # fmt: skip
 
 WHITE_IS_ZERO: Final = 0
 _YCBCR: Final = 6
@@ -72,8 +66,8 @@ _UNSUPPORTED_VARIANT: Final = re.compile(
     r"unrecogni[sz]ed image mode",
     re.IGNORECASE,
 )
-_NO_PICTURE: Final = "not identified by this driver"
-"""Part of Pillow's message if a reader finds no picture where it expects one."""
+_NO_CODEC: Final = "not identified by this driver"
+"""Part of Pillow's message for a HEIC whose codec pillow-heif lacks, such as uncompressed pictures."""
 
 
 class PillowFile:
@@ -123,10 +117,9 @@ class PillowFile:
 
         Some formats have their EXIF block behind the pixels, so it is known only after these are decoded.
         """
-        try:
+        with suppress(*_BAD_FILE):
             return transpose_for(self.image.getexif().get(ExifTags.Base.Orientation))
-        except _BAD_FILE:
-            return None
+        return None
 
     @property
     def tags(self) -> Mapping[int, Any]:
@@ -240,21 +233,18 @@ class PillowFile:
                 raise DecodeError(ImageStatus.TRUNCATED, self._truncated_message())
 
     def _lacks_only_its_end(self) -> bool:
-        try:
+        with suppress(*_BAD_FILE):
             return self.name == "JPEG" and lacks_only_its_end(self._data)
-        except _BAD_FILE:
-            return False
+        return False
 
     def _add_end(self) -> None:
         self._source.seek(0, io.SEEK_END)
-        self._source.write(JPEG_END)
+        self._source.write(END)
         self._source.seek(0)
 
     def _refuse(self, error: Exception) -> NoReturn:
         """Raise :class:`DecodeError` with the reason why the file cannot be read."""
-        # pillow-heif leaves out pictures if it lacks their codec, such as uncompressed pictures.
-        lacks_codec = self.name == "HEIC" and _NO_PICTURE in str(error)
-        if lacks_codec or _UNSUPPORTED_VARIANT.search(str(error)):
+        if _UNSUPPORTED_VARIANT.search(str(error)) or (self.name == "HEIC" and _NO_CODEC in str(error)):
             raise unsupported_variant(self.name) from error
         if self._ends_early():
             raise DecodeError(ImageStatus.TRUNCATED, self._truncated_message()) from error

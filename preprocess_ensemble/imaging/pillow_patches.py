@@ -15,20 +15,16 @@ _BIG_TIFF_OFFSET: Final = 8
 
 
 class TagReader:
-    """Reads a file with a directory of tags, at most twice its length in all.
-
-    Beyond that, ``read`` raises ``OSError``. Pillow then stops reading tags and keeps the tags that it has read.
-    """
+    """Reads a file with a directory of tags, at most twice its length in all."""
 
     def __init__(self, source: IO[bytes]) -> None:
-        self.seek, self.tell = source.seek, source.tell
-        self._read = source.read
+        self.seek, self.tell, self._read = source.seek, source.tell, source.read
         start = source.tell()
         self._left = 2 * source.seek(0, io.SEEK_END)
         source.seek(start)
 
     def read(self, size: int = -1, /) -> bytes:
-        """Read from the source. Raises ``OSError`` once twice its length has been read."""
+        """Read, or raise ``OSError`` beyond the limit: Pillow then keeps the tags that it has read."""
         chunk = self._read(size)
         self._left -= len(chunk)
         if self._left < 0:

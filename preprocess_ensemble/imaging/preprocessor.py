@@ -5,13 +5,15 @@ from __future__ import annotations
 import traceback
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.cores import usable_cores
+from preprocess_ensemble.errors import Outcome
 from preprocess_ensemble.imaging.decode import DecodePath, Decoder, decode_image
 from preprocess_ensemble.imaging.formats import identify
 from preprocess_ensemble.imaging.limits import DecodeError, DecodeLimits, DecodeTimeBudget
@@ -21,18 +23,12 @@ from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 _INTERNAL_MESSAGE: Final = "The image could not be processed because of an internal error; the log has the details."
 
 
-class Preprocessed(NamedTuple):
-    """The outcome for one image."""
+@dataclass(frozen=True)
+class Preprocessed(Outcome):
+    """The outcome for one image; the last two are None if it failed."""
 
-    status: ImageStatus
     decode_path: DecodePath | None = None
-    """Way in which the image was decoded; None if it failed."""
     decoder: Decoder | None = None
-    """Library that decoded the image; None if it failed."""
-    message: str = ""
-    """One sentence for the client; empty if the image is good."""
-    log: str = ""
-    """Traceback of an internal error, else empty. Log it, but never send it, because it may hold paths."""
 
 
 class Preprocessor:
@@ -62,10 +58,8 @@ class Preprocessor:
         Returns RGB pixels, uint8 (N, H, W, 3), and the outcome of each image, both in order over all requests. The
         pixels of an image that failed are zero. A bad image never makes this method raise.
         """
-        images: list[tuple[bytes, DecodeTimeBudget]] = []
-        for request in requests:
-            budget = DecodeTimeBudget(self._limits)
-            images += [(file, budget) for file in request]
+        budgets = [DecodeTimeBudget(self._limits) for _ in requests]
+        images = [(file, budget) for request, budget in zip(requests, budgets, strict=True) for file in request]
         # Use one array for all requests: an array for each took 5 % more processor time per image.
         pixels = np.empty((len(images), *self._config.size, 3), dtype=np.uint8)
         outcomes = [Preprocessed(ImageStatus.INTERNAL)] * len(images)
@@ -93,7 +87,7 @@ class Preprocessor:
     def _preprocess(self, file: bytes, budget: DecodeTimeBudget, pixels: npt.NDArray[np.uint8]) -> Preprocessed:
         try:
             image_format = identify(file)
-            has_own_threads = image_format is not None and image_format.has_own_threads
+            has_own_threads = bool(image_format and image_format.has_own_threads)
             with budget.limits_for(file, has_own_threads=has_own_threads) as limits:
                 decoded = decode_image(file, limits, at_least=self._at_least, out=pixels)
                 if decoded.image is not None:
@@ -101,6 +95,6 @@ class Preprocessor:
         except Exception as error:
             pixels[...] = 0  # the memory is reused, and may hold the pixels of another client
             if isinstance(error, DecodeError) and error.status is not ImageStatus.INTERNAL:
-                return Preprocessed(error.status, message=error.message)
-            return Preprocessed(ImageStatus.INTERNAL, message=_INTERNAL_MESSAGE, log=traceback.format_exc())
-        return Preprocessed(ImageStatus.OK, decoded.decode_path, decoded.decoder)
+                return Preprocessed(error.status, error.message)
+            return Preprocessed(ImageStatus.INTERNAL, _INTERNAL_MESSAGE, traceback.format_exc())
+        return Preprocessed(ImageStatus.OK, decode_path=decoded.decode_path, decoder=decoded.decoder)

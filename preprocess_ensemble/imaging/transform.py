@@ -27,9 +27,6 @@ part of a JPEG block, and fine textures lose more than at 1.75 (``python -m benc
 ResizeMode = Literal["shortest", "longest", "squash"]
 Interpolation = Literal["bicubic", "bilinear"]
 
-_INTERPOLATIONS: Final = get_args(Interpolation)
-_RESIZE_MODES: Final = get_args(ResizeMode)
-
 
 @dataclass(frozen=True, kw_only=True)
 class PreprocessConfig:
@@ -49,10 +46,9 @@ class PreprocessConfig:
     def __post_init__(self) -> None:
         if len(self.size) != 2 or not all(isinstance(side, int) and side >= 1 for side in self.size):
             raise ValueError(f"size must be two positive numbers, height and width, not {self.size!r}.")
-        if self.interpolation not in _INTERPOLATIONS:
-            raise ValueError(f"interpolation must be one of {', '.join(_INTERPOLATIONS)}, not {self.interpolation!r}.")
-        if self.resize_mode not in _RESIZE_MODES:
-            raise ValueError(f"resize_mode must be one of {', '.join(_RESIZE_MODES)}, not {self.resize_mode!r}.")
+        for name, choices in (("interpolation", get_args(Interpolation)), ("resize_mode", get_args(ResizeMode))):
+            if (value := getattr(self, name)) not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}.")
         if not (isinstance(self.fill_color, int) and 0 <= self.fill_color <= 255):
             raise ValueError(f"fill_color must be a whole number from 0 to 255, not {self.fill_color!r}.")
         if len(self.mean) != 3 or len(self.std) != 3 or not all(deviation > 0 for deviation in self.std):
@@ -189,11 +185,8 @@ def _center_crop_or_pad(image: Image.Image, size: tuple[int, int], fill_color: i
     """Crop or pad like `open_clip.transform.center_crop_or_pad`, with the fill colour in the image's own mode."""
     height, width = size
     if height > image.height or width > image.width:
-        canvas = Image.new(
-            image.mode,
-            (max(width, image.width), max(height, image.height)),
-            (fill_color,) * len(image.getbands()) if len(image.getbands()) > 1 else fill_color,
-        )
+        bands, size_of_both = len(image.getbands()), (max(width, image.width), max(height, image.height))
+        canvas = Image.new(image.mode, size_of_both, (fill_color,) * bands if bands > 1 else fill_color)
         canvas.paste(image, (max(0, width - image.width) // 2, max(0, height - image.height) // 2))
         image = canvas
     if image.size == (width, height):

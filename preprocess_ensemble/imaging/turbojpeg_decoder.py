@@ -1,7 +1,8 @@
-"""libjpeg-turbo through PyTurboJPEG, if both are installed.
+"""libjpeg-turbo through its C interface (TurboJPEG 2, which release 3 keeps), if it and PyTurboJPEG are installed.
 
 Pillow contains its own libjpeg-turbo. Calling the library directly saves Python's work per call and a copy through
-Pillow's memory. The library is used only where it is safe:
+Pillow's memory. PyTurboJPEG knows where the library is; its own ``decode`` reads the header a second time, a tenth of
+the time for 224 x 224 pixels, and hides warnings. The library is used only where it is safe:
 
 - It decodes at full size only chroma samplings for which a probe at load gives exactly the pixels of Pillow, because
   two releases of the library may smooth the colour differently.
@@ -15,6 +16,9 @@ from __future__ import annotations
 
 import ctypes
 import io
+import platform
+from contextlib import suppress
+from ctypes.util import find_library
 from functools import cache
 from typing import Any, Final
 
@@ -22,16 +26,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from preprocess_ensemble.imaging.containers.jpeg import JpegHeader, Sampling, read_header
+from preprocess_ensemble.imaging.containers.jpeg import END, JpegHeader, Sampling, read_header
 from preprocess_ensemble.imaging.limits import large_image_lock
 from preprocess_ensemble.imaging.orientation import SCALE_INFO, ScaleInfo
-
-_PIXEL_FORMATS: Final = {3: 0, 1: 6}
-"""Channels -> TJPF_RGB or TJPF_GRAY of turbojpeg.h."""
-
-_BYTES: Final = ctypes.POINTER(ctypes.c_ubyte)
-
-_END: Final = b"\xff\xd9"
 
 # Samplings that Pillow's encoder can make. 4:4:0, 4:1:1 and rarer samplings cannot be probed, so Pillow decodes them.
 _PROBES: Final[dict[Sampling, dict[str, Any]]] = {
@@ -43,22 +40,20 @@ _PROBES: Final[dict[Sampling, dict[str, Any]]] = {
 
 
 class TurboJpeg:
-    """Decodes JPEG files with libjpeg-turbo.
+    """Decodes JPEG files with the functions of ``library``. Raises ``AttributeError`` for an unknown release."""
 
-    Raises ``ImportError``, ``OSError``, ``RuntimeError`` or ``AttributeError`` if PyTurboJPEG or the library is missing
-    or has an unknown release.
-    """
+    def __init__(self, library: Any) -> None:
+        from turbojpeg import TJPF_GRAY, TJPF_RGB
 
-    def __init__(self) -> None:
-        from turbojpeg import TurboJPEG
-
-        # Call tjInitDecompress, tjDecompress2 and tjDestroy directly. PyTurboJPEG's `decode` reads the header a second
-        # time and makes arrays of both sides under Python's lock, a tenth of the time for 224 x 224 pixels. PyTurboJPEG
-        # has only private names for these functions; they are the same in every release before 2.
-        turbo = TurboJPEG()
-        self._start = turbo._TurboJPEG__init_decompress
-        self._decompress = turbo._TurboJPEG__decompress
-        self._destroy = turbo._TurboJPEG__destroy
+        self._formats = {3: TJPF_RGB, 1: TJPF_GRAY}  # by channels
+        self._start, self._destroy = library.tjInitDecompress, library.tjDestroy
+        self._decompress = library.tjDecompress2
+        self._start.restype = ctypes.c_void_p
+        self._destroy.argtypes = [ctypes.c_void_p]
+        # Handle, file and its length, pixels, width, bytes of a row, height, pixel format, flags.
+        self._decompress.argtypes = [
+            ctypes.c_void_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_void_p, *[ctypes.c_int] * 5,
+        ]  # fmt: skip
         self._exact_samplings = frozenset(
             sampling for sampling, options in _PROBES.items() if self._has_pillows_pixels(sampling, options)
         )
@@ -92,23 +87,21 @@ class TurboJpeg:
         Returns False for a file that Pillow should decode; ``out`` may then hold anything. Even for a larger picture,
         only ``out`` is written.
         """
-        if not data.endswith(_END):
+        if not data.endswith(END):
             return False
         height, width, channels = out.shape
-        source, target = ctypes.cast(ctypes.c_char_p(data), _BYTES), ctypes.cast(out.ctypes.data, _BYTES)
         handle = self._start()
         try:
             return not self._decompress(
-                handle, source, len(data), target, width, out.strides[0], height, _PIXEL_FORMATS[channels], 0
+                handle, data, len(data), out.ctypes.data, width, out.strides[0], height, self._formats[channels], 0
             )
         finally:
             self._destroy(handle)
 
     def _has_pillows_pixels(self, sampling: Sampling, options: dict[str, Any]) -> bool:
         noise = np.random.default_rng(0).integers(0, 256, (37, 51, 3), dtype=np.uint8)
-        mode = "L" if len(sampling) == 1 else "RGB"
         buffer = io.BytesIO()
-        Image.fromarray(noise).convert(mode).save(buffer, "JPEG", quality=80, **options)
+        Image.fromarray(noise).convert("L" if len(sampling) == 1 else "RGB").save(buffer, "JPEG", quality=80, **options)
         header = read_header(buffer.getvalue())
         assert header is not None
         decoded = self.decode(buffer.getvalue(), header)
@@ -118,13 +111,13 @@ class TurboJpeg:
 
 @cache
 def installed() -> TurboJpeg | None:
-    """Return the decoder; None if PyTurboJPEG or libjpeg-turbo is missing or has an unknown release."""
+    """Return the decoder; None if PyTurboJPEG or libjpeg-turbo is missing, or is of an unknown release."""
     try:
-        return TurboJpeg()
-    except (ImportError, OSError, RuntimeError, AttributeError):
+        from turbojpeg import DEFAULT_LIB_PATHS
+    except ImportError:
         return None
-
-
-def library() -> str | None:
-    """Return the name of the library that scaled decoding uses besides Pillow; None if it is not installed."""
-    return None if installed() is None else "libjpeg-turbo (PyTurboJPEG)"
+    for path in (*DEFAULT_LIB_PATHS.get(platform.system(), ()), find_library("turbojpeg")):
+        if path is not None:
+            with suppress(OSError, AttributeError):
+                return TurboJpeg(ctypes.CDLL(path))
+    return None

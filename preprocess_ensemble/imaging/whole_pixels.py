@@ -68,7 +68,9 @@ def decode_whole(data: bytes, layout: Layout) -> list[Image.Image]:
         bits = _unused_bits(data)
         if bits.min() != bits.max():
             raise refusal
-    mode = "CMYK" if parts[0].mode == "CMYK" else "RGBA" if _is_transparent(parts[0]) else "RGB"
+    mode = parts[0].mode
+    if mode != "CMYK" and not (mode == "RGBA" and parts[0].getchannel("A").getextrema() != _OPAQUE):
+        mode = "RGB"
     parts = [part.convert(mode) for part in parts]
     if (len(parts) > 1 and not parts[1].getbbox(alpha_only=False)) or parts[0].tobytes() == parts[-1].tobytes():
         return parts[:1]
@@ -96,10 +98,6 @@ def _of_low_bytes(arguments: Any, refusal: DecodeError) -> Any:
         raise refusal
     other = _IN_OTHER_ORDER[raw_mode]
     return (other, *others) if isinstance(arguments, tuple) else other
-
-
-def _is_transparent(picture: Image.Image) -> bool:
-    return picture.mode == "RGBA" and picture.getchannel("A").getextrema() != _OPAQUE
 
 
 def _unused_bits(data: bytes) -> npt.NDArray[np.uint32]:

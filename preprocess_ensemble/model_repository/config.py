@@ -19,7 +19,7 @@ from preprocess_ensemble.model_repository.passport import Passport
 from preprocess_ensemble.model_repository.tensorrt import Tensorrt, take_off_tensorrt
 
 ModelConfig = Any
-"""Type of Triton's ModelConfig messages, which have no type annotations."""
+"""Triton's ModelConfig messages, which have no type annotations."""
 
 MODEL_FILE: Final = "model.onnx"
 PASSPORT_FILE: Final = "model.json"
@@ -61,7 +61,7 @@ def pending_files(
         names.text: (".gitkeep", ""),
     }
     pending = {}
-    for name in _models(passport, names):
+    for name in (*names.of_images, *(() if passport.text is None else names.of_texts)):
         file, content = made.get(name, ("", ""))
         if file and not (beside := version_directory(repository, name) / file).exists():
             pending[beside] = content
@@ -129,10 +129,6 @@ def config_text(config: ModelConfig) -> str:
     return text
 
 
-def _models(passport: Passport, names: ModelNames) -> tuple[str, ...]:
-    return names.of_images if passport.text is None else (*names.of_images, *names.of_texts)
-
-
 def _template(name: str, names: ModelNames) -> bytes:
     """Return the text of the template for the model ``name``. In templates only names of models begin with "clip_"."""
     text = (_TEMPLATES / f"{DEFAULT_NAME}{name.removeprefix(names.name)}.pbtxt").read_bytes()
@@ -152,13 +148,12 @@ def _set_shapes(name: str, config: ModelConfig, passport: Passport, names: Model
     tensors = [(tensor.name, tensor) for tensor in (*config.input, *config.output)]
     for warmup in config.model_warmup:
         tensors.extend(warmup.inputs.items())
-    for tensor_name, tensor in tensors:
-        if tensor_name in dims:
-            tensor.dims[:] = dims[tensor_name]
-    for warmup in config.model_warmup:
         # Replace zeros: they end at the first token, and would warm up only for texts of one token.
         if TOKENS in warmup.inputs and warmup.inputs[TOKENS].zero_data:
             warmup.inputs[TOKENS].input_data_file = _WARM_UP_FILE
+    for tensor_name, tensor in tensors:
+        if tensor_name in dims:
+            tensor.dims[:] = dims[tensor_name]
     level = config.optimization.graph.level
     if name not in (names.encoder, names.text_encoder) or level not in (0, _HALF_GRAPH_LEVEL):
         return

@@ -35,14 +35,12 @@ def model_to_export() -> tuple[str | None, str | None]:
 
 
 def default_repository() -> Path:
-    """Return the repository to read: ``CLIP_REPOSITORY``, else ``./triton_models`` if it exists, else the user's.
+    """Return the repository to read: the one to fill, but the user's before ``./triton_models`` if only it has a model.
 
-    The user's repository comes before ``./triton_models`` if only the user's has a model. Raises MisnamedModel.
+    Raises MisnamedModel.
     """
-    if (named := _named()) is not None:
-        return named
-    of_user = user_repository()
-    return HERE if HERE.is_dir() and (has_model(HERE) or not has_model(of_user)) else of_user
+    chosen = repository_to_fill()
+    return user_repository() if chosen is HERE and not has_model(HERE) and has_model(user_repository()) else chosen
 
 
 def repository_to_fill() -> Path:
@@ -50,16 +48,10 @@ def repository_to_fill() -> Path:
 
     Raises MisnamedModel.
     """
-    if (named := _named()) is not None:
-        return named
-    return HERE if HERE.is_dir() else user_repository()
-
-
-def _named() -> Path | None:
     if named := os.environ.get(REPOSITORY_VARIABLE):
         return Path(named)
     model_to_export()  # raises MisnamedModel
-    return None
+    return HERE if HERE.is_dir() else user_repository()
 
 
 def has_models(folder: Path) -> bool:

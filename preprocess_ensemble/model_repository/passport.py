@@ -7,7 +7,6 @@ recognise its vectors. Only this module writes and reads it.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -50,7 +49,7 @@ class Parity:
     min_cosine: float
     """Lowest cosine similarity between the two vectors of a picture or text."""
     required: float
-    """Lowest ``min_cosine`` at which the export succeeds."""
+    """Lowest ``min_cosine`` with which an export succeeds."""
 
 
 def rounded(vector: Iterable[float]) -> tuple[float, ...]:
@@ -65,12 +64,7 @@ class Canary:
     image: bytes
     """An encoded image file."""
     vector: tuple[float, ...]
-    """Embedding of the image: D float32 numbers; the vector has unit length."""
-
-    @classmethod
-    def of(cls, image: bytes, vector: Iterable[float]) -> Canary:
-        """Make a canary with the :func:`rounded` vector."""
-        return cls(image=image, vector=rounded(vector))
+    """Embedding of the image: D float32 numbers, :func:`rounded`; the vector has unit length."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,25 +153,18 @@ class Passport:
         if contract != CONTRACT_VERSION:
             raise ContractMismatch(contract)
         try:
-            return cls._from_document(document)
-        except (KeyError, TypeError, ValueError, binascii.Error) as error:
+            onnx, first = document["onnx"], {"graph_revision": 1}
+            has_text = document.get("text") is not None
+            tower = _record(TextTower, {**first, **document["text"]}) if has_text else None
+            renamed = {"opset": onnx["opset"], "ir_version": onnx["ir"], "text": tower}
+            passport: Passport = _record(cls, {"exported_at": 0, **first, **document, **renamed})
+            for canary in (passport.canary.vector, *([tower.canary_vector] if tower else [])):
+                if len(canary) != passport.dimension:
+                    raise ValueError(f"a canary has {len(canary)} numbers, not {passport.dimension}")
+        except (KeyError, TypeError, ValueError) as error:
             raise PassportError(
                 f"The model's passport is incomplete ({type(error).__name__}: {error}); export the model again."
             ) from None
-
-    @classmethod
-    def _from_document(cls, document: Mapping[str, Any]) -> Passport:
-        text, onnx, first = document.get("text"), document["onnx"], {"graph_revision": 1}
-        renamed = {
-            "opset": onnx["opset"],
-            "ir_version": onnx["ir"],
-            "exported_at": document.get("exported_at", 0),
-            "text": None if text is None else _record(TextTower, {**first, **text}),
-        }
-        passport: Passport = _record(cls, {**first, **document, **renamed})
-        for canary in (passport.canary.vector, *((passport.text.canary_vector,) if passport.text else ())):
-            if len(canary) != passport.dimension:
-                raise ValueError(f"a canary has {len(canary)} numbers, not {passport.dimension}")
         return passport
 
 
@@ -190,8 +177,8 @@ def _with_keys_of_json(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pair(numbers: Iterable[Any]) -> tuple[int, int]:
-    first, second = numbers
-    return int(first), int(second)
+    first, second = map(int, numbers)
+    return first, second
 
 
 _CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
@@ -200,7 +187,7 @@ _CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "float | None": lambda number: None if number is None else float(number),
     "bytes": lambda text: base64.b64decode(text, validate=True),
     "tuple[int, int]": _pair,
-    "tuple[float, ...]": lambda numbers: tuple(float(number) for number in numbers),
+    "tuple[float, ...]": lambda numbers: tuple(map(float, numbers)),
     "Mapping[str, Any]": dict,
     "Mapping[str, str]": lambda texts: {str(name): str(text) for name, text in texts.items()},
     "Parity": lambda document: _record(Parity, document),

@@ -56,8 +56,8 @@ class Tensorrt:
     @classmethod
     def written_into(cls, config: Any) -> Tensorrt | None:
         """Return the settings that an earlier export wrote into a ModelConfig message; None if there are none."""
-        settings = _settings(config)
-        if settings is None or _PREFIX not in settings:
+        settings = _settings(config) or {}
+        if _PREFIX not in settings:
             return None
         version = 10 if "precision_mode" in settings else 11
         return cls(version=version, cache=Path(settings["trt_engine_cache_path"]))
@@ -73,15 +73,13 @@ class Tensorrt:
         for group in config.instance_group:
             group.kind = group.KIND_GPU
         most = config.max_batch_size
-        made_of = f"{passport.weights_sha256} {passport.weights_dtype} {most}"
-        digest = hashlib.sha256(made_of.encode()).hexdigest()[:12]
+        digest = hashlib.sha256(f"{passport.weights_sha256} {passport.weights_dtype} {most}".encode()).hexdigest()[:12]
+        prefix = f"{config.name}-{passport.model}-{passport.weights_dtype}-{digest}"
         keys = {
             "max_workspace_size_bytes": str(_WORKSPACE_BYTES),
             "trt_engine_cache_enable": "true",
             "trt_engine_cache_path": str(self.cache),
-            _PREFIX: re.sub(
-                r"[^A-Za-z0-9.-]", "-", f"{config.name}-{passport.model}-{passport.weights_dtype}-{digest}"
-            ),
+            _PREFIX: re.sub(r"[^A-Za-z0-9.-]", "-", prefix),
             "trt_timing_cache_enable": "true",
             "trt_timing_cache_path": str(self.cache),
             "trt_profile_min_shapes": _profile(config, 1),

@@ -120,17 +120,13 @@ def lowest_cosine(session: Session, reference: Session, passport: Passport, toke
     """Return the least cosine of the vectors of ``session`` to those of ``reference``, on this processor.
 
     The sessions run the image tower of the model of ``passport``, or its text tower if ``tokenizer`` is the folder of
-    the tokenizer's files. The rows are the passport's canary and samples: first the canary alone, then all in one batch
-    with a failed row in the middle. Raises Disagreement if the cosine is below REQUIRED_COSINE, and the errors of
-    :func:`checked_vectors` and :func:`samples`.
+    the tokenizer's files: first the canary alone, then all rows in one batch with a failed row in the middle. Raises
+    Disagreement below REQUIRED_COSINE, and the errors of :func:`checked_vectors` and :func:`samples`.
     """
     fingerprint, canary, sample = samples(passport, tokenizer)
     rows = np.concatenate([canary, sample])
     middle = len(rows) // 2
-    batches = (
-        (canary, np.zeros(1, np.bool_)),
-        (np.insert(rows, middle, 0, axis=0), np.arange(len(rows) + 1) == middle),
-    )
+    batches = ((canary, None), (np.insert(rows, middle, 0, axis=0), np.arange(len(rows) + 1) == middle))
     return min(
         require_cosine(
             checked_vectors(session, batch, fingerprint, failed),

@@ -28,7 +28,12 @@ class Processor:
     @classmethod
     def here(cls, cpu_info: Path | None = None) -> Processor:
         """Read ``cpu_info``; the default is the file of this machine."""
-        fields = _fields(cpu_info or _CPU_INFO)
+        try:
+            text = (cpu_info or _CPU_INFO).read_text(encoding="ascii", errors="replace")
+        except OSError:
+            return cls()
+        lines = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())
+        fields = {name.strip(): value.strip() for name, _, value in lines}
         return cls(vendor=fields.get("vendor_id", ""), flags=frozenset(fields.get("flags", "").split()))
 
     @property
@@ -103,13 +108,3 @@ def row_of(processor: Processor) -> Row | None:
     """Return the row for ``processor``; None if no such processor was measured."""
     matching = (row for row in TABLE if row.vendor == processor.vendor and row.flag in processor.flags)
     return next(matching, None)
-
-
-def _fields(cpu_info: Path) -> dict[str, str]:
-    """Return the fields of the first processor; none if there is no such file."""
-    try:
-        text = cpu_info.read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return {}
-    pairs = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())
-    return {name.strip(): value.strip() for name, _, value in pairs}

@@ -42,13 +42,10 @@ def select(
 ) -> Selection:
     """Return the runtime for the model of ``passport``: ``reference``, or that of ``open_openvino``.
 
-    The model is the image tower, or the text tower if ``tokenizer`` is the folder of the tokenizer's files.
-    ``open_openvino`` takes ``"fp32"`` or ``"bf16"`` and raises RuntimeUnusable.
-
-    The precision ``"fp32"`` means the reference. ``"auto"`` means the runtime that the table of processors names for
-    ``processor`` (default: this machine's); if it cannot be used or disagrees with the reference, the reference.
-
-    ``passport`` is None for a model that is not CLIP, which cannot be checked.
+    The model is the image tower, or the text tower if ``tokenizer`` is the folder of the tokenizer's files;
+    ``passport`` is None for a model that is not CLIP. ``open_openvino`` takes ``"fp32"`` or ``"bf16"`` and raises
+    RuntimeUnusable. The precision ``"fp32"`` means the reference. ``"auto"`` means the runtime that the table of
+    processors names for ``processor`` (default: this machine's), if it can be used and agrees with the reference.
     """
     if passport is None or reference.compute_precision != "fp32":
         return Selection(model=reference, reason="other precisions need an fp32 export with a passport, on a CPU")

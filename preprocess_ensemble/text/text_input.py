@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from preprocess_ensemble.contract import MAX_TEXT_BYTES, ImageStatus
+from preprocess_ensemble.errors import Outcome, Rejected
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -27,39 +29,26 @@ _INTERNAL_MESSAGE: Final = "The text could not be tokenized because of an intern
 _TIME_MESSAGE: Final = f"The texts of this request took more than {_MOST_S:g} s; send fewer long texts in one request."
 
 
-class TextRejected(ValueError):
-    """A text cannot be embedded; ``message`` is one sentence for people."""
-
-    def __init__(self, status: ImageStatus, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-
-
-class TokenizedText(NamedTuple):
+@dataclass(frozen=True)
+class TokenizedText(Outcome):
     """The outcome for one text."""
 
-    status: ImageStatus
     truncated: bool = False
     """True if the text is longer than the context, so that only its beginning counts."""
-    message: str = ""
-    """One sentence for the client; empty if the text is good."""
-    log: str = ""
-    """Traceback of an internal error, else empty. Log it, but never send it, because it may hold paths."""
 
 
 def checked_text(data: bytes) -> str:
-    """Return the text of one row. Raises TextRejected with EMPTY, NOT_UTF8 or TOO_LARGE."""
+    """Return the text of one row. Raises Rejected with EMPTY, NOT_UTF8 or TOO_LARGE."""
     if len(data) > MAX_TEXT_BYTES:
         message = f"The text has {len(data):,} bytes; the limit is {MAX_TEXT_BYTES:,}."
-        raise TextRejected(ImageStatus.TOO_LARGE, message)
+        raise Rejected(ImageStatus.TOO_LARGE, message)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         message = f"The text is not UTF-8: byte {error.start + 1} of {len(data)} is wrong."
-        raise TextRejected(ImageStatus.NOT_UTF8, message) from None
+        raise Rejected(ImageStatus.NOT_UTF8, message) from None
     if not text.strip():
-        raise TextRejected(ImageStatus.EMPTY, "The text is empty, or has only white space.")
+        raise Rejected(ImageStatus.EMPTY, "The text is empty, or has only white space.")
     return text
 
 
@@ -75,13 +64,12 @@ def tokenize_rows(tokenizer: Tokenizer, rows: Sequence[bytes]) -> tuple[npt.NDAr
     for number, data in enumerate(rows):
         try:
             if len(data) > _ALWAYS_BYTES and time.thread_time() > end:
-                raise TextRejected(ImageStatus.LIMIT, _TIME_MESSAGE)
+                raise Rejected(ImageStatus.LIMIT, _TIME_MESSAGE)
             ids, truncated = tokenizer.encode([checked_text(data)])
-        except TextRejected as error:
-            outcomes.append(TokenizedText(error.status, message=error.message))
+        except Rejected as error:
+            outcomes.append(TokenizedText(error.status, error.message))
         except Exception:
-            failed = TokenizedText(ImageStatus.INTERNAL, message=_INTERNAL_MESSAGE, log=traceback.format_exc())
-            outcomes.append(failed)
+            outcomes.append(TokenizedText(ImageStatus.INTERNAL, _INTERNAL_MESSAGE, traceback.format_exc()))
         else:
             tokens[number] = ids[0]
             outcomes.append(TokenizedText(ImageStatus.OK, truncated=bool(truncated[0])))

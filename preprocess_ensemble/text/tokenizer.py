@@ -66,9 +66,8 @@ class TokenizerConfig:
         try:
             config = cls(**mapping)
         except TypeError as error:
-            raise TokenizerError(
-                f"The tokenizer's configuration cannot be read ({error}); export the model again."
-            ) from None
+            message = f"The tokenizer's configuration cannot be read ({error}); export the model again."
+            raise TokenizerError(message) from None
         if config.kind not in get_args(Kind) or config.clean not in CLEANINGS:
             raise TokenizerError(
                 f"This package has no tokenizer of the kind {config.kind!r} with the cleaning {config.clean!r}; "
@@ -81,7 +80,6 @@ class Tokenizer:
     """Turns texts into token ids. Thread-safe."""
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, config: TokenizerConfig) -> None:
-        """Use :meth:`load`."""
         self._tokenizer = tokenizer
         self.config = config
         self.empty: npt.NDArray[np.int32] = self.encode([""])[0][0]
@@ -93,7 +91,12 @@ class Tokenizer:
 
         Raises TokenizerError if a file is missing, or differs from the file that was exported with the model.
         """
-        files = {name: _read(directory / name) for name in {TOKENIZER_FILE, *sha256}}
+        try:
+            files = {name: (directory / name).read_bytes() for name in {TOKENIZER_FILE, *sha256}}
+        except OSError as error:
+            raise TokenizerError(
+                f"{error.filename} cannot be read ({error.strerror}); export the model again."
+            ) from None
         for name, data in files.items():
             if hashlib.sha256(data).hexdigest() != sha256.get(name):
                 raise TokenizerError(
@@ -119,9 +122,10 @@ class Tokenizer:
     def _encode(self, text: str) -> tokenizers.Encoding:
         if self.config.kind == "hf":
             return self._tokenizer.encode(text)
-        # Pass only as many words as the context has tokens. They decide all its tokens, and whether the text is too
-        # long, so the rest of 64 KB costs nothing.
-        return self._tokenizer.encode(_clip_words(text, self.config.context_length), is_pretokenized=True)
+        # Pass only as many words as the context has tokens, because each becomes one token or more. They decide all its
+        # tokens, and whether the text is too long, so the rest of 64 KB costs nothing.
+        words = [match.group() for match in islice(_WORD.finditer(text), self.config.context_length)]
+        return self._tokenizer.encode(words, is_pretokenized=True)
 
 
 def _clean(text: str, cleaning: Cleaning) -> str:
@@ -138,11 +142,6 @@ def _clean(text: str, cleaning: Cleaning) -> str:
     return text.lower() if cleaning == "lower" else text
 
 
-def _clip_words(text: str, limit: int) -> list[str]:
-    """Return the first ``limit`` words of a clean text. Each word becomes one token or more."""
-    return [match.group() for match in islice(_WORD.finditer(text), limit)]
-
-
 def _parsed(data: bytes) -> tokenizers.Tokenizer:
     tokenizer = tokenizers.Tokenizer.from_buffer(data)
     if isinstance(tokenizer.model, tokenizers.models.Unigram):
@@ -153,10 +152,3 @@ def _parsed(data: bytes) -> tokenizers.Tokenizer:
         scores = [(piece, score) for piece, score in model["vocab"]]
         tokenizer.model = tokenizers.models.Unigram(scores, model["unk_id"], model.get("byte_fallback", False))
     return tokenizer
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise TokenizerError(f"{path} cannot be read ({error.strerror}); export the model again.") from None

@@ -145,10 +145,7 @@ def _check_unpacked(triton: Triton, environment: Mapping[str, str]) -> None:
 
 
 def _find_wheel() -> Triton:
-    """Locate the server of the ``nvidia-pytriton`` wheel for this version of Python.
-
-    Raises ``ReportedError`` if the wheel is incomplete, or missing, as on machines for which there is no wheel.
-    """
+    """Locate the server of ``nvidia-pytriton``. Raises ``ReportedError`` if it is incomplete or not installed."""
     # Find the folder without an import, which would take a second.
     spec = importlib.util.find_spec("pytriton")
     if spec is None or not spec.submodule_search_locations:

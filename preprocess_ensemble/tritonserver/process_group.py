@@ -28,20 +28,13 @@ def all_processes() -> Iterator[int]:
 
 
 def processor_time_s(group: int) -> float:
-    """Return the processor time of the living processes of process group ``group``, in seconds, over all threads.
-
-    The value falls when a process ends. It is 0 if there is no such group.
-    """
+    """Return the processor time of the living processes of ``group``, in seconds; it falls when a process ends."""
     ticks = (int(stat[_USER_TICKS]) + int(stat[_SYSTEM_TICKS]) for _, stat in _members(group))
     return sum(ticks) / os.sysconf("SC_CLK_TCK")
 
 
 def any_runs(group: int) -> bool:
-    """Whether a process of ``group`` has not ended yet.
-
-    Sending a signal to the group does not tell: that also reaches processes that have ended and that their parent has
-    not waited for.
-    """
+    """Whether a process of ``group`` has not ended yet. A signal also reaches those that were not waited for."""
     return any(True for _ in _members(group))
 
 
@@ -51,14 +44,8 @@ def ended_children(pid: int) -> set[int]:
     return {child for child, stat in stats if stat and stat[_STATE] == b"Z" and int(stat[_PARENT]) == pid}
 
 
-def listens(pid: int, port: int) -> bool:
-    """Return whether process ``pid`` itself listens on TCP ``port``; also True if the kernel does not tell."""
-    return listening_addresses(pid, port) != []
-
-
 def listening_addresses(pid: int, port: int) -> list[tuple[socket.AddressFamily, str]] | None:
-    """Return family and address of each socket with which ``pid`` itself listens on ``port``; None if the kernel does
-    not tell."""
+    """Return the addresses at which ``pid`` itself listens on TCP ``port``; None if the kernel does not tell."""
     sockets = _sockets(pid, port)
     return None if sockets is None else [_address(local) for local, state in sockets[0] if state == _LISTENS]
 

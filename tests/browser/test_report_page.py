@@ -15,7 +15,7 @@ from PIL import Image
 from clip_client.dedup import FailedFile, Match
 from clip_client.dedup.features.preview import thumbnail
 from clip_client.dedup.pages.html import write_page
-from clip_client.dedup.types import ALTERED, BURST, EXACT, SAME_PIXELS, SIMILAR, CaptureTime, Metadata
+from clip_client.dedup.types import ALTERED, BURST, EXACT, SAME_PIXELS, SIMILAR, Metadata
 from tests.browser.conftest import PHONE, TABLET, WIDE, box, violations
 from tests.fixtures import members
 
@@ -79,8 +79,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     gone = picture(folder / "trip/gone.jpg", size_bytes=10)
     os.unlink(gone.path)
     kept = picture(
-        folder / "trip/kept.jpg", (1200, 800), metadata=Metadata(taken="2019-05-03T10:11:12"),
-        capture_time=CaptureTime(camera="Canon EOS 5D"),
+        folder / "trip/kept.jpg", (1200, 800), metadata=Metadata(taken="2019-05-03T10:11:12", camera="Canon EOS 5D"),
     )  # fmt: skip
     half = picture(folder / "trip/half.jpg", size_bytes=50_000)
     hostile = picture(folder / os.fsdecode(HOSTILE), seed=9, size_bytes=40_000)

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from clip_client.dedup import Store
-from clip_client.dedup.types import EDITED, SAME_PIXELS, SIMILAR, CaptureTime, Companion, Metadata
+from clip_client.dedup.types import EDITED, SAME_PIXELS, SIMILAR, Companion, Metadata
 from tests.browser.conftest import go, opened, press
 from tests.fixtures import members
 from tests.fixtures.albums import member, report, write
@@ -72,22 +72,6 @@ def test_enter_moves_nothing_of_a_group_that_apply_would_leave(browser: Browser,
         page.locator("figure").nth(7).locator("[name=move]").press("Space")
         press(page, "Enter")
         assert moving(review)[-1] == ("keep", ["007.jpg"])
-
-
-def test_enter_moves_no_photo_that_the_page_does_not_show(browser: Browser, tmp_path: Path) -> None:
-    with (
-        reviewing(tmp_path, photos(tmp_path, 200, b"copy")) as review,
-        opened(browser, review, serves_photos=False) as context,
-    ):
-        page = go(context, review)
-        press(page, "Enter")
-        expect(page.get_by_text("60 of 200 photos are shown. The others stay.")).to_be_visible()
-        press(page, "Enter")
-        assert moving(review) == [("keep", [f"{number:03}.jpg" for number in range(1, 60)])]
-        page.goto(f"{review.address}/groups/1")
-        page.get_by_role("link", name="Show more photos").click()
-        expect(page.locator("figure")).to_have_count(200)
-        assert marked(page) == [number < 60 for number in range(1, 200)]
 
 
 def test_what_moves_is_marked_and_gives_the_group_its_tier(browser: Browser, tmp_path: Path) -> None:
@@ -174,8 +158,7 @@ def test_all_columns_of_the_comparison_fit_into_1280_pixels(browser: Browser, tm
     facts: dict[str, Any] = {
         "width": 12000,
         "height": 9000,
-        "metadata": Metadata(taken="2024-05-01T10:00:00"),
-        "capture_time": CaptureTime(camera="FUJIFILM FinePix S5000 Zoom"),
+        "metadata": Metadata(taken="2024-05-01T10:00:00", camera="FUJIFILM FinePix S5000 Zoom"),
     }
     names = ("IMG_20240501_100000_very_long_name", "IMG_20240501_100000_another_long_name")
     found = []

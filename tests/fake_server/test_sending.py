@@ -151,6 +151,18 @@ async def test_a_cancelled_call_frees_the_queue_and_the_server() -> None:
 
 
 @simulated
+async def test_a_request_whose_call_is_cancelled_before_it_begins_is_not_sent() -> None:
+    server = FakeTriton()
+    async with connected(server) as clip:
+        call = asyncio.create_task(clip.embed(images(16)))  # two requests, one after the other
+        await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.sleep(1)
+        assert (server.requests_received, clip.stats().servers[0].images_in_flight) == (1, 0)
+        assert (await clip.embed(images(16))).errors == {}
+
+
+@simulated
 async def test_a_cancelled_call_behind_another_is_never_sent() -> None:
     server = FakeTriton(seconds_per_image=0.005)
     async with connected(server) as clip:

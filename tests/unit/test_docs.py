@@ -12,6 +12,7 @@ import pytest
 from clip_client import ClientConfig
 from preprocess_ensemble.contract import ImageStatus
 from tests.fixtures.packaging.extras import extras
+from tests.fixtures.packaging.pages import blocks
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
@@ -52,6 +53,16 @@ def test_the_table_of_status_codes_is_the_code() -> None:
     assert re.findall(r"^\| (\d+) \| ([A-Z_0-9]+) \|", page, re.MULTILINE) == [
         (str(int(status)), status.name) for status in ImageStatus
     ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_block_has_a_language_and_is_run_or_says_why_not(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for language, code, note in blocks(text):
+        assert language in ("sh", "python", "text"), code
+        test = re.fullmatch(r"run by (tests/\S+\.py)", note)
+        assert note.startswith("not run: ") or not note or (test and page.name in (ROOT / test[1]).read_text()), code
+    assert len(blocks(text)) * 2 == len(re.findall(r"^```", text, re.MULTILINE))
 
 
 @PAGES_AND_CHANGELOG

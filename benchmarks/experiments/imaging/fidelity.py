@@ -87,7 +87,7 @@ def measure(run: Run) -> dict[str, Any]:
     show(f"As served, floor {SCALING_FLOOR}; stress tests: {', '.join(sorted(STRESS))}", shown)
     return {
         "model": run.passport.id,
-        "library": turbojpeg_decoder.library() or "Pillow",
+        "library": "libjpeg-turbo" if turbojpeg_decoder.installed() else "Pillow",
         "scaling_floor": SCALING_FLOOR,
         "by_class": [row for row in rows if row["kind"] not in STRESS],
         "stress": [row for row in rows if row["kind"] in STRESS],

@@ -143,4 +143,5 @@ def measure(run: Run) -> dict[str, Any]:
     show("Milliseconds of processor time per image, one thread", times_ms)
     psnr_db = {name: {size: sizes[size]["psnr_db"][name] for size in sizes} for name in OTHERS}
     show("PSNR in dB against open_clip's pixels; 99: the same pixels", psnr_db)
-    return {"library": turbojpeg_decoder.library() or "Pillow", "quality": QUALITY, "sizes": sizes}
+    library = "libjpeg-turbo" if turbojpeg_decoder.installed() else "Pillow"
+    return {"library": library, "quality": QUALITY, "sizes": sizes}

@@ -91,7 +91,6 @@ def _scan(options: SearchOptions, action: ActionOptions, printer: _Printer) -> S
     """
     from clip_client.dedup.pages.terminal import print_failed
 
-    options.walk.check_named()
     with progress_bars(quiet=options.quiet) as show:
         found = options.scan(show)
     if not found.files:

@@ -273,23 +273,20 @@ def _decoder() -> Check:
     """Check the JPEG decoder that a server in this environment, and embedding without a server, would use."""
     from PIL import features
 
+    from preprocess_ensemble.imaging import turbojpeg_decoder
+
     turbo = features.version("libjpeg_turbo")
     pillow = f"Pillow with libjpeg-turbo {turbo}" if turbo else "Pillow without libjpeg-turbo"
-    try:
-        from turbojpeg import TurboJPEG
-
-        TurboJPEG()
-    except Exception as error:
-        # The package or its library is missing, or has another version, so Pillow decodes.
-        is_missing = isinstance(error, ImportError)
-        reason = "PyTurboJPEG is not installed" if is_missing else "PyTurboJPEG has no libturbojpeg"
-        package = f"pip install '{DISTRIBUTION}[server]' and " if is_missing else ""
+    version = _version("PyTurboJPEG")
+    if turbojpeg_decoder.installed() is None:
+        lacks = "libturbojpeg is not installed" if version else "PyTurboJPEG is not installed"
+        package = "" if version else f"pip install '{DISTRIBUTION}[server]' and "
         remedy = (
             f"a server in this environment decodes large photos faster with: {package}the library libturbojpeg "
             "(on Debian and Ubuntu: apt-get install libturbojpeg0)"
         )
-        return _check("JPEG decoder", f"{pillow}; {reason}", remedy)
-    return _check("JPEG decoder", f"PyTurboJPEG {_version('PyTurboJPEG')}, and {pillow}")
+        return _check("JPEG decoder", f"{pillow}; {lacks}", remedy)
+    return _check("JPEG decoder", f"libturbojpeg by PyTurboJPEG {version}, and {pillow}")
 
 
 def _shared_memory() -> Iterator[Check]:

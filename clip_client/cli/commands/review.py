@@ -58,7 +58,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve the pages until the command is interrupted."""
     need("rich", "starlette", "uvicorn", "jinja2", extras="cli,dedup,review")
     options = read_search_options(arguments)
-    options.walk.check_named()
     # Open the store twice: the search and the pages work at the same time, and only one thread may use a store.
     with opened_store(arguments.store) as for_search, opened_store(arguments.store) as for_pages:
         tell_changes(for_pages, partial(print, file=sys.stderr))

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from clip_client._files import printable
-from clip_client.cli.errors import CommandMisused
+from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.cli.options.paths import add_store_option, opened_store
 from clip_client.cli.output import add_output_options, progress_bars, write_json
 from clip_client.cli.quarantine import outcomes_json, print_failures, quarantined, size_of
 from clip_client.dedup.store.journal import IN_QUARANTINE, JournalEntry
 from clip_client.dedup.text import counted, human_bytes
+from clip_client.dedup.types import QUARANTINE_NAME
+from preprocess_ensemble.command_line import user_path
 
 if TYPE_CHECKING:
     from clip_client.dedup.actions.apply import Outcome
@@ -48,6 +51,13 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "have moved such photos",
     )
     parser.add_argument(
+        "--from",
+        dest="from_folder",
+        type=user_path,
+        metavar="FOLDER",
+        help=f"restore from {QUARANTINE_NAME} in FOLDER without the store, such as on another computer",
+    )
+    parser.add_argument(
         "--list",
         "--dry-run",
         action="store_true",
@@ -69,6 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.suspects and paths:
         raise CommandMisused("--suspects chooses the photos itself; leave out the PATH")
     of_run = arguments.of_run
+    if arguments.from_folder is not None:
+        return _run_from(arguments, paths)
     with opened_store(arguments.store) as store:
         declared = [] if arguments.suspects else declared_by(store, of_run)
         entries = store.journal.entries(IN_QUARANTINE, run=of_run) if declared else quarantined(store.journal, of_run)
@@ -93,14 +105,48 @@ def run(arguments: argparse.Namespace) -> int:
             for path in paths
             if not store.journal.entries(IN_QUARANTINE, run=of_run, original=path)
         )
-        taken_back = take_back(store, run=of_run, paths=paths or None, only=only)
+        outcomes, decisions = take_back(store, run=of_run, paths=paths or None, only=only)
         still_hold = 0 if of_run or paths or only else len(declared_by(store, None))
-    outcomes = taken_back.outcomes + unknown
+    return _print_result(arguments, (*outcomes, *unknown), decisions=decisions, still_hold=still_hold)
+
+
+def _run_from(arguments: argparse.Namespace, paths: Sequence[str]) -> int:
+    """Restore photos as the manifests in a quarantine say."""
+    from clip_client.dedup.actions.apply import undo_from
+    from clip_client.dedup.actions.manifest import manifest_entries
+
+    if arguments.suspects:
+        raise CommandMisused("--suspects needs the store that moved the photos; leave out --from")
+    folder = os.path.abspath(arguments.from_folder)
+    try:
+        entries = [
+            entry
+            for entry in manifest_entries(folder)
+            if arguments.of_run in (None, entry.run)
+            and (not paths or not set(paths).isdisjoint(file.original for file in entry.files))
+        ]
+        if arguments.list:
+            if not write_json(arguments.json, _as_json(entries, [])):
+                _print_list(entries, [], f" --from {shlex.quote(folder)}")
+            return 0
+        is_all = not paths and arguments.of_run is None
+        outcomes = undo_from(folder, only=None if is_all else {entry.id for entry in entries})
+    except OSError as error:
+        place = os.path.join(folder, QUARANTINE_NAME)
+        raise CommandFailed(
+            f"{printable(place)} cannot be read: {error.strerror}; name the folder that has the quarantine"
+        ) from None
+    return _print_result(arguments, outcomes)
+
+
+def _print_result(
+    arguments: argparse.Namespace, outcomes: tuple[Outcome, ...], *, decisions: int = 0, still_hold: int = 0
+) -> int:
     if not write_json(arguments.json, outcomes_json(outcomes)):
         if outcomes:
             print(f"{counted(sum(outcome.done for outcome in outcomes), 'photo')} restored")
-        if taken_back.decisions:
-            print(f"{counted(taken_back.decisions, 'decision')} taken back")
+        if decisions:
+            print(f"{counted(decisions, 'decision')} taken back")
         elif not outcomes:
             print(_EMPTY)
         if still_hold:

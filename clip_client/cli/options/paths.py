@@ -65,16 +65,9 @@ class WalkOptions:
     """The paths to search, and the options of the walk."""
 
     paths: tuple[str, ...]
-    """All given paths, with patterns and lists resolved; a pattern that matches nothing stays as it is."""
-    missing: tuple[str, ...]
-    """Paths on the command line that do not exist. Paths from a list may be gone by now, so they do not count."""
+    """All given paths, with patterns and lists resolved."""
     how: Mapping[str, bool]
     """Arguments of :func:`scan`."""
-
-    def check_named(self) -> None:
-        """Raise CommandFailed if a path on the command line names nothing: it is probably misspelt."""
-        if self.missing:
-            raise CommandFailed(f"there is no file or folder {printable(self.missing[0])}{meant(self.missing[0])}")
 
     def scan(self, more: Iterable[str] = (), *, raw: bool = False, show: OnProgress | None = None) -> Scan:
         """Walk the paths and ``more``; ``raw`` includes RAW files, ``show`` is called with the progress."""
@@ -91,18 +84,20 @@ class WalkOptions:
 def read_walk_options(arguments: argparse.Namespace) -> WalkOptions:
     """Read the options of :func:`add_walk_options`.
 
-    Ends the command with its usage if no path was given. Raises CommandFailed if a list of paths cannot be read, and
-    CommandMisused for a URL or an empty path.
+    Ends the command with its usage if no path was given. Raises CommandFailed if a list of paths cannot be read or a
+    path on the command line names nothing, and CommandMisused for a URL or an empty path.
     """
     if not arguments.paths and arguments.files_from is None:
         arguments.parser.error("give a PATH, or a list of paths with --files-from")
     if arguments.null and arguments.files_from is None:
         arguments.parser.error("--null needs --files-from")
     named = [found for path in arguments.paths for found in _resolved(path)]
+    for path in named:
+        if not os.path.lexists(path):  # probably misspelt; a path from a list may be gone by now
+            raise CommandFailed(f"there is no file or folder {printable(path)}{meant(path)}")
     listed = [] if arguments.files_from is None else _listed(arguments.files_from, null=arguments.null)
     return WalkOptions(
         paths=(*named, *listed),
-        missing=tuple(path for path in named if not os.path.lexists(path)),
         how={name: getattr(arguments, name) for name in ("include_hidden", "follow_links", "one_file_system")},
     )
 

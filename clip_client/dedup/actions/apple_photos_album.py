@@ -55,12 +55,13 @@ def fill_album(
     except NoAlbum as error:
         return tuple(Outcome(path=entry.duplicate.path, done=False, message=f"{error}.") for entry in entries)
     for done, entry in enumerate(entries, start=1):
+        reason = ""
         try:
             _add(entry, album)
         except NoAlbum as error:
-            outcomes.append(Outcome(path=entry.duplicate.path, done=False, message=f"{error}."))
-        else:
-            outcomes.append(Outcome(path=entry.duplicate.path, done=True, message=f"In the album {ALBUM!r}."))
+            reason = f"{error}."
+        message = reason or f"In the album {ALBUM!r}."
+        outcomes.append(Outcome(path=entry.duplicate.path, done=not reason, message=message))
         if on_progress is not None:
             on_progress("filling the album", done, len(entries))
     return tuple(outcomes)

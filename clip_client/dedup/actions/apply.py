@@ -11,12 +11,15 @@ import stat
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import PurePath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from clip_client._files import FailedFile, stored_ns
 from clip_client._storage.sqlite import StoreError
+from clip_client.dedup.actions.manifest import add_to_manifest, manifest_entries
 from clip_client.dedup.actions.quarantine import (
+    MANIFEST,
     check_old_path,
     folders_now,
     give_back_times,
@@ -24,6 +27,7 @@ from clip_client.dedup.actions.quarantine import (
     may_be_quarantined,
     quarantine,
     remove_empty_folders,
+    remove_folder,
     restore,
     sentence,
     why_out_of_reach,
@@ -33,8 +37,9 @@ from clip_client.dedup.files.directories import is_same_file
 from clip_client.dedup.files.reading import has_sha256, hash_file
 from clip_client.dedup.judge.movable import CannotMove, quarantined_path
 from clip_client.dedup.judge.verdicts import another_companion
-from clip_client.dedup.store.journal import IN_QUARANTINE, JournalEntry, MovedFile, State
+from clip_client.dedup.store.journal import HARDLINK, IN_QUARANTINE, JournalEntry, MovedFile, State
 from clip_client.dedup.store.store import store_option
+from clip_client.dedup.types import QUARANTINE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -43,10 +48,8 @@ if TYPE_CHECKING:
     from clip_client.dedup.store.contents import FileIndex
     from clip_client.dedup.store.journal import Journal
 
-QUARANTINE: Final = "quarantine"
-HARDLINK: Final = "hardlink"
-"""Method of moves by the former option ``--hard-link``, which replaced the copy by a hard link to the kept photo."""
 RESTORED: Final = "Restored."
+_UNNAMED: Final = "No manifest names it; move it back by hand: its path in the folder of the run is its old path."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +119,37 @@ def undo(journal: Journal, *, only: Collection[int] | None = None) -> tuple[Outc
         return (*recovered, *undone)
 
 
+def undo_from(folder: str, *, only: Collection[int] | None = None) -> tuple[Outcome, ...]:
+    """Restore what the quarantine of ``folder`` holds, as its manifests say; another computer may have moved it.
+
+    ``only`` holds the ids of :func:`~.manifest.manifest_entries`; None also reports the files that no manifest names.
+    Sidecars that save metadata stay. A killed call can be repeated, and a journal of the moves finds the photos back
+    in their places with its next undo. Raises OSError if the quarantine cannot be read.
+    """
+    outcomes = []
+    folder = os.path.abspath(folder)
+    entries = manifest_entries(folder)
+    for entry in reversed(entries):
+        if only is not None and entry.id not in only:
+            continue
+        was_there, around = may_be_quarantined(entry), folders_now(entry.files, ())
+        problems = _bring_back(entry) if was_there else []
+        remove_empty_folders(entry)
+        give_back_times(around)
+        if was_there:
+            stay = [one.path for one in entry.sidecars if one.is_ours]
+            done = f"{RESTORED} The sidecar with its metadata stays: {', '.join(stay)}." if stay else RESTORED
+            message = problems[0] if problems else done
+            outcomes.append(Outcome(path=entry.files[0].original, done=not problems, message=message))
+    named = {file.quarantined for entry in entries for file in entry.files}
+    for above, _, names in os.walk(os.path.join(folder, QUARANTINE_NAME), topdown=False):
+        paths = (os.path.join(above, name) for name in names if name != MANIFEST and only is None)
+        outcomes += [Outcome(path=path, done=False, message=_UNNAMED) for path in paths if path not in named]
+        with suppress(OSError):  # it is not empty
+            remove_folder(PurePath(above))
+    return tuple(outcomes)
+
+
 def recover(journal: Journal) -> tuple[Outcome, ...]:
     """Finish or revert the moves of killed processes; the caller holds :meth:`Journal.exclusive`.
 
@@ -158,25 +192,24 @@ def _move(move: Move, journal: Journal, *, run: str, choice: int | None) -> Outc
         if not any(is_copy(other.path, file) for other in kept.companions if other.kind == companion.kind):
             raise CannotMove(another_companion(companion.kind))
     sidecars = check_sidecars(move.sidecars, journal)
-    folders = folders_now(files, sidecars)
     with journal.transaction():
         if choice is not None and not journal.choices.may_move(choice, run):
             raise CannotMove("Its choice was taken back.")
-        entry = journal.plan(
+        facts = JournalEntry(
             run=run,
-            method=QUARANTINE,
             kept=kept_path,
             kept_sha256=kept.sha256,
             tier=move.tier,
             is_chosen=move.is_chosen,
             choice=choice,
-            files=files,
+            files=tuple(files),
             sidecars=sidecars,
-            folders=folders,
-            left_behind=left_behind,
+            folders=folders_now(files, sidecars),
         )
+        entry = journal.plan(facts, left_behind)
     try:
         write_sidecars(move.sidecars, entry)
+        add_to_manifest(entry)
         for file in files:
             quarantine(file, entry.folders)
             status = os.lstat(file.quarantined)
@@ -241,8 +274,7 @@ def _is_back(entry: JournalEntry) -> bool:
 
 def _restore_files(entry: JournalEntry, journal: Journal, *, at_end: str) -> str:
     """Restore all files of an entry, or none if a name is taken; return the first problem, or an empty text."""
-    # Check all names first: a sidecar must not come back beside another photo that has taken its photo's name.
-    problems = _problems(check_old_path, entry) or _problems(partial(restore, folders=entry.folders), entry)
+    problems = _bring_back(entry)
     if out_of_reach := problems and why_out_of_reach(entry):
         return out_of_reach
     remove_empty_folders(entry)
@@ -253,6 +285,11 @@ def _restore_files(entry: JournalEntry, journal: Journal, *, at_end: str) -> str
     # file that a person took out of the quarantine.
     journal.set_state(entry, State.MOVED if problems and may_be_quarantined(entry) else at_end)
     return problems[0] if problems else ""
+
+
+def _bring_back(entry: JournalEntry) -> list[str]:
+    # Check all names first: a sidecar must not come back beside another photo that has taken its photo's name.
+    return _problems(check_old_path, entry) or _problems(partial(restore, folders=entry.folders), entry)
 
 
 def _problems(step: Callable[..., None], entry: JournalEntry) -> list[str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from clip_client.dedup.actions.apply import HARDLINK, undo
+from clip_client.dedup.actions.apply import undo
 from clip_client.dedup.store.choices import DONE, KEEP, WAITING
-from clip_client.dedup.store.journal import IN_QUARANTINE, State
+from clip_client.dedup.store.journal import HARDLINK, IN_QUARANTINE, State
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -18,18 +18,9 @@ if TYPE_CHECKING:
     from clip_client.dedup.store.store import Store
 
 
-class TakenBack(NamedTuple):
-    """The result of :func:`take_back`."""
-
-    outcomes: tuple[Outcome, ...]
-    """One outcome for each photo that was in the quarantine."""
-    decisions: int
-    """Number of groups that are no longer declared different, or all wanted."""
-
-
 def notice_put_back(store: Store) -> None:
     """Mark choices as undone if a person has put all of their photos back, so that the person can choose again."""
-    done = (choice for choice in store.choices.all() if choice.what == KEEP and choice.state == DONE)
+    done = store.choices.all(what=KEEP, state=DONE)
     back = [choice for choice in done if all(os.path.lexists(photo.path) for photo in choice.photos)]
     # A hard link has the path of the copy that it replaced, also after the copy was purged.
     linked = {
@@ -55,8 +46,10 @@ def take_back(
     run: str | None = None,
     paths: Collection[str] | None = None,
     only: Collection[int] | None = None,
-) -> TakenBack:
+) -> tuple[tuple[Outcome, ...], int]:
     """Restore photos as :func:`~.apply.undo` does; the choices that moved them, or would move them, are undone.
+
+    Return one outcome for each photo that was in the quarantine, and the number of decisions that were taken back.
 
     Everything in the quarantine is restored; ``run``, ``paths`` (where the photos were) and ``only`` (ids of entries)
     limit this. With ``run`` alone, the groups that the run declared different or all wanted are taken back, too. Raises
@@ -71,8 +64,7 @@ def take_back(
         store.choices.take_back(
             [
                 choice.id
-                for choice in store.choices.all()
-                if choice.state == WAITING
+                for choice in store.choices.all(state=WAITING)
                 if any(photo.moves and photo.path in restored for photo in choice.photos)
             ]
         )
@@ -81,10 +73,11 @@ def take_back(
         declared = {choice.id for choice in declared_by(store, run)} if is_whole_run else set()
         with store.choices.transaction():
             store.decisions.remove([one.id for one in store.decisions.all() if one.choice in declared])
-            store.choices.take_back(declared)
-    return TakenBack(outcomes, len(declared))
+            store.choices.take_back(declared)  # also those whose decision was forgotten
+    return outcomes, len(declared)
 
 
 def declared_by(store: Store, run: str | None) -> list[Choice]:
     """Return the choices that declared photos different or all wanted and still hold: those of ``run``, or all."""
-    return [choice for choice in store.choices.all(run=run) if choice.what != KEEP and choice.state == DONE]
+    done = store.choices.all(state=DONE, **({} if run is None else {"run": run}))
+    return [choice for choice in done if choice.what != KEEP]

@@ -34,7 +34,7 @@ class Move:
     folder: str = ""
     """Folder whose quarantine takes the photo; empty for a photo that goes into the album."""
     reason: str = ""
-    """Reason why the photo moves only because a person chose it; empty if it moves by its verdict."""
+    """Reason why the photo, or the one that it follows, moves only because a person chose it; empty if by verdict."""
     is_chosen: bool = False
     """A person looked at the photo and chose that it moves."""
     sidecars: tuple[SidecarToWrite, ...] = ()
@@ -102,14 +102,14 @@ def plan_moves(
             if reason := verdict.reason_to_stay(selected):
                 skipped.append(Skip(photo=photo, reason=reason, tier=verdict.tier if verdict.is_copy else ""))
                 continue
-            kept, tier = photos[verdict.kept], verdict.tier
+            kept, tier, doubt = photos[verdict.kept], verdict.tier, verdict.reason if verdict.moves == IF_CHOSEN else ""
             if instead := moved.get(kept.path):
-                kept, tier = instead.kept, max(tier, instead.tier, key=TIERS.index)
+                kept, tier, doubt = instead.kept, max(tier, instead.tier, key=TIERS.index), doubt or instead.reason
             move = Move(
                 duplicate=photo,
                 kept=kept,
                 tier=tier,
-                reason=verdict.reason if verdict.moves == IF_CHOSEN else "",
+                reason=doubt,
                 is_chosen=selected is None,
             )
             if photo.in_library is None:

@@ -43,15 +43,13 @@ def purge(
     journal: Journal,
     *,
     prove: Prove | None = None,
-    run: str | None = None,
     only: Collection[int] | None = None,
     trash: Callable[[str], None] | None = None,
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> tuple[Outcome, ...]:
-    """Send everything in the quarantine, or only what one run moved, to the system's trash.
+    """Send everything in the quarantine to the system's trash, or only the entries with the ids in ``only``.
 
-    ``only`` holds the ids (``JournalEntry.id``) that a person agreed to; other entries may have been added since. A
-    photo is purged only under three conditions: it is unchanged since its move, the photo that was kept instead still
+    A photo is purged only under three conditions: it is unchanged since its move, the photo that was kept instead still
     exists with the same bytes, and the sidecars that saved its metadata still hold it. If the kept photo was itself
     moved later, and that move was proved to lose nothing, the photo that was kept instead of it counts.
 
@@ -65,7 +63,7 @@ def purge(
         trash = send2trash
     with journal.exclusive():
         outcomes = [replace(one, done=False, message=_IS_BACK) for one in recover(journal)]
-        entries = [entry for entry in journal.entries((State.MOVED,), run=run) if only is None or entry.id in only]
+        entries = [entry for entry in journal.entries((State.MOVED,)) if only is None or entry.id in only]
         for done, entry in enumerate(entries, start=1):
             outcomes.append(_purge(entry, journal, prove, trash))
             if on_progress is not None:
@@ -94,7 +92,7 @@ def suspects(
 
 
 def _purge(entry: JournalEntry, journal: Journal, prove: Prove | None, trash: Callable[[str], None]) -> Outcome:
-    path = entry.files[0].original
+    path, done = entry.files[0].original, False
     try:
         reason = why_out_of_reach(entry) or _why_it_stays(entry, journal, prove)
     except (OSError, CannotMove) as error:
@@ -102,12 +100,11 @@ def _purge(entry: JournalEntry, journal: Journal, prove: Prove | None, trash: Ca
     if reason:
         return Outcome(path=path, done=False, message=reason)
     entry = journal.set_state(entry, State.PURGING, folders_now(entry.files, entry.sidecars))
-    is_trashed = False
     for file in entry.files:
         try:
             if is_there(file.quarantined) and not journal.is_shared(entry, file):
                 trash(file.quarantined)
-                is_trashed = True
+                done = True
         except OSError as error:  # includes TrashPermissionError
             journal.set_state(entry, State.MOVED)
             reason = error.strerror or str(error)
@@ -115,40 +112,44 @@ def _purge(entry: JournalEntry, journal: Journal, prove: Prove | None, trash: Ca
     remove_empty_folders(entry)
     give_back_times(entry.folders)
     journal.set_state(entry, State.PURGED)
-    if not is_trashed:
-        return Outcome(path=path, done=False, message="It was no longer in the quarantine.")
-    return Outcome(path=path, done=True, message="In the system's trash.")
+    message = "In the system's trash." if done else "It was no longer in the quarantine."
+    return Outcome(path=path, done=done, message=message)
 
 
 def _why_it_stays(entry: JournalEntry, journal: Journal, prove: Prove | None) -> str:
-    if any(is_there(file.quarantined) and not _is_as_it_was_moved(file) for file in entry.files):
-        return f"It was changed after it was moved; {_how_to_restore(entry, journal)}."
+    how_to_restore = _how_to_restore(entry, journal)
+    away = [file for file in entry.files if is_there(file.quarantined)]  # others a person took out, or came back
+    if not all(map(_is_as_it_was_moved, away)):
+        return f"It was changed after it was moved; {how_to_restore}."
     kept, reason = _kept_instead(entry, journal, prove)
     if reason:
         return reason
     for sidecar in entry.sidecars:
         if not is_there(sidecar.path):
             return f"The sidecar with its metadata is no longer beside the kept photo: {sidecar.path}."
-    rewritten = [one.path for one in entry.sidecars if sha256_of(one.path) != one.sha256]
-    if rewritten and (lost := _lost_since(entry, kept)):
-        restore = _how_to_restore(entry, journal)
-        return f"The sidecar beside the kept photo was changed and lacks its {lost} now: {rewritten[0]}; {restore}."
-    for file in entry.files[1:]:
-        if not is_there(file.quarantined):
-            continue  # it was restored with another photo that it belongs to, or a person took it out
-        kind = companion_kind(file.original)
+    sidecars = [one.path for one in entry.sidecars]
+    if rewritten := [one.path for one in entry.sidecars if sha256_of(one.path) != one.sha256]:
+        is_same_shot = entry.tier in PROVED_TIERS and not entry.is_chosen
+        if lost := lost_since(entry.files[0].quarantined, kept, sidecars, is_same_shot=is_same_shot):
+            return (
+                f"The sidecar beside the kept photo was changed and lacks its {lost} now: {rewritten[0]}; "
+                f"{how_to_restore}."
+            )
+    moved_along = [file for file in away if file is not entry.files[0]]
+    for file in moved_along:
+        kind, form = _form(file.original)
+        if _has_beside(kept, kind, file):
+            continue
         # Programs write to the kept photo's sidecar, so its bytes may differ. Those of a RAW file or a film must not.
-        is_rewritten = kind in (SIDECAR, RESOURCE_FORK)
-        if not (_has_beside(kept, kind, file) or (is_rewritten and _has_as_many(kept, file, entry))):
+        forms = [_form(one.path) for one in companions([kept]).get(kept, ())]
+        alike = [one for one in moved_along if _form(one.original) == (kind, form)]
+        if kind not in (SIDECAR, RESOURCE_FORK) or forms.count((kind, form)) < len(alike):
             return f"The {kind} that was kept instead is no longer beside {kept}."
     return ""
 
 
-def _lost_since(entry: JournalEntry, kept: str) -> str:
-    """Name the metadata of a moved photo that its sidecars and the photo at ``kept`` lack."""
-    sidecars = [one.path for one in entry.sidecars]
-    is_same_shot = entry.tier in PROVED_TIERS and not entry.is_chosen
-    return lost_since(entry.files[0].quarantined, kept, sidecars, is_same_shot=is_same_shot)
+def _form(path: str) -> tuple[str, str]:
+    return companion_kind(path), suffix_of(path)
 
 
 def _is_as_it_was_moved(file: MovedFile) -> bool:
@@ -207,17 +208,6 @@ def _has_same_bytes(entry: JournalEntry) -> bool:
 def _how_to_restore(entry: JournalEntry, journal: Journal) -> str:
     path = shlex.quote(entry.files[0].original)
     return f"restore it with: clip-client undo {path}{store_option(journal.directory)}"
-
-
-def _has_as_many(kept: str, lost: MovedFile, entry: JournalEntry) -> bool:
-    """Tell whether the kept photo has as many companions of the kind and ending of ``lost`` as the moved one."""
-
-    def form(path: str) -> tuple[str, str]:
-        return companion_kind(path), suffix_of(path)
-
-    wanted = form(lost.original)
-    away = [file for file in entry.files[1:] if form(file.original) == wanted and is_there(file.quarantined)]
-    return [form(one.path) for one in companions([kept]).get(kept, ())].count(wanted) >= len(away)
 
 
 def _has_beside(kept: str, kind: str, lost: MovedFile) -> bool:

@@ -3,15 +3,17 @@
 A quarantine is the folder ``.clip-quarantine`` in a folder that you named. If another file system is mounted below that
 folder, its files go to a quarantine in its own top folder. Only a rename within one file system is atomic and copies
 nothing. In the quarantine each file has the path ``<run>/<its path below the folder>``, so you can find it without a
-tool.
+tool. The folder of a run also has a manifest, see :mod:`.manifest`.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import platform
 import stat
 from contextlib import suppress
+from itertools import islice
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
@@ -27,8 +29,10 @@ if TYPE_CHECKING:
 
     from clip_client.dedup.store.journal import JournalEntry, MovedFile, Sidecar
 
+MANIFEST: Final = ".clip-manifest"
+"""Name of a file in each run's folder."""
 _NO_SYNC: Final = frozenset({errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
-"""Errors of file systems that cannot sync a folder, which POSIX allows."""
+"""Errors of file systems that cannot sync, which POSIX allows for folders."""
 _NO_SUCH_NAME: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
 _NO_HARD_LINKS: Final = frozenset(
     {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL, errno.EXDEV}
@@ -37,7 +41,13 @@ _NO_HARD_LINKS: Final = frozenset(
 systems, such as mergerfs, whose folders lie on several disks."""
 
 
-def folders_now(files: Sequence[MovedFile], sidecars: Iterable[Sidecar]) -> list[Folder]:
+def run_folder(entry: JournalEntry) -> PurePath:
+    """Return the folder of an entry's run in the quarantine; two levels above is the folder that has the quarantine."""
+    above, name, _ = entry.files[0].quarantined.partition(f"{os.sep}{QUARANTINE_NAME}")
+    return PurePath(above + name, entry.run)
+
+
+def folders_now(files: Sequence[MovedFile], sidecars: Iterable[Sidecar]) -> tuple[Folder, ...]:
     """Return the folders that a move or an undo may change or make, with their modes and times now."""
     names = {os.path.dirname(sidecar.path) for sidecar in sidecars}
     for file in files:
@@ -48,7 +58,7 @@ def folders_now(files: Sequence[MovedFile], sidecars: Iterable[Sidecar]) -> list
         with suppress(OSError):  # a person may have removed it
             status = os.stat(name)
             found.append(Folder(name, stat.S_IMODE(status.st_mode), stored_ns(status.st_mtime_ns)))
-    return found
+    return tuple(found)
 
 
 def give_back_times(folders: Iterable[Folder]) -> None:
@@ -60,7 +70,7 @@ def give_back_times(folders: Iterable[Folder]) -> None:
                 os.utime(folder.path, ns=(status.st_atime_ns, folder.mtime_ns))
 
 
-def _make_folder(folder: str, like: str, folders: Iterable[Folder]) -> None:
+def make_folder(folder: str, like: str, folders: Iterable[Folder]) -> None:
     """Make a folder and its parents. They are on the disk when this returns.
 
     They get the modes that ``folders`` records for ``like`` and its parents.
@@ -78,16 +88,22 @@ def _make_folder(folder: str, like: str, folders: Iterable[Folder]) -> None:
         sync_folder(os.path.dirname(name))
 
 
+def sync(descriptor: int) -> None:
+    """Write a file or the entries of a folder to the disk, if the file system can."""
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
+
+
 def sync_folder(folder: str) -> None:
     """Write a folder's entries to the disk, if the system can."""
     if not hasattr(os, "O_DIRECTORY"):  # Windows opens no folders
         return
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in _NO_SYNC:
-            raise
+        sync(descriptor)
     finally:
         os.close(descriptor)
 
@@ -128,7 +144,7 @@ def quarantine(file: MovedFile, folders: Iterable[Folder] = ()) -> None:
     between them, and the second step would remove the file that it saved. Each run has its own folder in the
     quarantine, so the rename cannot replace a file there.
     """
-    _make_folder(os.path.dirname(file.quarantined), os.path.dirname(file.original), folders)
+    make_folder(os.path.dirname(file.quarantined), os.path.dirname(file.original), folders)
     _check_free(file.quarantined)
     os.rename(file.original, file.quarantined)
     _sync_folders_of(file.quarantined, file.original)
@@ -158,7 +174,7 @@ def restore(file: MovedFile, folders: Iterable[Folder] = (), *, replace_equal: b
         if not is_there(original):
             raise CannotMove("It is neither in the quarantine nor at its old path.")
     elif not is_there(original):
-        _make_folder(os.path.dirname(original), os.path.dirname(original), folders)
+        make_folder(os.path.dirname(original), os.path.dirname(original), folders)
         try:
             rename_new(quarantined, original)
         except FileExistsError:
@@ -199,11 +215,16 @@ def why_out_of_reach(entry: JournalEntry) -> str:
     Without the disk, the folder that contained the quarantine is missing or is an empty mount point. If a person
     empties a quarantine by hand, that folder still contains other files, the kept photo among them. Another disk may be
     mounted in its place, or the mount point may have files of its own. Then the run's folder in the quarantine is
-    missing, and so is the file's old folder or the kept photo. A kept photo on a third disk proves nothing.
+    missing, and so is the file's old folder or the kept photo. A kept photo on a third disk proves nothing. Two
+    computers with one store may have the same photos at the same paths, so what another one moved must be seen.
     """
-    file = entry.files[0]
-    above, name, _ = file.quarantined.partition(f"{os.sep}{QUARANTINE_NAME}")
-    folder = os.path.dirname(above + name)  # the root, if the quarantine is in the root of all files or of a drive
+    file, run = entry.files[0], run_folder(entry)
+    folder = run.parent.parent
+    if entry.computer not in ("", platform.node()) and not os.path.lexists(run):
+        return (
+            f"The computer {entry.computer} moved it to {run}, which is not here; restore it there, or name the folder "
+            "that has the quarantine: clip-client undo --from FOLDER."
+        )
     try:
         with os.scandir(folder) as entries:
             is_empty = next(entries, None) is None
@@ -211,7 +232,7 @@ def why_out_of_reach(entry: JournalEntry) -> str:
         is_empty = True
     if is_empty:
         return f"{folder} is missing or empty; connect its disk and try again."
-    known = (os.path.join(folder, QUARANTINE_NAME, entry.run), file.original)
+    known = (str(run), file.original)
     around = (os.path.dirname(file.original), entry.kept)
     is_around = PurePath(entry.kept).is_relative_to(folder) and all(map(os.path.lexists, around))
     if is_around or any(map(os.path.lexists, known)):
@@ -226,11 +247,21 @@ def remove_empty_folders(entry: JournalEntry) -> None:
     """
     for file in entry.files:
         with suppress(OSError):
-            for folder in map(str, PurePath(file.quarantined).parents):
-                if QUARANTINE_NAME not in folder.split(os.sep):
+            for folder in PurePath(file.quarantined).parents:
+                if QUARANTINE_NAME not in folder.parts:
                     break
-                if is_there(folder):
-                    os.rmdir(folder)
+                if is_there(str(folder)):
+                    remove_folder(folder)
+
+
+def remove_folder(folder: PurePath) -> None:
+    """Remove a folder of the quarantine, with the manifest if nothing else is left. Raises OSError for other files."""
+    if folder.parent.name == QUARANTINE_NAME:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in islice(entries, 2)]
+        if names == [MANIFEST]:
+            os.unlink(folder / MANIFEST)
+    os.rmdir(folder)
 
 
 def may_be_quarantined(entry: JournalEntry) -> bool:

@@ -11,7 +11,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from clip_client.dedup.actions.quarantine import is_there, rename_new, sync_folder
+from clip_client.dedup.actions.quarantine import is_there, rename_new, sync, sync_folder
 from clip_client.dedup.files.reading import sha256_of
 from clip_client.dedup.judge.losses import draft_of
 from clip_client.dedup.judge.movable import CannotMove
@@ -48,7 +48,7 @@ def write_sidecars(sidecars: Sequence[SidecarToWrite], entry: JournalEntry) -> N
         with open(draft, "xb") as file:
             file.write(sidecar.data)
             file.flush()
-            os.fsync(file.fileno())
+            sync(file.fileno())
         try:
             rename_new(draft, sidecar.path)
         except FileExistsError:

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import math
 import os
+from collections import defaultdict
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
-from clip_client.dedup.aligned import Match
-from clip_client.dedup.compare.compared import other_shot
+import numpy as np
+
+from clip_client.dedup.compare.compared import Compared, other_shot
+from clip_client.dedup.compare.groups import make_group
 from clip_client.dedup.compare.keep_rules import KeepRules, converted_from_lossy
+from clip_client.dedup.compare.neighbours import Evidence
+from clip_client.dedup.compare.proofs import Proofs
+from clip_client.dedup.compare.similarity_join import UnionFind
+from clip_client.dedup.compare.star_groups import CannotLink
+from clip_client.dedup.compare.thresholds import thresholds_for
 from clip_client.dedup.store.choices import KEEP, UNDONE, WAITING, ChosenPhoto
-from clip_client.dedup.types import ALTERED, EXACT, SAME_PIXELS, TIERS
+from clip_client.dedup.types import ALTERED, EXACT, NO_MODEL, SAME_PIXELS, TIERS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Mapping, Sequence
@@ -23,58 +31,38 @@ if TYPE_CHECKING:
 
 CHOSEN = "you chose it"
 """The reason of a photo that a person keeps."""
-_NO_COPY: Final[dict[str, Any]] = {"copy_of": "", "copy_tier": "", "copy_alignment": None}
 
 
 def rerank(group: DuplicateGroup, rules: KeepRules) -> DuplicateGroup:
-    """Return the group around the photo that ``rules`` keep; see :func:`keep_instead` for what is known of the rest."""
+    """Return the group around the photo that ``rules`` keep, as :func:`keep_instead` does."""
     doubts = {member.sha256: member.doubt for member in group.members if member.doubt}
-    pictures: dict[str, list[Photo]] = {}
+    pictures: defaultdict[str, list[Photo]] = defaultdict(list)
     for member in group.members:
-        pictures.setdefault(_picture(group, member), []).append(member.photo)
+        pictures[_picture(group, member)].append(member.photo)
     rules = KeepRules(rules.names, doubts, converted_from_lossy(pictures.values()))
-    members = sorted(group.members, key=lambda member: rules.rank(member.photo))
-    reason = rules.reason(*(member.photo for member in members))
+    best_first = sorted((member.photo for member in group.members), key=rules.rank)
     # With the same photo nothing else changes: for most of the groups that rules are tried on.
-    return replace(group, reason=reason) if members[0] is group.members[0] else _around(group, members, reason)
+    if best_first[0].path == group.keep:
+        return replace(group, reason=rules.reason(*best_first))
+    return _regrouped(group, best_first, rules)
 
 
 def keep_instead(group: DuplicateGroup, path: str, moving: Collection[str] = ()) -> DuplicateGroup:
-    """Return the group around the photo at ``path``, which a person keeps instead. Raises KeyError for another path.
+    """Return the group around the photo at ``path``, which a person keeps instead.
 
     ``moving`` has the paths that a person wants to move: of files with the same pixels, others are copies of one that
-    stays.
+    stays. If the search keeps the photo, too, only the reason changes.
 
-    If the search keeps it, too, only the reason changes. Otherwise the members stay the same, although a search under
-    other rules might divide them differently. The search compared them with the photo that it kept, so for the new kept
-    photo:
-
-    - Same bytes and same pixels remain certain. Any other tier is the less certain one of the member and of the new
-      kept photo, and the tier of the group remains.
-    - ``similarity`` is the least that is possible: angles between vectors add up at most, and no two members are less
-      alike than ``min_similarity``.
-    - ``matches`` holds the tests that were made between these two photos, so it may be empty. What alignment proved
-      about the photo that was kept is still known: the member is a copy of that one.
+    Otherwise the members are grouped again by what the search proved about any two of them. A proof holds in one
+    direction, and most members were compared only with the photo that the search kept. A member that was not compared
+    with the new kept photo has no alignment with it, and its ``similarity`` is NaN. Its tier is ``ALTERED`` if other
+    proofs say that both are the same shot, else ``SIMILAR``.
     """
     if path == group.keep:
         return replace(group, reason=CHOSEN)
-    by_path = {member.path: member for member in group.members}
     # Photos that are not a copy of another one come before the others, so that they stay the best files of a picture.
-    others = sorted(
-        (one for one in group.members if one.path != path), key=lambda one: (one.path in moving, bool(one.copy_of))
-    )
-    return _around(group, (by_path[path], *others), CHOSEN)
-
-
-def _around(group: DuplicateGroup, best_first: Sequence[Member], reason: str) -> DuplicateGroup:
-    kept = best_first[0]
-    best_of: dict[str, Member] = {}
-    for member in best_first:
-        best_of.setdefault(_picture(group, member), member)
-    members = [_in_relation_to(kept, member, best_of[_picture(group, member)], group) for member in best_first]
-    return replace(
-        group, members=tuple(sorted(members, key=lambda one: (one.path != kept.path, -one.similarity))), reason=reason
-    )
+    best_first = sorted(group.members, key=lambda one: (one.path != path, one.path in moving, bool(one.copy_of)))
+    return replace(_regrouped(group, [member.photo for member in best_first], KeepRules(())), reason=CHOSEN)
 
 
 def _picture(group: DuplicateGroup, member: Member) -> str:
@@ -84,50 +72,53 @@ def _picture(group: DuplicateGroup, member: Member) -> str:
     return member.copy_of if member.copy_tier in (EXACT, SAME_PIXELS) else member.path
 
 
-def _in_relation_to(kept: Member, member: Member, best: Member, group: DuplicateGroup) -> Member:
-    """Return ``member`` beside another kept photo; ``best`` is the best file with the member's pixels."""
-    if member.sha256 == kept.sha256:
-        same = () if member is kept else (Match(test="bytes", value=1, threshold=1),)
-        return replace(member, tier=EXACT, similarity=1.0, matches=same, other_shot="", **_NO_COPY)
-    was_kept = group.members[0]
-    angle = sum(math.acos(min(one.similarity, 1.0)) for one in (member, kept))
-    similarity = max(math.cos(min(angle, math.pi)), group.min_similarity)
-    if _picture(group, member) == _picture(group, kept):
-        pixels = Match(test="pixels", value=1, threshold=1)
-        return replace(member, tier=SAME_PIXELS, similarity=similarity, matches=(pixels,), other_shot="", **_NO_COPY)
-    matches: tuple[Match, ...]
-    is_proved = False
-    if member.copy_of == kept.path:
-        tier, proof = member.copy_tier, member.copy_alignment
-        is_proved = proof is not None and proof.is_proved
-        matches = (Match(test="alignment", value=1, threshold=1, alignment=proof),) if proof else ()
-    else:
-        # A region that differs from the photo that was kept may differ from any other photo, too.
-        tiers = (member.tier, kept.tier)
-        tier = ALTERED if ALTERED in tiers else max(tiers, key=TIERS.index)
-        matches = tuple(one for one in kept.matches if not one.alignment) if member.sha256 == was_kept.sha256 else ()
-    return replace(
-        member,
-        tier=tier,
-        similarity=similarity,
-        matches=matches,
-        other_shot=other_shot(kept.photo, member.photo, is_proved=is_proved),
-        **_copy(member, kept, best, group),
+def _regrouped(group: DuplicateGroup, best_first: Iterable[Photo], rules: KeepRules) -> DuplicateGroup:
+    """Return the group as the search makes it of photos in this order, from what it knows about any two of them."""
+    files: defaultdict[str, list[Photo]] = defaultdict(list)
+    for photo in best_first:
+        files[photo.sha256].append(photo)
+    row_of, rows = {sha256: row for row, sha256 in enumerate(files)}, range(len(files))
+    before = {member.sha256: member for member in reversed(group.members)}
+    first_of: dict[str, int] = {}
+    pixels = [first_of.setdefault(_picture(group, before[sha256]), row) for sha256, row in row_of.items()]
+
+    known = {(row_of[sha256], row_of[other]): alignment for (sha256, other), alignment in group.proofs.items()}
+    pairs = [*known, *enumerate(pixels)]
+    paired: defaultdict[int, set[int]] = defaultdict(set)
+    for row, other in pairs:
+        paired[row].add(other)
+        paired[other].add(row)
+    compared = Compared(
+        candidates=dict(enumerate(files.values())),
+        evidence=Evidence.of_pixels(pixels),
+        thresholds=thresholds_for(NO_MODEL),
+        components=(),
+        cannot_link=CannotLink(),
+        rules=rules,
+        paired=paired,
     )
+    proofs = Proofs(compared, known=known)
+    proofs.prove(rows, lambda what, done, total: None)
+    copies = {row: best for row in rows if (best := proofs.best(row)) is not None}
+    made = make_group(compared, proofs, rows, copies | {row: first for row, first in enumerate(pixels) if first != row})
 
+    same_shot = UnionFind(len(files))
+    same_shot.join(*np.array(pairs).T)
+    kept, was_kept = before[made.members[0].sha256], group.members[0]
 
-def _copy(member: Member, kept: Member, best: Member, group: DuplicateGroup) -> dict[str, Any]:
-    """Return what a member is a closer copy of than of the new kept photo; a proof of the search holds on."""
-    if best is not member:
-        return {**_NO_COPY, "copy_of": best.path, "copy_tier": EXACT if best.sha256 == member.sha256 else SAME_PIXELS}
-    if member.copy_tier in (EXACT, SAME_PIXELS):
-        # The file that it followed now follows it, and what was proved about that one holds for the same pixels.
-        member = next(one for one in group.members if one.path == member.copy_of)
-    if member.copy_of and member.copy_of != kept.path:
-        return {name: getattr(member, name) for name in _NO_COPY}
-    if member.alignment is not None and member.alignment.tier != ALTERED and not member.copy_of:
-        return {"copy_of": group.keep, "copy_tier": member.tier, "copy_alignment": member.alignment}
-    return _NO_COPY
+    def as_known(member: Member) -> Member:
+        row, known = row_of[member.sha256], before[member.sha256]
+        member = replace(member, cannot_verify=known.cannot_verify, doubt=known.doubt)
+        if member.tier in (EXACT, SAME_PIXELS):
+            return member
+        member = replace(member, similarity=kept.similarity if member.sha256 == was_kept.sha256 else math.nan)
+        if member.alignment is not None or same_shot.labels[row] != same_shot.labels[0]:
+            return member
+        return replace(member, tier=ALTERED, other_shot=other_shot(kept.photo, member.photo, is_proved=True))
+
+    members = tuple(map(as_known, made.members))
+    tier = max((member.tier for member in members), key=TIERS.index)
+    return replace(made, tier=tier, min_similarity=group.min_similarity, members=members)
 
 
 def chosen_photos(group: DuplicateGroup, moving: Container[int], *, keep: int = 0) -> list[ChosenPhoto]:

@@ -56,7 +56,7 @@ def make_groups(compared: Compared, proofs: Proofs, alike: Mapping[int, Sequence
     copies = _copies(compared, proofs)
     followers = {row: keep for keep, rows in alike.items() for row in rows} | copies
     groups = [
-        _group(compared, proofs, rows, copies)
+        make_group(compared, proofs, rows, copies)
         for rows in _followers(compared, followers)
         if len(rows) > 1 or len(compared.candidates[rows[0]]) > 1
     ]
@@ -97,9 +97,10 @@ def _followers(compared: Compared, better: Mapping[int, int]) -> list[list[int]]
     return list(groups.values())
 
 
-def _group(compared: Compared, proofs: Proofs, rows: Sequence[int], copies: Mapping[int, int]) -> DuplicateGroup:
+def make_group(compared: Compared, proofs: Proofs, rows: Sequence[int], copies: Mapping[int, int]) -> DuplicateGroup:
     """Make the group of the contents ``rows``, the kept one first; ``copies`` maps rows to better ones."""
     keep, others, inside = rows[0], np.array(rows[1:], dtype=np.intp), set(rows)
+    content = {row: compared.candidates[row][0].sha256 for row in rows}
     within = {row: copies[row] for row in rows if copies.get(row) in inside}
     vectors = compared.evidence.vectors
     similarities = similarities_to(vectors, keep, others)
@@ -118,6 +119,7 @@ def _group(compared: Compared, proofs: Proofs, rows: Sequence[int], copies: Mapp
         min_similarity=minimum_similarity(known),
         members=tuple(members),
         reason=compared.rules.reason(kept, *not_kept),
+        proofs={(content[row], content[other]): one for (row, other), one in proofs.among(inside).items()},
     )
 
 

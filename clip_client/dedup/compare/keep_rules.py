@@ -195,7 +195,7 @@ def _suffix(path: str) -> str:
 
 
 def _exif_fields(photo: Photo) -> int:
-    return photo.features.capture_time.fields
+    return photo.metadata.fields
 
 
 def _is_named_as_copy(photo: Photo) -> bool:

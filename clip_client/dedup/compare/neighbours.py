@@ -16,7 +16,7 @@ import numpy as np
 from clip_client.dedup.compare.similarity_join import UnionFind, equal_runs, usable_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -62,6 +62,13 @@ class Evidence:
     """(N,), perceptual hashes."""
     has_hash: Mask
     """(N,), False for a row without a usable hash."""
+
+    @classmethod
+    def of_pixels(cls, pixels: Sequence[int]) -> Evidence:
+        """Return evidence without a vector and a hash."""
+        count = len(pixels)
+        vectors = np.full((count, 1), np.nan, np.float32)
+        return cls(vectors, np.array(pixels), np.zeros(count, np.uint64), np.zeros(count, np.bool_))
 
     def of(self, rows: Indices) -> Evidence:
         """Return the evidence for ``rows`` only."""

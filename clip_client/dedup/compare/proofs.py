@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from clip_client._files import FailedFile
 from clip_client.dedup.aligned import LACKS_DETAIL
-from clip_client.dedup.features.pixel_hash import pixel_hash
+from clip_client.dedup.features.hashes import pixel_hash
 from clip_client.dedup.features.preview import picture_file
 from clip_client.dedup.files.reading import read_file, sha256_of
 from clip_client.dedup.formats.embedded_parts import embedded_parts
@@ -20,7 +20,7 @@ from clip_client.dedup.formats.encoding import read_encoding
 from clip_client.dedup.types import EXACT, RE_ENCODED, SAME_PIXELS, TIERS
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Container, Mapping, Sequence, Set
     from types import ModuleType
 
     from clip_client.dedup.aligned import Alignment
@@ -37,13 +37,21 @@ _MOST_PROOFS: Final = 16
 class Proofs:
     """Rows that show the same as a better one. Nothing is proved without an ``aligner``, nor of what may be no copy."""
 
-    def __init__(self, compared: Compared, contents: Sequence[str] = (), aligner: Aligner | None = None) -> None:
-        """``contents`` has the SHA-256 of each row."""
+    def __init__(
+        self,
+        compared: Compared,
+        contents: Sequence[str] = (),
+        aligner: Aligner | None = None,
+        known: Mapping[tuple[int, int], Alignment] | None = None,
+    ) -> None:
+        """``contents`` has the SHA-256 of each row; ``known`` is what :meth:`among` returned."""
         self._compared, self._contents, self._aligner = compared, contents, aligner
         self._place: dict[int, int] = {}
         """Row -> its place in the order of the last :meth:`prove`."""
         self._of: defaultdict[int, dict[int, Alignment]] = defaultdict(dict)
         """Row -> another one that shows the same -> how the row lies on that."""
+        for (row, other), one in (known or {}).items():
+            self._of[row][other] = one
         self._tried: set[tuple[int, int]] = set()
         self.cannot_verify = {} if aligner is None else aligner.reasons
         """Content (SHA-256) -> why it could not be aligned with any other."""
@@ -61,6 +69,10 @@ class Proofs:
     def between(self, row: int, kept: int) -> Alignment | None:
         """Return the alignment of a row with ``kept``, if they were aligned and show the same."""
         return self._of.get(row, {}).get(kept)
+
+    def among(self, rows: Set[int]) -> dict[tuple[int, int], Alignment]:
+        """Return (row, another one that shows the same) -> how the row lies on that, for pairs of ``rows``."""
+        return {(row, kept): one for row in rows for kept, one in self._of.get(row, {}).items() if kept in rows}
 
     def align(self, kept: int, rows: Sequence[int]) -> list[int]:
         """Align ``rows`` with ``kept``, each once; return those that are copies of it."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from clip_client.dedup.compare.neighbours import HashIndex
 from clip_client.dedup.compare.similarity_join import equal_runs
-from clip_client.dedup.features.pixel_hash import pixel_hashes
+from clip_client.dedup.features.hashes import pixel_hashes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,7 +9,7 @@ import math
 import re
 from typing import Final
 
-from clip_client.dedup.types import BURST, SAME_SCENE, CaptureTime
+from clip_client.dedup.types import BURST, SAME_SCENE, Metadata
 
 _SAME_EXPOSURE: Final = 0.06
 """Relative difference below which numbers are equal: programs that copy a number round it to two digits. The smallest
@@ -27,8 +27,8 @@ _SCENE_MS: Final = 60_000
 
 
 def classify_burst(
-    first: CaptureTime,
-    second: CaptureTime,
+    first: Metadata,
+    second: Metadata,
     *,
     same_form: bool = True,
     is_proved: bool = False,
@@ -36,13 +36,11 @@ def classify_burst(
 ) -> str:
     """Return ``BURST`` or ``SAME_SCENE`` if times or exposures show that two alike photos are two pictures, else empty.
 
-    ``same_form`` tells whether the photos have the same size and format, as all frames of a burst do. ``is_proved``
-    tells that :mod:`clip_client.dedup.proof` holds for them. ``names`` are the names of the files, in which cameras
-    count their shots.
+    ``same_form``: the photos have the same size and format, as all frames of a burst do. ``is_proved``:
+    :mod:`clip_client.dedup.proof` holds for them. ``names`` are those of the files, in which cameras count their shots.
 
-    The result is empty for photos from different cameras. Two exposures are two shots, whenever they were taken: a
-    bracket is not an edit. If the exposures do not differ, the result is empty unless both photos have a time, at most
-    a minute apart.
+    Photos of two cameras are never told apart. Two exposures are two shots, whenever they were taken: a bracket is not
+    an edit. Else both photos need a time, at most a minute apart.
     """
     if first.camera == second.camera and _other_exposure(first, second):
         return SAME_SCENE
@@ -69,8 +67,8 @@ def classify_burst(
     return BURST if same_form and interval_ms <= _BURST_MS else SAME_SCENE
 
 
-def _other_exposure(first: CaptureTime, second: CaptureTime) -> bool:
-    """Tell whether exposure time, aperture, sensitivity or bias differ. Values that a photo lacks are not compared."""
+def _other_exposure(first: Metadata, second: Metadata) -> bool:
+    """Compare exposure time, aperture, sensitivity and bias, apart from those that a photo lacks."""
     pairs = [(first.exposure_s, second.exposure_s), (first.f_number, second.f_number), (first.iso, second.iso)]
     said = [(ours, theirs) for ours, theirs in pairs if ours and theirs]
     if any(not math.isclose(*pair, rel_tol=_SAME_EXPOSURE) for pair in said):
@@ -80,11 +78,10 @@ def _other_exposure(first: CaptureTime, second: CaptureTime) -> bool:
 
 
 def _are_two_shots(first: str, second: str) -> bool:
-    """Tell whether both names are a camera's, with the same prefix and different numbers."""
     ours, theirs = _SHOT.match(first.upper()), _SHOT.match(second.upper())
     return ours is not None and theirs is not None and ours[1] == theirs[1] and ours[2] != theirs[2]
 
 
 def _are_numbered(first: str, second: str) -> bool:
-    """Tell whether two names differ in nothing but their numbers, as those of a phone's burst do."""
+    # As a phone names the frames of a burst.
     return first != second and _NUMBER.sub("0", first) == _NUMBER.sub("0", second)

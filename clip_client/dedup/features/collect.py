@@ -27,9 +27,8 @@ from clip_client.dedup.features.image_features import (
     bytes_only_features,
     cached_features,
     extract_features,
-    outdated_messages,
 )
-from clip_client.dedup.features.preview import picture_file
+from clip_client.dedup.features.preview import NEEDS_RAWPY, can_read_raw, picture_file
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.files.reading import hash_file, is_unchanged, read_file
 from clip_client.dedup.photo import ImageFeatures
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
     KeepPicture = Callable[[str, DecodedPhoto], None]
     """``keep_picture(sha256, decoded)``: the SHA-256 of a file, and its decoded picture."""
     ReadOutcome = tuple[PhotoFile, str] | FailedFile
-    """The file and the SHA-256 of its content."""
 
 _FILES_AT_ONCE: Final = 32
 """Files that are read and decoded before the event loop gets their outcomes."""
@@ -69,14 +67,12 @@ class CollectedFeatures:
     """The files of a search by content, and the features of each content."""
 
     copies: dict[str, list[PhotoFile]] = field(default_factory=dict)
-    """SHA-256 -> the files with that content."""
     features: FeatureTable
     vectors_of: Callable[[Sequence[str]], NDArray[np.float32]]
-    """Returns the vectors of contents, (N, D), NaN for a content without one."""
+    """Contents -> their vectors, (N, D), NaN for a content without one."""
     refused: dict[str, tuple[str, str]] = field(default_factory=dict)
     """SHA-256 -> code and message, for contents that cannot be decoded or that the server refused."""
     failed: list[FailedFile] = field(default_factory=list)
-    """The files that could not be read."""
     stats: SearchStats = field(default_factory=SearchStats)
     pictures: Mapping[str, bytes] = field(default_factory=dict)
     """SHA-256 -> the small picture that ``keep_picture`` kept, for the contents that were decoded."""
@@ -109,7 +105,7 @@ class CollectedFeatures:
     @property
     def bytes_only(self) -> list[str]:
         """The paths of RAW files without a preview, in the order of their bytes."""
-        found = [self.copies.get(sha256, ()) for sha256, (code, _) in self.refused.items() if code == BYTES_ONLY]
+        found = (self.copies.get(sha256, ()) for sha256, (code, _) in self.refused.items() if code == BYTES_ONLY)
         return sorted((file.path for files in found for file in files), key=os.fsencode)
 
     @property
@@ -132,26 +128,21 @@ async def collect_features(
 ) -> CollectedFeatures:
     """Collect the features and vectors of ``files``: from ``store`` if it has them, else from the files and the server.
 
-    New features reach the store within seconds, so an interrupted search continues where it stopped. Files are read
-    while other files are embedded. Without an ``embedder`` the contents have no vectors. ``keep_picture`` is called, in
-    many threads, with each decoded picture except those of RAW files. Raises StoreError, and what
-    ``embedder.embed_stream`` raises if the server fails.
+    New features reach the store within seconds, so an interrupted search continues where it stopped. Without an
+    ``embedder`` the contents have no vectors. ``keep_picture`` is called, in many threads, with each decoded picture
+    except those of RAW files. Raises StoreError, and what ``embedder.embed_stream`` raises if the server fails.
     """
     model = None if embedder is None else await embedder.model()
     on_progress(_FINDING, 0, None)
     collector = _Collector(model, store, len(files), on_progress, keep_picture)
     known = await to_thread.run_sync(collector.load_known, files)
     sources = collector.sources(files, known)
+    # Without a model the sources are none.
+    items: AsyncGenerator[Any] = sources if embedder is None else embedder.embed_stream(sources, ordered=False)
     try:
-        if embedder is None:
-            async with aclosing(sources):
-                async for _ in sources:
-                    raise AssertionError("without a model nothing is sent")
-        else:
-            items = embedder.embed_stream(sources, ordered=False)
-            async with aclosing(sources), aclosing(items):
-                async for item in items:
-                    collector.record_vector(item)
+        async with aclosing(sources), aclosing(items):
+            async for item in items:
+                collector.record_vector(item)
     finally:
         collector.save()
     collected = await to_thread.run_sync(collector.finish)
@@ -192,24 +183,24 @@ class _Collector:
         """(content, whether it is read as a RAW file) -> features that are not recorded yet, and the image to send;
         None while a thread extracts them. One content may give two pictures, because files with RAW names and files
         with other names are read differently."""
-        self._sent: list[tuple[str, PhotoFile]] = []
-        """Content and file of each image that was sent, in the order of sending."""
+        self._sent: list[tuple[str, PhotoFile]] = []  # in the order of the indexes of the answers
         self._unsaved: list[tuple[PhotoFile, str]] = []
         self._saved_at = time.monotonic()
         self._total, self._done = total, 0
         self._on_progress = on_progress
         self.what = _FINDING
-        """Name of the present step, for people."""
 
     def load_known(self, files: Sequence[PhotoFile]) -> dict[str, str]:
-        """Look up unchanged files in the store; return path -> SHA-256 of these files."""
+        """Return path -> SHA-256 of the unchanged files in the store, and load what is known of them."""
         known = self._index.known(files)
         self._load(set(known.values()))
         return known
 
     def _load(self, contents: Collection[str]) -> None:
         """Look up contents in the store. Refusals do not count if a package that was missing is installed by now."""
-        names, outdated = list(contents), outdated_messages()
+        from preprocess_ensemble.imaging.formats import outdated_refusals
+
+        names, outdated = list(contents), outdated_refusals() | ({NEEDS_RAWPY} if can_read_raw() else set())
         keys = [bytes.fromhex(name) for name in names]
         # Read whole rows of features: damaged rows count as missing and are made again.
         columns_of = (None, self._with_features), (["code", "message"], self._with_outcome)
@@ -246,7 +237,7 @@ class _Collector:
         return vectors
 
     def _has_moved(self, sha256: str) -> bool:
-        """Tell whether the store has a content that was not looked up, because its file had another name."""
+        """Tell whether the store has a content that was not looked up: its file had another name."""
         is_loaded = sha256 in self._with_features or sha256 in self._with_outcome
         return not is_loaded and bytes.fromhex(sha256) in self._in_store
 
@@ -289,24 +280,21 @@ class _Collector:
         return unknown, without_vector
 
     async def _source(self, path: str) -> str | bytes:
-        """Return the source of a file that was not decoded: its path, or the preview inside a RAW file."""
         if is_raw(path):
             read = await to_thread.run_sync(read_file, path)
             if not isinstance(read, FailedFile):
                 return await to_thread.run_sync(picture_file, path, read[1])
         return path
 
-    def save(self) -> None:
-        """Write collected features, vectors and hashes to the store."""
+    def save(self, every_s: float = 0) -> None:
+        """Write collected features, vectors and hashes to the store, unless that was done ``every_s`` seconds ago."""
+        if time.monotonic() - self._saved_at < every_s:
+            return
         self._index.remember(self._unsaved)
         self._unsaved = []
         for table in self._tables:
             table.flush()
         self._saved_at = time.monotonic()
-
-    def _save_sometimes(self) -> None:
-        if time.monotonic() - self._saved_at > _SAVE_EVERY_S:
-            self.save()
 
     def _count_done(self) -> None:
         # Count a file when it is done, not when it is read: files are read ahead at the speed of the disk.
@@ -325,7 +313,7 @@ class _Collector:
         return True
 
     def _read_one(self, file: PhotoFile) -> ReadOutcome:
-        """Read a file once and hash it; extract its features if they are not known yet. Runs in a worker thread."""
+        """Hash a file; extract its features if they are not known yet. Runs in a worker thread."""
         as_raw = is_raw(file.path)
         if file.size_bytes > _LARGEST_BYTES:
             hashed = hash_file(file.path)
@@ -352,7 +340,7 @@ class _Collector:
         return found, sha256
 
     def _record_file(self, outcome: ReadOutcome) -> str | EncodedImage | None:
-        """Record one file that was read or failed; return its image or path if its content has to be embedded."""
+        """Record one file; return its image or path if its content has to be embedded."""
         if isinstance(outcome, FailedFile):
             self._count_done()
             self._failed.append(outcome)
@@ -370,14 +358,14 @@ class _Collector:
             if features.code:
                 self._refused.setdefault(sha256, (features.code, features.message))
         self._unsaved.append((file, sha256))
-        self._save_sometimes()
+        self.save(_SAVE_EVERY_S)
         if self._has_moved(sha256):
             self._moved.append((file, sha256))
             return None
         return (image or file.path) if self._add_copy(sha256, file) else None
 
     def record_vector(self, item: EmbeddedItem) -> None:
-        """Record the vector of an image that was sent, or the reason why the vector is missing."""
+        """Record the vector of an image, or the reason why it is missing."""
         sha256, file = self._sent[item.index]
         code, message = ("", "") if item.error is None else (item.error.code, item.error.message)
         if not code and not is_unchanged(file):
@@ -396,4 +384,4 @@ class _Collector:
             self._refused[sha256] = code, message
         vector = None if code else item.vector
         self._vectors.add({"sha256": bytes.fromhex(sha256), "vector": vector, "code": code, "message": message})
-        self._save_sometimes()
+        self.save(_SAVE_EVERY_S)

@@ -1,7 +1,4 @@
-"""Decode a photo once for its features, which need no model, and for the image that is sent to a model.
-
-The features are size, perceptual hash, metadata, and the other parts of the file.
-"""
+"""Decode a photo once for its features, which need no model, and for the image that is sent to a model."""
 
 from __future__ import annotations
 
@@ -15,12 +12,12 @@ import numpy as np
 
 from clip_client._encoding import IMAGE_ENCODINGS, EncodedImage, ImageEncoding
 from clip_client._storage.sqlite import StoreError
-from clip_client.dedup.features.perceptual_hash import inner_hash, perceptual_hash
+from clip_client.dedup.features.hashes import inner_hash, perceptual_hash
 from clip_client.dedup.features.preview import NEEDS_RAWPY, DecodedPhoto, RawPreview, can_read_raw, raw_preview
 from clip_client.dedup.formats.embedded_parts import RAW_DATA, embedded_parts
 from clip_client.dedup.metadata.summary import read_metadata
-from clip_client.dedup.photo import FEATURE_PARTS, ImageFeatures
-from clip_client.dedup.types import RAW
+from clip_client.dedup.photo import ImageFeatures
+from clip_client.dedup.types import RAW, Metadata
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,17 +31,14 @@ if TYPE_CHECKING:
 
 ALGORITHM: Final = "look-9"
 """Version of :class:`ImageFeatures`, and its folder in a store: change it with any change of their values."""
-
 BYTES_ONLY: Final = "BYTES_ONLY"
 """Code of a RAW file without a readable preview. It is compared by its bytes only, and is not reported as failed."""
-
 _FLATNESS_SIDE: Final = 64
 """Longest side, in pixels, at which flatness is measured. A picture that is flat at this size has nothing for a model
 to compare."""
 _FLAT_LEVELS: Final = 3.0
 """Standard deviation, of 255 levels, below which a picture counts as flat. Measured: sensor noise on an even ground
 0.5, a page with one line of text 6, the plainest of the sample photos 10, a clear evening sky 23."""
-
 _HASHES: Final = ("perceptual_hash", "inner_hash")
 _HASH_SIDE: Final = 128
 """Side in pixels of the picture from which the hash is made: four times the hash's own size, so that a JPEG's scaled
@@ -56,12 +50,12 @@ there, by at most 2 bits."""
 
 
 def cached_features(store: Store) -> ParquetStore:
-    """Open the features that a store holds."""
+    """Open the features in a store."""
     return store.table(Path("looks", ALGORITHM), feature_columns(), {"algorithm": ALGORITHM})
 
 
 def feature_columns() -> dict[str, pa.DataType]:
-    """Return the type of each column of :meth:`ImageFeatures.to_row`: a column for each field."""
+    """Return the type of each column of :meth:`ImageFeatures.to_row`."""
     import pyarrow as pa
 
     arrow_types = {
@@ -71,7 +65,9 @@ def feature_columns() -> dict[str, pa.DataType]:
         "int | None": pa.int64(),
         "float | None": pa.float64(),
     }
-    flat = [column for own in fields(ImageFeatures) for column in FEATURE_PARTS.get(own.name, (own,))]
+    flat = [
+        column for own in fields(ImageFeatures) for column in (fields(Metadata) if own.name == "metadata" else (own,))
+    ]
     return {column.name: arrow_types[str(column.type)] for column in flat} | dict.fromkeys(_HASHES, pa.uint64())
 
 
@@ -79,7 +75,6 @@ class FeatureTable:
     """:class:`ImageFeatures` by content, in columns. As Python objects, a million of them would take gigabytes."""
 
     def __init__(self, contents: Sequence[str], table: pa.Table) -> None:
-        """``table`` has the rows of ``contents``, with at least the columns of :func:`feature_columns`."""
         self._rows = {content: row for row, content in enumerate(contents)}
         self._table = table.select(list(feature_columns()))
 
@@ -108,13 +103,6 @@ class FeatureTable:
         return column
 
 
-def outdated_messages() -> set[str]:
-    """Return the messages of features and refusals that ask for a package that is installed by now."""
-    from preprocess_ensemble.imaging.formats import outdated_refusals
-
-    return outdated_refusals() | ({NEEDS_RAWPY} if can_read_raw() else set())
-
-
 def extract_features(
     data: bytes,
     model_input: ModelInput | None = None,
@@ -122,11 +110,9 @@ def extract_features(
     *,
     is_raw: bool = False,
 ) -> tuple[ImageFeatures, EncodedImage | None]:
-    """Decode an image file once; return its features and, with a ``model_input``, the image to send.
+    """Decode an image file, or the preview in a RAW file, once; return its features and the image for ``model_input``.
 
-    Never raises. A file that cannot be decoded gives features with a ``code``. A RAW file (``is_raw``) without a
-    preview gives :func:`bytes_only_features`. ``keep`` is called with the decoded picture; for a RAW file, with its
-    preview.
+    Never raises: what cannot be decoded gives features with a ``code``. ``keep`` is called with the decoded picture.
     """
     from preprocess_ensemble.imaging.decode import DecodeError, decode
 
@@ -148,7 +134,7 @@ def extract_features(
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInput:
-    """Reduces decoded photos to the input of a model: the same bytes that the client would send for their files."""
+    """Reduces decoded photos to the bytes that the client would send to a model for their files."""
 
     config: PreprocessConfig
     encoding: ImageEncoding
@@ -168,10 +154,7 @@ class ModelInput:
         return cls(config=config, encoding=encoding)
 
     def encode(self, decoded: DecodedPhoto) -> EncodedImage | None:
-        """Return the image to send for a file; None if it cannot be decoded for the model.
-
-        The file is not decoded again if that would give the same picture.
-        """
+        """Return the image to send; None if the file cannot be decoded again, which large models need."""
         from preprocess_ensemble.imaging.decode import DecodeError, decode, suffices_for
         from preprocess_ensemble.imaging.transform import encoded_input
 
@@ -185,19 +168,18 @@ class ModelInput:
             except DecodeError:
                 return None
         assert self.encoding.save_options is not None
-        return EncodedImage.of(
-            min(data, encoded_input(picture, self.config, self.encoding.save_options), key=len), data
-        )
+        reduced = encoded_input(picture, self.config, self.encoding.save_options)
+        return EncodedImage.of(min(data, reduced, key=len), data)
 
 
 def bytes_only_features() -> ImageFeatures:
-    """Return the features of a RAW file whose picture cannot be read."""
+    """Return the features of a RAW file without a readable preview."""
     message = "No preview could be read from this RAW file." if can_read_raw() else NEEDS_RAWPY
     return ImageFeatures(is_flat=True, code=BYTES_ONLY, message=message)
 
 
 def _features_of(decoded: DecodedPhoto) -> ImageFeatures:
-    """Extract the features of a picture. The picture is made smaller in place."""
+    """Return the features of a picture, which is made smaller in place."""
     from preprocess_ensemble.imaging.decode import SCALE_INFO
     from preprocess_ensemble.imaging.formats import identify
 
@@ -206,9 +188,7 @@ def _features_of(decoded: DecodedPhoto) -> ImageFeatures:
     width, height = picture.size if scaled is None else scaled.size
     picture.thumbnail((_HASH_SIDE, _HASH_SIDE))
     picture = picture.convert("RGB")
-    parts = embedded_parts(data)
-    image_format = identify(data)
-    capture_time, metadata = read_metadata(data)
+    parts, image_format = embedded_parts(data), identify(data)
     return ImageFeatures(
         width=width,
         height=height,
@@ -219,28 +199,22 @@ def _features_of(decoded: DecodedPhoto) -> ImageFeatures:
         is_flat=_is_flat(picture),
         embedded=", ".join(parts.kinds),
         embedded_digest=parts.digest,
-        capture_time=capture_time,
-        metadata=metadata,
+        metadata=read_metadata(data),
     )
 
 
 def _is_flat(picture: Image.Image) -> bool:
-    """Tell whether a picture has nearly one colour.
-
-    The vectors of such pictures are all alike: two black frames or blank pages would count as copies.
-    """
+    # The vectors of such pictures are all alike: two black frames or blank pages would count as copies.
     small = picture.copy()
     small.thumbnail((_FLATNESS_SIDE, _FLATNESS_SIDE))
-    deviation = np.asarray(small, dtype=np.float32).std(axis=(0, 1))  # (3,)
-    return bool(deviation.max() < _FLAT_LEVELS)
+    return bool(np.asarray(small, dtype=np.float32).std(axis=(0, 1)).max() < _FLAT_LEVELS)
 
 
 def _of_raw_file(data: bytes, raw: RawPreview, features: ImageFeatures) -> ImageFeatures:
-    """Return the features of a RAW file: those of its preview, with the file's own metadata and the sensor's size."""
     # Pillow reads the EXIF of most RAW files, which are TIFF files. For other files the preview has a copy of it.
-    capture_time, metadata = read_metadata(data)
-    if capture_time.taken_ms is None:
-        capture_time, metadata = features.capture_time, features.metadata
+    metadata = read_metadata(data)
+    if metadata.taken_ms is None:
+        metadata = features.metadata
     return replace(
         features,
         width=raw.width,
@@ -248,7 +222,6 @@ def _of_raw_file(data: bytes, raw: RawPreview, features: ImageFeatures) -> Image
         format=RAW,
         embedded=RAW_DATA,
         embedded_digest=hashlib.sha256(data).hexdigest(),
-        capture_time=capture_time,
         # EXIF may give the size of the sensor, of the preview or of a crop.
         metadata=replace(metadata, is_resized=False),
     )

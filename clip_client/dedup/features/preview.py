@@ -1,7 +1,6 @@
-"""The decoded picture of a photo, small copies of it, and the picture inside a RAW file.
+"""The decoded picture of a photo, small copies of it, and the preview in a RAW file, which LibRaw reads through rawpy.
 
-The picture inside a RAW file is a JPEG that the camera made from its sensor data; LibRaw reads it, through rawpy. If
-the file has no such picture, or rawpy is missing, only the bytes of RAW files can be compared.
+Only the bytes of a RAW file can be compared if it has no preview, or if rawpy is missing.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from PIL import Image
 
 NEEDS_RAWPY: Final = "Previews in RAW files are read by rawpy: pip install 'clip-triton[raw]'."
-
 _ORIENTATIONS: Final = (1, 2, 4, 3, 5, 8, 6, 7)
 """EXIF's orientation for each value of LibRaw's ``flip``. Its bit 1 mirrors left to right, bit 2 mirrors top to bottom,
 and bit 4 swaps rows and columns."""
@@ -36,12 +34,11 @@ class DecodedPhoto(NamedTuple):
 
 
 class RawPreview(NamedTuple):
-    """The preview in a RAW file, and the size of the photo."""
+    """The preview in a RAW file, and the size of the photo in pixels, after the EXIF orientation."""
 
     data: bytes
     """An image file, upright or with an EXIF orientation."""
     width: int
-    """Width of the photo in pixels, after the EXIF orientation."""
     height: int
 
 
@@ -52,10 +49,7 @@ def thumbnail(path: str, max_side: int) -> bytes | None:
 
 
 def small_jpeg(path: str, data: bytes, max_side: int, **options: Any) -> bytes | None:
-    """Return a photo as an upright JPEG whose sides have at most ``max_side`` pixels; for a RAW file, its preview.
-
-    ``data`` is the content of the file at ``path``, and ``options`` go to Pillow. None if it cannot be decoded.
-    """
+    """Return the photo ``data`` at ``path`` as an upright JPEG, saved with ``options``; None if that fails."""
     from preprocess_ensemble.imaging.decode import DecodeError, decode
 
     try:

@@ -28,7 +28,6 @@ _IN_ICLOUD: Final = (
     "and search again."
 )
 _IS_MISSING: Final = "Its original is missing: open it in Photos and locate the file, or import it again."
-
 _DATABASE_SUFFIXES: Final = (".sqlite", ".sqlite-wal", ".sqlite-shm")
 
 
@@ -67,7 +66,7 @@ def read_library(library: str, *, include_hidden: bool = False) -> tuple[list[Li
 
 @contextmanager
 def _opened(library: str) -> Iterator[Any]:
-    """Open a library with osxphotos, from a copy of its database, because SQLite writes beside what it reads."""
+    # From a copy of its database, because SQLite writes beside what it reads.
     import osxphotos
 
     # Its warnings are about labels and untested versions, not about files.

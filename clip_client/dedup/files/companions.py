@@ -71,7 +71,6 @@ class FolderNames:
             for owner in owners:
                 self._owned[owner].append(name)
         self.lone_raws = self._raws - self._owners.keys()
-        """RAW files that belong to no photo."""
 
     def of(self, photo: str) -> Iterator[tuple[str, Collection[str]]]:
         """Yield each companion of a photo, and the other photos that it belongs to."""
@@ -126,19 +125,14 @@ class FolderNames:
 
 
 def companions(photos: Iterable[str]) -> dict[str, tuple[Companion, ...]]:
-    """Return photo -> its companions in the same folder, for those of ``photos`` that have any.
-
-    A RAW file in ``photos`` has no other RAW file as companion.
-    """
-    folders: dict[str, list[str]] = {}
+    """Return photo -> its companions in the same folder, for those of ``photos`` that have any."""
+    folders, found = defaultdict[str, list[str]](list), dict[str, tuple[Companion, ...]]()
     for photo in photos:
-        folders.setdefault(os.path.dirname(photo), []).append(photo)
-    found: dict[str, tuple[Companion, ...]] = {}
+        folders[os.path.dirname(photo)].append(photo)
     for folder, inside in folders.items():
         names = FolderNames(folder, _files_in(folder), {os.path.basename(photo) for photo in inside})
         for photo in inside:
-            own = dict(names.of(os.path.basename(photo)))
-            if own:
+            if own := dict(names.of(os.path.basename(photo))):
                 found[photo] = tuple(
                     Companion(
                         path=os.path.join(folder, name),
@@ -158,8 +152,8 @@ def differing_companion(
 ) -> str:
     """Return the first kind of companion whose content the kept photo's companions do not have; empty if they have all.
 
-    ``hash_of`` is called only for files of equal size, and ``says_all`` only for those of equal content: it tells
-    whether the first path has all attributes of the second.
+    ``hash_of`` is called only for files of equal size. ``says_all`` is called only for those of equal content, and
+    tells whether the first path has all attributes of the second.
     """
     for one in duplicate:
         if not any(_is_copy(one, other, hash_of) and says_all(other.path, one.path) for other in kept):
@@ -183,7 +177,7 @@ def _files_in(folder: str) -> list[str]:
 
 
 def _folds_case(folder: str, names: Collection[str]) -> bool:
-    """Tell whether the file system takes two spellings for one name: it then finds a file in another spelling."""
+    """Tell whether the file system finds a file in another spelling."""
     known = set(names)
     for name in names:
         if (other := name.translate(_OTHER_CASE)) not in known:
@@ -196,16 +190,14 @@ def _stem(name: str) -> str:
 
 
 def _bases(name: str, kind: str) -> Iterator[str]:
-    """Yield possible names of the photo, with or without its ending, the longest first.
-
-    Only one ending of a film or RAW file counts: ``2019.12.24 1.mov`` does not belong to ``2019.jpg``.
-    """
+    """Yield possible names of the photo, with or without its ending, the longest first."""
     if kind != RAW:
         yield name
     rest, _, _ = name.rpartition(".")
     shorter = rest
     while shorter:
         yield shorter
+        # Only one ending of a film or RAW file counts: "2019.12.24 1.mov" does not belong to "2019.jpg".
         shorter = "" if kind in PICTURES else shorter.rpartition(".")[0]
     if inserted := _INSERTED.get(suffix_of(name)):
         yield inserted.sub("", rest)

@@ -11,15 +11,11 @@ FileIdentity: TypeAlias = tuple[int, int | str]
 
 
 class DirectorySet:
-    """A set of folders, and of single files, by device and inode.
-
-    A folder has several names: through links, through mounts, in another case on some file systems.
-    """
+    """A set of folders and files by device and inode: through links and mounts a folder has several names."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._identities = {identity for path in paths if (identity := _identity(path)) is not None}
         self._is_inside = functools.cache(self._look_up)
-        """Tells whether a folder is one of the set or lies in one."""
 
     def contains(self, path: str) -> bool:
         """Tell whether the file at ``path`` is in one of the folders, at any depth, or in the set itself."""
@@ -34,10 +30,8 @@ class DirectorySet:
 
 
 def identity_of(path: str, status: os.stat_result) -> FileIdentity:
-    """Return device and inode of a file, which all its names have in common; ``status`` is its ``os.stat``.
-
-    Some network drives of Windows number no files, so that all have 0: there it is the path without links.
-    """
+    """Return device and inode of a file, which all its names have in common; ``status`` is its ``os.stat``."""
+    # Some network drives of Windows number no files, so that all have 0.
     return status.st_dev, status.st_ino or os.path.normcase(os.path.realpath(path))
 
 
@@ -47,7 +41,7 @@ def is_same_file(path: str, other: str) -> bool:
 
 
 def why_read_only(folder: str) -> str:
-    """Say why nothing can be written to a folder, such as ``"folder is read-only for you"``; empty if it can."""
+    """Say why nothing can be written to a folder; empty if it can."""
     # Both checks are needed: root may write to any folder, but not to a file system that is mounted read-only.
     try:
         if hasattr(os, "statvfs") and os.statvfs(folder).f_flag & os.ST_RDONLY:

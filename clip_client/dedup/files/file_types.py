@@ -13,13 +13,11 @@ PHOTO_SUFFIXES: Final = frozenset(
 )
 """Endings of photos, in upper or lower case. A file that the user names is a photo whatever its ending is. HEIC and
 JPEG XL are included although not every server reads them, so that a report lists what cannot be read."""
-
 RAW_SUFFIXES: Final = frozenset(
     ".3fr .arw .cr2 .cr3 .crw .dcr .dng .erf .fff .gpr .iiq .kdc .mef .mos .mrw .nef .nrw .orf .pef .raf .raw .rw2 "
     ".rwl .sr2 .srf .srw .x3f".split(),
 )
 """Endings of sensor data. Such a file is a companion of the photo with its name beside it, else a photo itself."""
-
 FILM: Final = "film"
 SIDECAR: Final = "sidecar"
 EDITED: Final = "edited version"
@@ -27,17 +25,13 @@ RESOURCE_FORK: Final = "resource fork"
 """Tags and comments of ``a.jpg``, which macOS writes as ``._a.jpg`` to drives of other systems."""
 OTHER: Final = "file of its name"
 """A file of unknown purpose: the photo of its name does not move."""
-
 PICTURES: Final = frozenset({RAW, FILM})
-"""Kinds of companions that hold a picture."""
-
 COMPANION_KINDS: Final = {
     **dict.fromkeys(RAW_SUFFIXES, RAW),
     **dict.fromkeys(".mov .mp .mp4".split(), FILM),
     **dict.fromkeys(".aae .acr .cos .dop .json .on1 .pp3 .thm .vrd .xmp".split(), SIDECAR),
     ".wav": "voice note",
 }
-"""Ending -> kind of the companion."""
 
 
 def suffix_of(name: str) -> str:

@@ -19,7 +19,6 @@ from preprocess_ensemble.cores import usable_cores
 Read = TypeVar("Read")
 ReadFile: TypeAlias = Callable[[str], tuple[PhotoFile, bytes] | FailedFile]
 
-
 _DATALESS: Final = 0x40000000
 _RECALLED: Final = stat.FILE_ATTRIBUTE_OFFLINE | 0x40000 | 0x400000
 """Signs of a file whose content is only in the cloud: ``SF_DATALESS`` in ``st_flags`` of macOS; ``OFFLINE``,
@@ -27,7 +26,7 @@ _RECALLED: Final = stat.FILE_ATTRIBUTE_OFFLINE | 0x40000 | 0x400000
 
 
 def is_only_in_cloud(status: os.stat_result) -> bool:
-    """Tell whether the system would have to download a file to read it; ``status`` is its ``os.stat``."""
+    """Tell by the ``os.stat`` of a file whether the system would have to download it to read it."""
     flags, attributes = (getattr(status, name, 0) for name in ("st_flags", "st_file_attributes"))
     return bool(flags & _DATALESS or attributes & _RECALLED)
 
@@ -35,12 +34,10 @@ def is_only_in_cloud(status: os.stat_result) -> bool:
 def open_file(path: str) -> FileIO:
     """Open a regular file for reading, without a buffer. Raises OSError, or ValueError for a path with a null byte.
 
-    The system downloads no file that is only in the cloud. A path that has become a FIFO since it was found does not
-    block. The access time stays as it is if the system allows that.
+    Nothing is downloaded, a FIFO does not block, and the access time stays as it is if the system allows that.
     """
     # Some systems lack some of these flags.
-    names = ("O_NONBLOCK", "O_BINARY", "O_CLOEXEC")
-    flags = os.O_RDONLY | sum(getattr(os, name, 0) for name in names)
+    flags = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_BINARY", "O_CLOEXEC"))
     if is_only_in_cloud(os.stat(path)):
         raise OSError(errno.ENODATA, "it is only in the cloud", path)
     try:
@@ -54,12 +51,12 @@ def open_file(path: str) -> FileIO:
 
 
 def read_file(path: str) -> tuple[PhotoFile, bytes] | FailedFile:
-    """Read a whole file; return its content with its size and time of change. A failure is returned, not raised."""
+    """Read a whole file. A failure is returned, not raised."""
     return _read(path, lambda file: file.readall())
 
 
 def hash_file(path: str) -> tuple[PhotoFile, str] | FailedFile:
-    """Return the SHA-256 of a file of any size, in hexadecimal, in place of the content from :func:`read_file`."""
+    """Read a file of any size; return its SHA-256, in hexadecimal, as :func:`read_file` returns its content."""
     return _read(path, lambda file: hashlib.file_digest(file, "sha256").hexdigest())
 
 
@@ -93,7 +90,7 @@ def sha256_of(path: str) -> str:
 
 
 def has_sha256(path: str, sha256: str) -> bool:
-    """Tell whether a file has the content of this SHA-256; False for a file that is empty or cannot be read."""
+    """Tell whether a file has this SHA-256; False for a file that is empty or cannot be read."""
     return bool(sha256) and sha256_of(path) == sha256
 
 
@@ -103,7 +100,6 @@ class PhotoReader:
 
     read: ReadFile = read_file
     threads: int = field(default_factory=usable_cores)
-    """Photos that are read and decoded at a time."""
 
 
 PLAIN_READER: Final = PhotoReader()

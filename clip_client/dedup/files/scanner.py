@@ -26,17 +26,12 @@ from clip_client.dedup.files.reading import is_only_in_cloud, open_file
 from clip_client.dedup.text import counted, why_unreadable
 from clip_client.dedup.types import PREVIEW_NAME, PREVIEWS_MARK, QUARANTINE_NAME, LibraryPhoto, PhotoFile
 
-_KINDS: Final = (
-    (stat.S_ISFIFO, "a FIFO"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a character device"),
-    (stat.S_ISBLK, "a block device"),
-)
+_KINDS: Final = {"p": "a FIFO", "s": "a socket", "c": "a character device", "b": "a block device"}
+"""First letter of ``stat.filemode`` -> kind."""
 
 _BY_ITSELF, _BY_NAMED_LINK, _BY_FOUND_LINK = range(3)
 """Ways to a folder in the order of walking. Folders come first, so that a file is listed under its own name; then links
 that the user named, then links that the walk found."""
-
 _IN_CLOUD: Final = (
     "It is only in the cloud, and a search downloads nothing: make it available on this device, and search again."
 )
@@ -51,7 +46,6 @@ class Scan:
     """Outcome of :func:`scan`; lists are in the order of their paths' bytes."""
 
     files: tuple[PhotoFile, ...]
-    """Regular files; a file with several names is listed once."""
     failed: tuple[FailedFile, ...]
     in_libraries: Mapping[str, LibraryPhoto] = field(default_factory=dict)
     """Path -> photo, for those of ``files`` that are in a library of Apple Photos."""
@@ -80,7 +74,7 @@ def scan(
     raw: bool = False,
     on_progress: Callable[[int], None] | None = None,
 ) -> Scan:
-    """Find the photos in ``paths``, which are files and folders; failures are returned with their reasons.
+    """Find the photos in ``paths``, which are files and folders; failures are returned.
 
     - Folders are searched with everything below them, including other file systems unless ``one_file_system``.
     - Libraries of Apple Photos are read by :func:`~clip_client.dedup.files.apple_photos.read_library`.
@@ -107,7 +101,6 @@ def scan(
         with walk.failing(roots[-1]):
             walk.start(roots[-1])
     walk.run(on_progress or (lambda found: None))
-    walk.list_passed()
     return Scan(
         files=tuple(sorted((file for _, file in walk.names.values()), key=_path_bytes)),
         failed=tuple(sorted((*walk.failed.values(), *walk.failed_in_libraries), key=_path_bytes)),
@@ -140,18 +133,16 @@ class _Walk:
     skipped: Counter[str] = field(default_factory=Counter)
     known_endings: frozenset[str] = field(default_factory=lambda: frozenset(mimetypes.MimeTypes().types_map[True]))
     opened: int = 0
-    """Skipped files that were opened to read their first bytes."""
     waiting: list[tuple[int, bytes, int, str]] = field(default_factory=list)
     """A heap of folders to walk: way there, path, device of the start, place of the folder above."""
     named: set[FileIdentity] = field(default_factory=set)
-    """Folders that the user named."""
     passed: dict[str, list[str]] = field(default_factory=dict)
     """Kind of a place -> folders that were not searched."""
     walked: set[FileIdentity] = field(default_factory=set)
     """Folders that were walked; none is walked twice, so the walk ends."""
 
     def start(self, path: str) -> None:
-        """Add a path that the user named: a file whatever its name is, or a folder to walk."""
+        """Add a path that the user named: a folder, or a file with any name."""
         status, is_link = os.stat(path), os.path.islink(path)
         if _is_quarantined(path):
             self._fail(path, _QUARANTINED)
@@ -171,9 +162,7 @@ class _Walk:
             with self.failing(folder):
                 self._enter(folder, device, reached, above)
             on_progress(len(self.names))
-
-    def list_passed(self) -> None:
-        """List one folder of each kind that was not searched; there may be one beside every photo."""
+        # List one folder of each kind that was not searched: there may be one beside every photo.
         for what, folders in self.passed.items():
             first, *others = sorted(folders, key=os.fsencode)
             more = f"; {counted(len(others), 'more such folder')} passed over" if others else ""
@@ -183,7 +172,6 @@ class _Walk:
         heapq.heappush(self.waiting, (reached, os.fsencode(path), device, above))
 
     def _enter(self, folder: str, device: int, reached: int, above: str) -> None:
-        """Add the entries of one folder."""
         identity = identity_of(folder, os.stat(folder))
         if identity in self.walked:
             return
@@ -215,24 +203,23 @@ class _Walk:
         self, entry: os.DirEntry[str], device: int, reached: int, place: str, *, is_photo: bool, is_skipped: bool
     ) -> None:
         # Not entry.stat(), which has no inode on Windows.
-        status, is_link = os.stat(entry.path), entry.is_symlink()
-        if is_link and _is_quarantined(entry.path):
-            self._fail(entry.path, _QUARANTINED)
-            return
-        if stat.S_ISDIR(status.st_mode):
-            if is_link and not self._is_link_to_follow(entry.path):
+        path, status, is_link = entry.path, os.stat(entry.path), entry.is_symlink()
+        if is_link and _is_quarantined(path):
+            self._fail(path, _QUARANTINED)
+        elif stat.S_ISDIR(status.st_mode):
+            if is_link and not self._is_link_to_follow(path):
                 return
             if self.one_file_system and status.st_dev != device:
-                self._fail(entry.path, "It is on another file system, and --one-file-system says to stay on one.")
+                self._fail(path, "It is on another file system, and --one-file-system says to stay on one.")
                 return
-            self._walk_later(entry.path, device=device, reached=_BY_FOUND_LINK if is_link else reached, above=place)
-            return
-        if is_link:
-            self._remember_link(entry.path, status)
-        if is_photo or not stat.S_ISREG(status.st_mode):
-            self._take(entry.path, status, is_by_link=is_link or reached == _BY_FOUND_LINK)
-        elif is_skipped and identity_of(entry.path, status) not in self.names:
-            self._skip(entry.path, can_open=not is_only_in_cloud(status))
+            self._walk_later(path, device=device, reached=_BY_FOUND_LINK if is_link else reached, above=place)
+        else:
+            if is_link:
+                self._remember_link(path, status)
+            if is_photo or not stat.S_ISREG(status.st_mode):
+                self._take(path, status, is_by_link=is_link or reached == _BY_FOUND_LINK)
+            elif is_skipped and identity_of(path, status) not in self.names:
+                self._skip(path, can_open=not is_only_in_cloud(status))
 
     def _remember_link(self, path: str, status: os.stat_result) -> None:
         target = identity_of(path, status)
@@ -249,27 +236,24 @@ class _Walk:
 
     def _take(self, path: str, status: os.stat_result, *, is_by_link: bool) -> None:
         if not stat.S_ISREG(status.st_mode):
-            kind = next((name for matches, name in _KINDS if matches(status.st_mode)), "something else")
+            kind = _KINDS.get(stat.filemode(status.st_mode)[0], "something else")
             self._fail(path, f"This is not a regular file but {kind}.")
-            return
-        if is_only_in_cloud(status):
+        elif is_only_in_cloud(status):
             self._fail(path, _IN_CLOUD)
-            return
-        name, identity = (is_by_link, PhotoFile.of(path, status)), identity_of(path, status)
-        known = self.names.get(identity, name)
-        if known[1].path not in self.in_libraries:
-            self.names[identity] = min(name, known, key=lambda item: (item[0], _path_bytes(item[1])))
+        else:
+            name, identity = (is_by_link, PhotoFile.of(path, status)), identity_of(path, status)
+            known = self.names.get(identity, name)
+            if known[1].path not in self.in_libraries:
+                self.names[identity] = min(name, known, key=lambda item: (item[0], _path_bytes(item[1])))
 
     def _take_library(self, library: str) -> None:
-        """Add the photos of a library of Apple Photos, under their paths in the library."""
         photos, failed = read_library(library, include_hidden=self.include_hidden)
         self.failed_in_libraries.extend(failed)
         for photo in photos:
             with self.failing(photo.path):
                 status = os.stat(photo.path)
                 # The walk may have found a file that the library only refers to: it keeps the name in the library.
-                file = PhotoFile.of(photo.path, status)
-                self.names[identity_of(photo.path, status)] = (False, file)
+                self.names[identity_of(photo.path, status)] = (False, PhotoFile.of(photo.path, status))
                 self.in_libraries[photo.path] = photo
 
     def _skip(self, path: str, *, can_open: bool) -> None:

@@ -41,8 +41,7 @@ _SRGB_CODES: Final = frozenset(struct.pack(">HH", *codes) for codes in ((1, 13),
 """Primaries and transfer of sRGB, or unspecified."""
 _USUAL_CURVES: Final = frozenset({1, 2, 4, 6, 7, 11, 12, 13, 14, 15})
 """Transfer by ITU-T H.273, table 3, by which viewers show a picture as they show sRGB; none is linear."""
-_HDR: Final = (16, 18)
-"""Transfer by ITU-T H.273, table 3: PQ and HLG."""
+_HDR: Final = (16, 18)  # PQ and HLG, in the same table
 _SRGB_GAMMA: Final = 0.45455
 _SAME_GAMMA: Final = 0.0001
 _NEAR_GAMMA: Final = 0.03
@@ -68,17 +67,13 @@ class ColourSpace:
     is_hdr: bool = False
 
     def has_all_of(self, other: ColourSpace) -> bool:
-        """Tell whether a picture in this space keeps all colours of one in ``other``; False if that cannot be told.
-
-        A space that cannot be measured has only its own colours. Colours that no profile defines were not compared in
-        one space.
-        """
+        """Tell whether a picture in this space keeps all colours of one in ``other``; False if that cannot be told."""
         if self.key == other.key or other.primaries == ():
             return True
         if other.is_hdr and not self.is_hdr:
             return False
-        if not (self.is_profile and other.is_profile):
-            return self.primaries is not None and _are_near(self.primaries, other.primaries)
+        if not (self.is_profile and other.is_profile):  # they were not compared in one space
+            return _are_near(self.primaries, other.primaries)
         if _are_near(other.primaries, SRGB.primaries):
             return True  # also for a file in CMYK or grey: whether its picture lacks colour was measured
         if not self.primaries or other.primaries is None:
@@ -128,7 +123,7 @@ def space_of_profile(profile: bytes) -> ColourSpace:
 
 
 def _primaries(profile: Any) -> tuple[float, ...] | None:
-    """Return the primaries of an opened profile that consists of three colours and their curves; None for any other."""
+    # Of a profile that consists of three colours and their curves.
     colours = profile.red_colorant, profile.green_colorant, profile.blue_colorant
     if None in colours or not all(sum(xyz) for xyz, _ in colours):
         return None
@@ -174,9 +169,7 @@ def _under_d50(white: tuple[float, float], primaries: tuple[float, ...]) -> tupl
 
 
 def _are_near(first: tuple[float, ...] | None, second: tuple[float, ...] | None) -> bool:
-    if not first or not second:
-        return False
-    return float(np.abs(np.subtract(first, second)).max()) <= _TOLERANCE
+    return bool(first and second and np.abs(np.subtract(first, second)).max() <= _TOLERANCE)
 
 
 def _contains(outer: tuple[float, ...], inner: tuple[float, ...]) -> bool:

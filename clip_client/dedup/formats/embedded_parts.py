@@ -30,15 +30,12 @@ SOUND: Final = "sound"
 RAW_DATA: Final = "RAW data"
 """Sensor data, in a file that is compared by its preview."""
 DATA: Final = "unknown data"
-
 _FILM: Final = re.compile(rb"ftyp(?!hei|hev|mif|msf|avi)")
 _GAIN_MAP: Final = re.compile(rb"hdrgm:|hdrgainmap|GainMap|urn:iso:std:iso:ts:21496")
 _DEPTH_MAP: Final = re.compile(rb"Semantic(?:=\"|>)Depth|DepthMap|aux:(?:depth|disparity)")
 _IN_XMP: Final = ((b"GDepth:Data", DEPTH_MAP), (b"GImage:Data", PICTURES), (b"GAudio:Data", SOUND))
 """Google's formats before 2019, which put whole files into the metadata, in base64."""
-
-_PHOTOSHOP_LAYERS: Final = 37724
-"""TIFF tag ImageSourceData."""
+_PHOTOSHOP_LAYERS: Final = 37724  # TIFF tag ImageSourceData
 _NEW_SUBFILE_TYPE: Final = 254
 _MOST_SUB_DIRECTORIES: Final = 100
 

@@ -25,7 +25,7 @@ class Encoding:
     """Kinds of data in a picture."""
 
     extras: tuple[str, ...] = ()
-    """Names of what an opaque picture of 8 bits a channel cannot hold, such as ``"transparency"``."""
+    """What an opaque picture of 8 bits a channel cannot hold, such as ``"transparency"``."""
     colour_space: ColourSpace = SRGB
     profile: bytes = field(default=b"", compare=False)
     """ICC; empty for none."""
@@ -35,10 +35,8 @@ class Encoding:
     """Whether its format may store exactly the pixels that it was made from."""
 
     def lacks_kinds_of(self, other: Encoding) -> str:
-        """Name the kinds of data that ``other``, a file of the same picture, has and this file is not known to have.
-
-        Only equal pixels prove that a file has the same transparency or bits as another one.
-        """
+        """Name the kinds of data that ``other``, a file of the same picture, has and this file is not known to have."""
+        # Only equal pixels prove that a file has the same transparency or bits as another one.
         missing = list(other.extras)
         if not self.colour_space.has_all_of(other.colour_space):
             missing.append(f"the colour profile {other.colour_space.name}")
@@ -47,19 +45,15 @@ class Encoding:
 
 def read_encoding(data: bytes) -> Encoding | None:
     """Read how an image file stores its picture; None if that cannot be read."""
-    return _read(data, always=False)[0]
+    return read_pixels(data, always=False)[0]
 
 
-def read_pixels(data: bytes) -> tuple[Encoding | None, list[Image.Image]]:
+def read_pixels(data: bytes, *, always: bool = True) -> tuple[Encoding | None, list[Image.Image]]:
     """Return the encoding, and all that a file shows, as :func:`~.whole_pixels.decode_whole` returns it.
 
-    There are no pictures if the file holds more than these, or if any of it cannot be read.
+    There are no pictures if the file holds more than these, if any of it cannot be read, or, unless ``always``, if the
+    header alone tells what the picture holds.
     """
-    return _read(data, always=True)
-
-
-def _read(data: bytes, *, always: bool) -> tuple[Encoding | None, list[Image.Image]]:
-    """Decode the picture ``always``, or only where the header does not tell what it holds."""
     from preprocess_ensemble.imaging.decode import DecodeError
     from preprocess_ensemble.imaging.jpeg_xl import read_container
     from preprocess_ensemble.imaging.whole_pixels import decode_whole
@@ -79,14 +73,13 @@ def _read(data: bytes, *, always: bool) -> tuple[Encoding | None, list[Image.Ima
         space = ADOBE_RGB if not layout.profile and _is_adobe_rgb(container) else space_of(layout)
     except Exception:  # what reads JPEG XL may raise anything for a damaged file
         return None, []
-    encoding = Encoding(
+    return Encoding(
         extras=tuple(name for name, is_held in held.items() if is_held),
         colour_space=space,
         profile=layout.profile,
         names_colours=bool(layout.profile or layout.codes),
         is_lossless=layout.is_lossless,
-    )
-    return encoding, pictures
+    ), pictures
 
 
 def _is_adobe_rgb(container: Container) -> bool:

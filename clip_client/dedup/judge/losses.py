@@ -93,7 +93,7 @@ class KeptMetadata:
             raise CannotMove("The kept photo already has a sidecar, and sidecars of other programs are never changed.")
         if kept.is_reference or kept.in_library is not None or place_of(folder):
             raise CannotMove(f"{_LACKS}, and nothing is written to the kept photo's folder.")
-        if is_sidecar_too_long(path):
+        if is_name_too_long(draft_of(path, LONGEST_RUN)):  # the draft has a longer name than the sidecar
             raise CannotMove("No sidecar can be written beside the kept photo, whose name is too long for one.")
         if problem := why_read_only(folder):
             raise CannotMove(f"No sidecar can be written beside the kept photo: its {problem}: {folder}.")
@@ -139,11 +139,6 @@ class KeptMetadata:
 def sidecar_path(photo: str) -> str:
     """Return the path for a sidecar of ``photo``: the whole name and ``.xmp``; other files may share the stem."""
     return f"{os.path.abspath(photo)}.xmp"
-
-
-def is_sidecar_too_long(path: str) -> bool:
-    """Tell whether a sidecar at ``path``, or its draft, whose name is longer, has too long a name for the system."""
-    return is_name_too_long(draft_of(path, LONGEST_RUN))
 
 
 def draft_of(path: str, run: str) -> str:

@@ -84,8 +84,9 @@ def quarantine_folder(path: str, roots: Mapping[str, str]) -> str:
             raise CannotMove("It was reached through a link that leads out of the folders that you named.")
         if _is_mount(path, status):
             raise CannotMove("The file is a mount point, and files cannot be renamed across file systems.")
-        device = os.stat(folder).st_dev
-        top = _top_of_file_system(folder, root, device)
+        top, device = folder, os.stat(folder).st_dev
+        while top != root and os.stat(os.path.dirname(top)).st_dev == device:
+            top = os.path.dirname(top)
     except OSError as error:
         raise CannotMove(f"It cannot be read: {error.strerror}.") from None
     for needed in {folder, top}:
@@ -94,29 +95,22 @@ def quarantine_folder(path: str, roots: Mapping[str, str]) -> str:
     return top
 
 
-def check_room(path: str, folder: str, what: str) -> None:
-    """Raise CannotMove if the file at ``path`` would have too long a path in the quarantine of ``folder``.
+def check_can_move(path: str, folder: str, what: str) -> None:
+    """Raise CannotMove if the system does not let the file at ``path`` move into the quarantine of ``folder``.
 
-    ``what`` is the subject of the message, such as "It".
-    """
-    if is_name_too_long(quarantined_path(folder, LONGEST_RUN, os.path.abspath(path))):
-        raise CannotMove(f"{what} would have a path in the quarantine that is too long for the system.")
-
-
-def check_can_move(path: str, what: str) -> None:
-    """Raise CannotMove if the file at ``path`` is not a regular file, or is on another file system than its folder.
-
-    ``what`` is the subject of the message, such as "It".
+    It may be no regular file, be on another file system than its folder, or get too long a path. ``what`` is the
+    subject of the message, such as "It".
     """
     try:
         status = os.lstat(path)
         if not stat.S_ISREG(status.st_mode):
             raise CannotMove(f"{what} is a link or not a regular file.")
-        is_mounted = _is_mount(path, status)
+        if _is_mount(path, status):
+            raise CannotMove(f"{what} is a mount point, and files cannot be renamed across file systems.")
     except OSError as error:
         raise CannotMove(f"{what} cannot be read: {error.strerror}.") from None
-    if is_mounted:
-        raise CannotMove(f"{what} is a mount point, and files cannot be renamed across file systems.")
+    if is_name_too_long(quarantined_path(folder, LONGEST_RUN, os.path.abspath(path))):
+        raise CannotMove(f"{what} would have a path in the quarantine that is too long for the system.")
 
 
 def _check_quarantine(quarantine: str, device: int) -> None:
@@ -130,13 +124,6 @@ def _check_quarantine(quarantine: str, device: int) -> None:
     if status.st_dev != device:
         raise CannotMove(f"{quarantine} is on another file system, and files cannot be renamed across file systems.")
     _check_writable(quarantine)
-
-
-def _top_of_file_system(folder: str, root: str, device: int) -> str:
-    """Return the highest folder between ``root`` and ``folder`` that is on ``device``."""
-    while folder != root and os.stat(os.path.dirname(folder)).st_dev == device:
-        folder = os.path.dirname(folder)
-    return folder
 
 
 def _check_writable(folder: str) -> None:

@@ -6,6 +6,7 @@ returns.
 
 from __future__ import annotations
 
+import math
 import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from clip_client.dedup.files.file_types import OTHER, PICTURES
 from clip_client.dedup.files.reading import sha256_of
 from clip_client.dedup.group import Verdict
 from clip_client.dedup.judge.losses import KeptMetadata, picture_loss
-from clip_client.dedup.judge.movable import CannotMove, check_can_move, check_room, quarantine_folder, roots_of
+from clip_client.dedup.judge.movable import CannotMove, check_can_move, quarantine_folder, roots_of
 from clip_client.dedup.metadata.facts import read_attributes
 from clip_client.dedup.types import (
     ALTERED,
@@ -101,14 +102,8 @@ class _Judge:
         )
 
     def _verdict(self, member: Member, group: DuplicateGroup, metadata: KeptMetadata) -> Verdict:
-        best: Verdict | None = None
-        for relation in _relations(member, group):
-            verdict = self._about(relation, member, metadata)
-            if best is None or _likelihood(verdict) < _likelihood(best):
-                best = verdict
-            if verdict.moves == BY_DEFAULT:
-                break
-        assert best is not None
+        verdicts = (self._about(relation, member, metadata) for relation in _relations(member, group))
+        best = min(verdicts, key=_likelihood)
         if self.merge_metadata and best.is_copy and best.kept == group.keep:
             metadata.add(member.photo)
         return best
@@ -175,8 +170,7 @@ class _Judge:
         """Raise CannotMove for what the file system refuses, and for links that would break."""
         folder, links = quarantine_folder(photo.path, self.roots), self.report.links
         for what, path in (("It", photo.path), *((f"The {one.kind} beside it", one.path) for one in photo.companions)):
-            check_can_move(path, what)
-            check_room(path, folder, what)
+            check_can_move(path, folder, what)
             if links and (link := links.get(identity_of(path, os.stat(path)))):
                 raise CannotMove(f"{what} is the target of a link, which would break: {link}.")
         if not os.path.isfile(kept.path):
@@ -236,14 +230,15 @@ def _likelihood(verdict: Verdict) -> int:
 def _proved(relation: _Relation, member: Member, *, is_trained: bool) -> Verdict:
     kept, tier, alignment, other_shot = relation
     lost, doubts = ((), ()) if alignment is None else (alignment.lost, alignment.doubts)
+    is_unknown = math.isnan(member.similarity)
     reason, moves = "", IF_CHOSEN
     if other_shot:
         reason = f"It shows {other_shot}, so only a person can tell whether it is wanted."
+    elif alignment is None and (tier in (RE_ENCODED, EDITED, ALTERED) or (tier == SIMILAR and is_unknown)):
+        # A person or the keep rules keep another photo than the search.
+        reason = "It was not compared with the kept photo, so only a person can tell whether it is wanted."
     elif tier == ALTERED:
         reason = "It differs from the kept photo, so only a person can tell whether it is wanted."
-    elif tier in (RE_ENCODED, EDITED) and alignment is None:
-        # A person or the keep rules keep another photo than the photo that it was aligned with.
-        reason = "It was not aligned with the kept photo."
     elif lost:
         reason = f"It shows what the kept photo lacks: {', '.join(lost)}."
     elif doubts == (UNTOLD,):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import os
 import plistlib
@@ -10,7 +11,7 @@ import re
 import sys
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -18,7 +19,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from clip_client.dedup.metadata.fields import Fields, read_fields
 from clip_client.dedup.metadata.names import DEVELOPERS, UNNAMED, is_housekeeping, name_of
-from clip_client.dedup.metadata.summary import Summary, clean_text, iso_date
+from clip_client.dedup.metadata.summary import clean_text, iso_date, places, taken
 from clip_client.dedup.metadata.xmp import Item, texts_of
 
 Value: TypeAlias = "str | tuple[float, ...] | None"
@@ -47,8 +48,7 @@ _OF_PROGRAMS: Final = re.compile(
     re.IGNORECASE,
 )
 """Beginnings of texts that programs sign with, and of the code that Facebook puts into each file."""
-_NO_TEXT: Final = re.compile(rb"[\x01-\x08\x0b\x0c\x0e-\x1f]")
-"""Bytes that no text has; zeros separate the items of some lists."""
+_NO_TEXT: Final = re.compile(rb"[\x01-\x08\x0b\x0c\x0e-\x1f]")  # zeros separate the items of some lists
 _FINDER_COLOUR: Final = (9, 0x0E)
 """Byte and bits of the colour in com.apple.FinderInfo: Finder.h, kColor."""
 
@@ -62,7 +62,7 @@ class Position(NamedTuple):
 
 @dataclass
 class Facts:
-    """Values by the names that people know, without fields that say nothing about the photo."""
+    """Values by the names that people know."""
 
     said: dict[str, set[Value]] = field(default_factory=lambda: defaultdict(set))
     implied: dict[str, set[Value]] = field(default_factory=lambda: defaultdict(set))
@@ -88,7 +88,7 @@ class Facts:
 
     @classmethod
     def of(cls, fields: Fields) -> Facts:
-        """Return what the fields of a file say."""
+        """Return what the fields of a file say about the photo."""
         facts = cls(is_unreadable=fields.is_incomplete)
         is_of_facebook = any(map(_OF_PROGRAMS.match, map(clean_text, fields.values.get("iptc:40", ()))))
         for name, values in fields.values.items():
@@ -100,16 +100,15 @@ class Facts:
                 is_text = name.startswith(("iptc:", "file:"))
                 for value in values:
                     facts._add(name, clean_text(value + time) if is_text else value)
-        shown = Summary(fields)
-        if places := list(shown.places()):
-            facts.said["GPS position"] = {Position(*place) for place in places}
+        if found := set[Value](Position(*place) for place in places(fields)):
+            facts.said["GPS position"] = found
         references = (*fields.values.get("GPSAltitudeRef", ()), *texts_of(fields.items("exif:GPSAltitudeRef")))
         if "altitude" in facts.said and not _DEPTHS.isdisjoint(references):
             altitudes = facts.said["altitude"]
             facts.said["altitude"] = {tuple(-one for one in value) for value in altitudes if isinstance(value, tuple)}
-        if (taken := shown.taken()) and "date" not in facts.said:  # the only date is that of the photo
-            facts.said["date"].add(taken)
-            if facts.said.get("date of digitisation") == {taken}:
+        if (day := taken(fields)) and "date" not in facts.said:  # the only date is that of the photo
+            facts.said["date"].add(day)
+            if facts.said.get("date of digitisation") == {day}:
                 del facts.said["date of digitisation"]
         return facts
 
@@ -128,17 +127,15 @@ class Facts:
             if data[byte : byte + 1] and data[byte] & bits:
                 self.said["Finder label"].add(str(data[byte] & bits))
             return
-        content: Any = data.hex() if _NO_TEXT.search(data) else data.decode("utf-8", "backslashreplace")
-        if data.startswith(b"bplist"):
-            try:
+        is_plist = data.startswith(b"bplist")
+        content: Any = data.hex() if is_plist or _NO_TEXT.search(data) else data.decode("utf-8", "backslashreplace")
+        if is_plist:
+            with suppress(Exception):  # plistlib raises many types for damaged data
                 content = plistlib.loads(data)
-            except Exception:  # plistlib raises many types for damaged data
-                content = data.hex()
         for one in content.split(",") if name == "xdg.tags" else content if isinstance(content, list) else [content]:
             self._add(f"attribute:{name}", str(one))
 
     def _add(self, field: str, value: Any) -> None:
-        """Add one value, as EXIF or a text has it."""
         if field.startswith("XP") and isinstance(value, bytes):
             value = value.decode("utf-16-le", "replace")
         if field in _DATES or (field == "png:Creation_Time" and iso_date(value)):
@@ -173,7 +170,6 @@ class Facts:
                     self.implied[name].add(_value("SubsecTimeOriginal" if name != "time zone" else "", part))
 
     def _add_property(self, field: str, items: Sequence[Item]) -> None:
-        """Add a property of XMP: a text, a list, or structures, whose order does not matter."""
         if is_housekeeping(field):
             if field in _DATES:
                 self._add_date(field, "".join(items[0].get("", ())))
@@ -184,7 +180,8 @@ class Facts:
             if name == "face regions":
                 # Only the names: the positions are shares of a picture, which a crop or another program changes.
                 # A face without a name is an empty one, with which every name begins.
-                into[name] |= set(_people_in(item)) or {""}
+                people = [item[path] for path in item if path.rpartition("/")[2] in ("Name", "PersonDisplayName")]
+                into[name] |= set(filter(None, map(_plain, itertools.chain(*people)))) or {""}
             elif list(item) != [""]:
                 into[name].add("; ".join(f"{path}={','.join(texts)}" for path, texts in sorted(item.items())))
             elif prefix in DEVELOPERS:
@@ -202,7 +199,7 @@ class Facts:
 
 
 def read_facts(data: bytes) -> Facts:
-    """Read what an image file says, without its attributes. Never raises; another file says nothing."""
+    """Read what an image file says, without its attributes. Never raises."""
     return Facts.of(read_fields(data))
 
 
@@ -214,27 +211,20 @@ def read_sidecar_facts(packet: bytes) -> Facts:
 
 
 def read_attributes(path: str) -> Facts:
-    """Read the extended attributes of a file, such as tags of the Finder. Never raises; most files have none."""
+    """Read the extended attributes of a file, such as tags of the Finder. Never raises."""
     facts = Facts()
     with suppress(OSError, ImportError):
-        for name, data in _attributes(path):
-            facts.add_attribute(name.removeprefix("user."), data)
+        if sys.platform == "darwin":
+            import xattr
+
+            names, read = xattr.listxattr(path), xattr.getxattr
+        elif sys.platform == "linux":
+            names, read = os.listxattr(path), os.getxattr
+        else:
+            return facts
+        for name in names:
+            facts.add_attribute(name.removeprefix("user."), read(path, name))
     return facts
-
-
-def _attributes(path: str) -> Iterator[tuple[str, bytes]]:
-    if sys.platform == "darwin":
-        import xattr
-
-        yield from ((name, xattr.getxattr(path, name)) for name in xattr.listxattr(path))
-    elif sys.platform == "linux":
-        yield from ((name, os.getxattr(path, name)) for name in os.listxattr(path))
-
-
-def _people_in(item: Item) -> Iterator[str]:
-    for path, texts in item.items():
-        if path.rpartition("/")[2] in ("Name", "PersonDisplayName"):
-            yield from filter(None, map(_plain, texts))
 
 
 def _value(field: str, value: Any) -> Value:
@@ -265,7 +255,7 @@ def _plain(text: str) -> str:
 
 
 def _numbers_in(*texts: str) -> tuple[float, ...]:
-    """Return the numbers in XMP texts such as ``"1/60"``; empty if any text is not a number."""
+    """Return the numbers in texts such as ``"1/60"``; empty if any text is not a number."""
     try:
         return tuple(float(Fraction(text.strip())) for part in texts for text in part.split())
     except (ValueError, ArithmeticError):
@@ -292,8 +282,7 @@ def not_held(values: set[Value], by: set[Value], *, is_exact: bool = False) -> s
 
 
 def _is_beginning(text: str, of: list[str]) -> bool:
-    """Tell whether a text that may be cut off, or a date without a time, is the beginning of one of sorted texts."""
-    place = bisect_left(of, text)
+    place = bisect_left(of, text)  # a date may lack the time
     may_be_cut = len(text) >= _LEAST_CUT_TEXT or iso_date(text) == text
     return may_be_cut and place < len(of) and of[place].startswith(text)
 

@@ -15,7 +15,6 @@ from preprocess_ensemble.imaging.containers.container import Block, number
 from preprocess_ensemble.imaging.containers.tiff import EXIF_DIRECTORY, GPS_DIRECTORY, Directory, Tiff
 
 _TEXT: Final = 2
-"""Type of a field of EXIF."""
 _COPYRIGHT: Final = 0x8298
 _SIZE: Final = frozenset({256, 257})
 """Fields that say whether the picture was resized since."""
@@ -48,14 +47,13 @@ class Fields:
     size: tuple[int, int] = (0, 0)
     """Width and height of the stored picture in pixels, as far as they are known."""
     is_incomplete: bool = False
-    """Whether some of it could not be read."""
 
     def first(self, name: str, default: Any = None) -> Any:
         """Return the first value of a field."""
         return self.values[name][0] if self.values.get(name) else default
 
     def add_xmp(self, packet: bytes) -> None:
-        """Add a packet."""
+        """Add a packet of XMP."""
         try:
             for name, items in read_xmp(packet).items():
                 self.values[name] += items
@@ -84,7 +82,6 @@ class Fields:
     def _add_directory(
         self, tiff: Tiff, directory: Directory, names: Mapping[int, str], skipped: Set[int] = frozenset()
     ) -> int:
-        """Add the fields of a directory; return how many it has."""
         for tag, entry in directory.entries.items():
             value = b"" if tag in skipped else tiff.values(entry)
             values: list[Any] = [value] if value else []
@@ -105,7 +102,6 @@ class Fields:
                 self.values[f"data:{_RESOURCES[resource]}"].append(content)
 
     def _add_iptc(self, block: bytes) -> None:
-        """Add the datasets of IPTC, wherever they begin in a block."""
         first = _DATASET.search(block)
         position = first.start() if first else len(block)
         while block[position : position + 1] == b"\x1c":
@@ -119,7 +115,6 @@ class Fields:
             self.values[name].append(block[start:position])
 
     def _add_text(self, name: str, text: bytes) -> None:
-        """Add a text of a PNG, which may be another block in hexadecimal form."""
         if (match := _RAW_PROFILE.match(name)) is None:
             self.values[f"png:{name.replace(' ', '_')}"].append(text.decode("utf-8", "replace"))
             return

@@ -1,7 +1,6 @@
 """Names of the fields of EXIF, IPTC, XMP, PNG text and extended attributes, and those fields that say nothing.
 
-Fields of one name are one fact. The Metadata Working Group's guidelines of 2010 (sections 4 and 5) and digiKam list
-them.
+Fields of one name are one fact, by the Metadata Working Group's guidelines of 2010 (sections 4 and 5) and digiKam.
 """
 
 from __future__ import annotations
@@ -96,13 +95,10 @@ SAVED: Final = {
 """Name -> the properties of XMP that say it. Programs number labels differently, and a contact is a structure."""
 LISTS: Final = frozenset({"keywords", "creator", "supplemental categories"})
 """Names in :data:`SAVED` that have any number of values; each of the others has one."""
-
 UNNAMED: Final = "EXIF field 0x"
 """Beginning of the names of private fields of EXIF and TIFF, and of GeoTIFF."""
-
 DEVELOPERS: Final = frozenset({"crs", "darktable"})
 """Prefixes of programs that develop RAW files: hundreds of fields, which people know by one name."""
-
 _HOUSEKEEPING: Final = frozenset(
     # Sizes and layout of the stored picture, which another file of it has of its own.
     "PixelXDimension PixelYDimension ExifImageWidth ExifImageHeight ImageWidth ImageLength XResolution YResolution "
@@ -146,7 +142,6 @@ LAYOUT: Final = frozenset(
 )  # fmt: skip
 """Numbers of fields in the first directory of EXIF or TIFF that say nothing about the photo. All others do: many are
 private ones, such as the regions of ImageJ."""
-
 _PNG_HOUSEKEEPING: Final = re.compile(
     r"(?:Thumb:|aux|crs|date|dc|exif|exifEX|icc|iptc|Iptc4xmpCore|jpeg|pdf|photoshop|png|psd|stEvt|stRef|tiff|webp|xap"
     r"|xapMM|xmp|xmpMM):\w"
@@ -165,11 +160,8 @@ _ATTRIBUTE_HOUSEKEEPING: Final = re.compile(
 def is_housekeeping(field: str) -> bool:
     """Tell whether a field says nothing about the photo that another file of it lacks."""
     prefix, _, local = field.partition(":")
-    if prefix == "png" and local:
-        return field in _HOUSEKEEPING or _PNG_HOUSEKEEPING.match(local) is not None
-    if prefix == "attribute":
-        return _ATTRIBUTE_HOUSEKEEPING.match(local) is not None
-    return field in _HOUSEKEEPING
+    of_prefix = {"png": _PNG_HOUSEKEEPING, "attribute": _ATTRIBUTE_HOUSEKEEPING}.get(prefix)
+    return field in _HOUSEKEEPING or (of_prefix is not None and of_prefix.match(local) is not None)
 
 
 def rank(name: str) -> tuple[int, str]:

@@ -11,11 +11,10 @@ from typing import Any, Final
 
 from clip_client.dedup.metadata.fields import Fields, read_fields
 from clip_client.dedup.metadata.xmp import texts_of
-from clip_client.dedup.types import CaptureTime, Metadata
+from clip_client.dedup.types import Metadata
 
 _TRIMMED_PIXELS: Final = 16
 """A lossless rotation trims a JPEG to whole blocks of at most this size; the result does not count as resized."""
-
 _DATE: Final = re.compile(r"(\d{4})[-:]?(\d\d)[-:]?(\d\d)(?:[T ]?(\d\d):?(\d\d)(?::?(\d\d))?)?")
 _PLACE: Final = re.compile(r"(\d+(?:\.\d+)?),(?:(\d+(?:\.\d+)?)(?:,(\d+(?:\.\d+)?))?)?([NSEW])")
 """XMP: "48,12.5N" or "48,12,30N"."""
@@ -25,92 +24,76 @@ _SIZES: Final = (("ImageWidth", "ImageLength"), ("ExifImageWidth", "ExifImageHei
 _EXPOSURE: Final = ("ExposureTime", "FNumber", "ISOSpeedRatings", "FocalLength")
 
 
-def read_metadata(data: bytes) -> tuple[CaptureTime, Metadata]:
+def read_metadata(data: bytes) -> Metadata:
     """Read the metadata of an image file. Never raises; what cannot be read is empty."""
-    summary = Summary(read_fields(data))
-    return summary.capture_time(), summary.metadata()
+    fields = read_fields(data)
+    first_of, values = fields.first, fields.values
+    taken_ms, has_sub_second = _time(first_of("DateTimeOriginal"), first_of("SubsecTimeOriginal"))
+    number = _number(values.get("ImageNumber", [None])[-1])  # the directory of details comes later
+    make, model = (clean_text(first_of(tag)) for tag in ("Make", "Model"))
+    latitude, longitude = next(places(fields), (None, None))
+    programs = _texts(fields, "Software", "ProcessingSoftware", "xmp:CreatorTool", "png:Software")
+    return Metadata(
+        taken_ms=taken_ms,
+        has_sub_second=has_sub_second,
+        sequence=None if number is None else int(number),
+        camera=model if model.split()[:1] == make.split()[:1] else f"{make} {model}".strip(),
+        fields=fields.exif_fields,
+        exposure_s=_number(first_of("ExposureTime")),
+        f_number=_number(first_of("FNumber")),
+        iso=_number(first_of("ISOSpeedRatings")),
+        exposure_bias=_number(first_of("ExposureBiasValue")),
+        taken=taken(fields),
+        latitude=latitude,
+        longitude=longitude,
+        lens=_text(fields, "LensModel", "LensMake")[:200],
+        software="; ".join(dict.fromkeys(filter(None, programs)))[:200],
+        has_maker_note="MakerNote" in values,
+        has_exposure=any(name in values for name in _EXPOSURE),
+        is_resized=_is_other_size(fields),
+    )
 
 
-class Summary:
-    """The fields of one file or sidecar, as values that can be compared."""
+def taken(fields: Fields) -> str:
+    """Return the date as :func:`iso_date` does; empty if no field says it."""
+    texts = (
+        *_texts(fields, "DateTimeOriginal", "exif:DateTimeOriginal", "photoshop:DateCreated"),
+        "".join(_texts(fields, "iptc:55", "iptc:60")),
+        *_texts(fields, "DateTimeDigitized", "xmp:CreateDate"),
+    )
+    return next(filter(None, map(iso_date, texts)), "")
 
-    def __init__(self, fields: Fields) -> None:
-        self._fields = fields
-        self._first_of = fields.first
 
-    def capture_time(self) -> CaptureTime:
-        """Return when and how the photo was taken."""
-        taken_ms, has_sub_second = _time(self._first_of("DateTimeOriginal"), self._first_of("SubsecTimeOriginal"))
-        number = _number(self._fields.values.get("ImageNumber", [None])[-1])  # the directory of details comes later
-        make, model = (clean_text(self._first_of(tag, "")) for tag in ("Make", "Model"))
-        return CaptureTime(
-            taken_ms=taken_ms,
-            has_sub_second=has_sub_second,
-            sequence=None if number is None else int(number),
-            camera=model if model.split()[:1] == make.split()[:1] else f"{make} {model}".strip(),
-            fields=self._fields.exif_fields,
-            exposure_s=_number(self._first_of("ExposureTime")),
-            f_number=_number(self._first_of("FNumber")),
-            iso=_number(self._first_of("ISOSpeedRatings")),
-            exposure_bias=_number(self._first_of("ExposureBiasValue")),
-        )
+def places(fields: Fields) -> Iterator[tuple[float, float]]:
+    """Yield latitude and longitude in degrees, as EXIF has them, then as XMP has them."""
+    names = "GPSLatitude", "GPSLongitude"
+    in_exif = (_degrees(fields.first(name), fields.first(f"{name}Ref")) for name in names)
+    in_xmp = (_xmp_degrees(_text(fields, f"exif:{name}")) for name in names)
+    for latitude, longitude in (in_exif, in_xmp):
+        # Receivers without a position write zeros.
+        if latitude is not None and longitude is not None and (latitude or longitude):
+            yield latitude, longitude
 
-    def metadata(self) -> Metadata:
-        """Return where it was taken, and what tells an original from an export."""
-        latitude, longitude = next(self.places(), (None, None))
-        programs = self._texts("Software", "ProcessingSoftware", "xmp:CreatorTool", "png:Software")
-        return Metadata(
-            taken=self.taken(),
-            latitude=latitude,
-            longitude=longitude,
-            lens=self._text("LensModel", "LensMake")[:200],
-            software="; ".join(dict.fromkeys(filter(None, programs)))[:200],
-            has_maker_note="MakerNote" in self._fields.values,
-            has_exposure=any(name in self._fields.values for name in _EXPOSURE),
-            is_resized=self._is_other_size(),
-        )
 
-    def taken(self) -> str:
-        """Return the date as :func:`iso_date` does; empty if no field says it."""
-        texts = (
-            *self._texts("DateTimeOriginal", "exif:DateTimeOriginal", "photoshop:DateCreated"),
-            "".join(self._texts("iptc:55", "iptc:60")),
-            *self._texts("DateTimeDigitized", "xmp:CreateDate"),
-        )
-        return next(filter(None, map(iso_date, texts)), "")
+def _is_other_size(fields: Fields) -> bool:
+    """Tell whether EXIF gives another size than that of the picture."""
+    # Sorted, because programs that rotate a picture do not always swap its sides in EXIF.
+    actual = sorted(fields.size)
+    for names in _SIZES if actual[0] else ():
+        said = sorted(int(value) for name in names if (value := _number(fields.first(name))) is not None)
+        if len(said) == 2 and said[0] > 0:
+            if max(abs(said[0] - actual[0]), abs(said[1] - actual[1])) > _TRIMMED_PIXELS:
+                return True
+    return False
 
-    def places(self) -> Iterator[tuple[float, float]]:
-        """Yield latitude and longitude in degrees, as EXIF has them, then as XMP has them."""
-        north, east = ("GPSLatitude", "GPSLatitudeRef"), ("GPSLongitude", "GPSLongitudeRef")
-        places = (
-            (_degrees(*map(self._first_of, north)), _degrees(*map(self._first_of, east))),
-            (_xmp_degrees(self._text("exif:GPSLatitude")), _xmp_degrees(self._text("exif:GPSLongitude"))),
-        )
-        for latitude, longitude in places:
-            # Receivers without a position write zeros.
-            if latitude is not None and longitude is not None and (latitude or longitude):
-                yield latitude, longitude
 
-    def _is_other_size(self) -> bool:
-        """Tell whether EXIF gives another size than that of the picture."""
-        # Sorted, because programs that rotate a picture do not always swap its sides in EXIF.
-        actual = sorted(self._fields.size)
-        for names in _SIZES if actual[0] else ():
-            said = sorted(int(value) for name in names if (value := _number(self._first_of(name))) is not None)
-            if len(said) == 2 and said[0] > 0:
-                if max(abs(said[0] - actual[0]), abs(said[1] - actual[1])) > _TRIMMED_PIXELS:
-                    return True
-        return False
+def _text(fields: Fields, *names: str) -> str:
+    return next(filter(None, _texts(fields, *names)), "")
 
-    def _text(self, *fields: str) -> str:
-        return next(filter(None, self._texts(*fields)), "")
 
-    def _texts(self, *fields: str) -> list[str]:
-        """Return the texts of fields."""
-        found: list[object] = []
-        for field in fields:
-            found += (*texts_of(self._fields.items(field)), *self._fields.values.get(field, ()))
-        return list(map(clean_text, found))
+def _texts(fields: Fields, *names: str) -> list[str]:
+    values = (value for name in names for value in (*texts_of(fields.items(name)), *fields.values.get(name, ())))
+    return list(map(clean_text, values))
 
 
 def clean_text(value: object) -> str:

@@ -10,10 +10,8 @@ if TYPE_CHECKING:
 
 _MOST_BYTES: Final = 2**20
 """Packets of photos have a few kilobytes; those with the history of an editor a few hundred."""
-
 _LONGEST_PATH: Final = 1000
 """Characters; what lies deeper in a structure was nested for an attack."""
-
 _URIS: Final = {
     "dc": "http://purl.org/dc/elements/1.1/",
     "exif": "http://ns.adobe.com/exif/1.0/",
@@ -44,7 +42,6 @@ _NAMESPACES: Final = {uri: prefix for prefix, uri in _URIS.items() if prefix != 
     "http://ns.acdsee.com/iptc/1.0/": "acdsee",
     "http://ns.acdsee.com/regions/": "acdsee",
 }
-"""Namespace -> its usual prefix."""
 _SILENT: Final = (
     _URIS["rdf"],
     *(f"http://ns.adobe.com/xap/1.0/{name}/" for name in ("mm", "g/img", "t/pg")),
@@ -68,10 +65,9 @@ class XmpError(Exception):
 
 
 def read_xmp(packet: bytes) -> dict[str, list[Item]]:
-    """Return the properties of a packet that say something: ``"dc:subject"`` -> its items, or its only one.
+    """Return the properties of a packet that say something: ``"dc:subject"`` -> its items, the default language first.
 
-    A property of an unknown namespace has its URI in place of a prefix. The default language comes first. Raises
-    XmpError for a packet that is too large or is not XMP.
+    An unknown namespace has its URI in place of a prefix. Raises XmpError for a packet that is too large or not XML.
     """
     from defusedxml.ElementTree import fromstring
 
@@ -128,7 +124,6 @@ def write_xmp(properties: Mapping[str, str | Sequence[str]]) -> bytes:
 
 
 def _items(element: Element) -> list[Item]:
-    """Return the items of a list, or the one of a property, without empty ones."""
     items = [item for container in element for item in container.findall(_qualified("rdf:li"))]
     items.sort(key=lambda item: item.get(_LANGUAGE, "x-default") != "x-default")
     read = []
@@ -136,13 +131,11 @@ def _items(element: Element) -> list[Item]:
         texts: Item = {}
         for path, text in _texts(item):
             texts.setdefault(path, []).append(text)
-        if texts:
-            read.append(texts)
+        read += [texts] if texts else []
     return read
 
 
 def _texts(item: Element) -> Iterator[tuple[str, str]]:
-    """Yield path and text of all that lies in an item."""
     waiting = [(item, "")]
     while waiting:
         element, path = waiting.pop()
@@ -159,7 +152,6 @@ def _texts(item: Element) -> Iterator[tuple[str, str]]:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """Return namespace and local name of an element or attribute."""
     uri, _, local = name.rpartition("}")
     return uri.removeprefix("{"), local
 

@@ -40,10 +40,7 @@ _BETWEEN_TAGS: Final = re.compile(r"(?<=[>}])\n(?=<|{[%{])")
 
 
 def page_environment(loader: jinja2.BaseLoader, above: str = "") -> jinja2.Environment:
-    """Return an environment with the filters of every page. It escapes all values, and an unknown name is an error.
-
-    Paths are shown without ``above``, the folder that contains all of them.
-    """
+    """Return an environment that escapes all values, and shows paths without ``above``, the folder with all of them."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -61,9 +58,8 @@ def page_environment(loader: jinja2.BaseLoader, above: str = "") -> jinja2.Envir
         sentence=lambda text: text[:1].upper() + text[1:],
         tier_name=TIER_NAMES.__getitem__,
     )
-    environment.globals.update(
-        counted=counted, in_words=in_words, region_on=region_on, to_free_in_words=to_free_in_words
-    )
+    shared = {"counted": counted, "in_words": in_words, "region_on": region_on, "to_free_in_words": to_free_in_words}
+    environment.globals.update(shared)
     return environment
 
 
@@ -80,15 +76,14 @@ def write_page(
 ) -> None:
     """Write the page for ``report`` to ``file``, in UTF-8.
 
-    ``thumbnail(path, side)`` returns a JPEG of at most ``side`` pixels, or None for a photo that can no longer be
-    opened; such a photo gets a note instead. It is called from several threads. If a report has more than 100 different
-    pictures, the previews are written into a folder beside ``page``, the path of ``file``. Without ``page``, all
-    previews are in the page. ``on_progress(what, done, total)`` counts pictures. Raises OSError if the folder cannot be
-    written.
+    ``thumbnail(path, side)`` returns a JPEG of at most ``side`` pixels, or None for a photo that cannot be opened.
+    Several threads call it. More than 100 different pictures are written into a folder beside ``page``, the path of
+    ``file``; without ``page``, all are in the page. ``on_progress(what, done, total)`` counts pictures. Raises OSError
+    if the folder cannot be written.
 
     The page offers commands to copy. ``apply`` moves the copies of ``tiers`` and must run in this folder, because its
-    paths may be relative; it is empty if nothing is left to move. The other commands restore copies and declare photos
-    to be different; they name ``store`` unless it is None, the default store.
+    paths may be relative; it is empty if nothing is left to move. The others name ``store``, unless it is the default
+    store, None.
     """
     of_store = () if store is None else ("--store", os.path.abspath(store))
     found = [group.moving_tier for group in report.groups]
@@ -113,23 +108,18 @@ def write_page(
 
 
 def apply_command(words: Sequence[str]) -> str:
-    """Return the command that ``clip-client`` with these arguments becomes with ``--apply``, quoted for a shell.
-
-    Empty if ``--apply`` is among the arguments: the copies have been moved when the page is read.
-    """
+    """Return the command that ``clip-client`` with these arguments becomes with ``--apply``; empty if they have it."""
     end = words.index("--") if "--" in words else len(words)  # after it come paths only
     kept = [word for word in words[:end] if word not in _ONLY_FOR_THE_SEARCH]
     return "" if "--apply" in words[:end] else _command(*kept, "--apply", *words[end:])
 
 
 def _command(*words: str) -> str:
-    """Return the shell command that calls this program: by its name if that is on the path, else by this Python."""
     program = ("clip-client",) if shutil.which("clip-client") else (sys.executable, "-m", "clip_client")
     return " ".join(map(shell_word, (*program, *words)))
 
 
 def _from_home(path: str) -> str:
-    """Write a folder as ``~/photos`` if it is in the home folder."""
     home, separated = os.path.expanduser("~").rstrip(os.sep), os.path.join(path, "")
     return "~" + path[len(home) :] if home and separated.startswith(home + os.sep) else path
 
@@ -143,7 +133,7 @@ def shell_word(path: str) -> str:
 
 
 def report_environment(photos: Iterable[str]) -> jinja2.Environment:
-    """Return the environment of the report page, which holds its style and script, for these paths of photos."""
+    """Return the environment of a page about these paths of photos, which holds its style and script."""
     import jinja2
 
     loader = jinja2.FunctionLoader(lambda name: _BETWEEN_TAGS.sub("", _asset(name)))
@@ -160,21 +150,19 @@ def report_environment(photos: Iterable[str]) -> jinja2.Environment:
 
 
 def _url(path: str) -> str:
-    """Return the ``file:`` URL of a path; bytes that are not UTF-8 are escaped, too."""
+    # Bytes that are not UTF-8 are escaped, too.
     return Path(os.path.abspath(path)).as_uri()
 
 
 def _asset(name: str) -> str:
-    """Return a template, style or script of the pages."""
     folder = "templates" if name.endswith(".j2") else "assets"
     return (files("clip_client.dedup.pages") / folder / name).read_text("utf-8")
 
 
-def _policy(*texts: str) -> str:
+def _policy(style: str, script: str) -> str:
     """Return a content security policy that allows only this style, this script, and pictures of this computer."""
-    digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii") for text in texts)
-    style, script = (f"'sha256-{digest}'" for digest in digests)
-    return (
-        f"default-src 'none'; img-src 'self' data: file:; style-src {style}; script-src {script}; "
-        "base-uri 'none'; form-action 'none'"
+    style, script = (
+        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in (style, script)
     )
+    allowed = f"img-src 'self' data: file:; style-src {style}; script-src {script}"
+    return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"

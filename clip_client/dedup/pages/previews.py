@@ -1,7 +1,6 @@
-"""The small pictures of a report page: their sizes, their places, and how they are drawn.
+"""The small pictures of a report page: in the page itself, or, of a large report, in a folder beside it.
 
-A small report has them in the page, so that it is one file. A large report has them in a folder beside the page. Their
-names contain the SHA-256 of their photos, so the next report draws only the new ones.
+Their names contain the SHA-256 of their photos, so the next report draws only the new ones.
 """
 
 from __future__ import annotations
@@ -10,8 +9,9 @@ import base64
 import itertools
 import math
 import os
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
@@ -35,6 +35,7 @@ _MOST_OF_MEDIUM_SIZE: Final = 5_000
 _LARGE, _MEDIUM, _SMALL = 480, 320, 240
 """Longest side of a 4:3 picture, in pixels: about 26, 15 and 9 kB of JPEG. Other shapes have the same area."""
 
+_MARK: Final = "Previews of a report page, which clip-client leaves out of a search.\n"
 _WIDEST: Final = 3.5
 _HIGHEST: Final = 1.3
 """Limits for panoramas and strips, as multiples of the longest side of a 4:3 picture."""
@@ -45,12 +46,11 @@ _WIDE: Final = 1.3
 
 @dataclass(frozen=True)
 class Picture:
-    """A preview, and the size at which the page shows it."""
+    """A preview, and the size at which the page shows it, in CSS pixels."""
 
     source: str
     """A data URI, or the URL of a file relative to the page."""
     width: int
-    """CSS pixels, at most as many as the photo and its preview have."""
     height: int
     is_wide: bool
     """True if the picture needs a row of its own."""
@@ -61,7 +61,7 @@ class Previews:
     """The drawn previews of one report."""
 
     side: int
-    sources: Mapping[str, str] = field(repr=False)
+    sources: Mapping[str, str]
     """SHA-256 of a photo -> source of its picture."""
 
     @property
@@ -71,8 +71,7 @@ class Previews:
 
     def picture(self, member: Member, *, is_pair: bool) -> Picture | None:
         """Return the preview of a member; None if its photo cannot be opened."""
-        source = self.sources.get(member.sha256)
-        if source is None:
+        if (source := self.sources.get(member.sha256)) is None:
             return None
         side = self.side if is_pair else min(self.side, _MEDIUM)
         width, height = fit(member.photo.width, member.photo.height, side)
@@ -81,8 +80,8 @@ class Previews:
 
 def previews_folder(page: Path) -> Path:
     """Return the folder for the previews of a large page: a new one, or one that this program made."""
-    names = itertools.chain([f"{page.stem}-files"], (f"{page.stem}-files-{number}" for number in itertools.count(2)))
-    folders = map(page.with_name, names)
+    ends = itertools.chain(["-files"], (f"-files-{number}" for number in itertools.count(2)))
+    folders = (page.with_name(page.stem + end) for end in ends)
     return next(one for one in folders if not os.path.lexists(one) or (one / PREVIEWS_MARK).exists())
 
 
@@ -102,18 +101,14 @@ def draw_previews(
     ``folder`` is None. Previews of earlier reports in ``folder`` that this report does not need are removed.
     ``on_progress`` counts pictures. Raises OSError if the folder cannot be written.
     """
-    same: dict[str, list[Member]] = {}
-    for group in report.groups_by_space:
-        for member in group.members:
-            if member.photo.width:
-                same.setdefault(member.sha256, []).append(member)
+    same: defaultdict[str, list[Member]] = defaultdict(list)
+    for member in (member for group in report.groups_by_space for member in group.members if member.photo.width):
+        same[member.sha256].append(member)
     side = _LARGE if len(same) <= _MOST_IN_PAGE else _MEDIUM if len(same) <= _MOST_OF_MEDIUM_SIZE else _SMALL
     beside_page = None if side == _LARGE else folder
     if beside_page is not None:
         beside_page.mkdir(exist_ok=True)
-        mark = "Previews of a report page, which clip-client leaves out of a search.\n"
-        (beside_page / PREVIEWS_MARK).write_text(mark)
-
+        (beside_page / PREVIEWS_MARK).write_text(_MARK)
     sources = {}
     pool = ThreadPoolExecutor(usable_cores())
     urls = pool.map(lambda members: _source(members, side, thumbnail, beside_page), same.values())
@@ -126,16 +121,12 @@ def draw_previews(
     finally:
         pool.shutdown(cancel_futures=True)  # after Ctrl-C, thousands may still wait
     if folder is not None:
-        wanted = {PREVIEWS_MARK, *map(os.path.basename, sources.values())} if beside_page is not None else set()
-        _remove_others(folder, wanted)
+        _remove_others(folder, {PREVIEWS_MARK, *map(os.path.basename, sources.values())} if beside_page else set())
     return Previews(side=side, sources=sources)
 
 
 def _source(members: Sequence[Member], side: int, thumbnail: Thumbnail, folder: Path | None) -> str | None:
-    """Return the source of the picture that all ``members`` share; None if none of their files can be opened.
-
-    The picture is drawn unless ``folder`` has it from an earlier report.
-    """
+    """Return the source of the picture that all ``members`` share; None if none of their files can be opened."""
     photo = members[0].photo
     name = f"{photo.sha256[:32]}-{side}.jpg"
     if folder is None or not (folder / name).exists():
@@ -154,10 +145,9 @@ def _source(members: Sequence[Member], side: int, thumbnail: Thumbnail, folder: 
 
 def _remove_others(folder: Path, wanted: set[str]) -> None:
     """Remove only previews of earlier reports; remove the folder if it is then empty."""
-    if not (folder / PREVIEWS_MARK).exists():
-        return
-    for name in os.listdir(folder):
-        if name not in wanted and (PREVIEW_NAME.fullmatch(name) or name == PREVIEWS_MARK):
-            (folder / name).unlink()
-    if not os.listdir(folder):
-        folder.rmdir()
+    if (folder / PREVIEWS_MARK).exists():
+        for name in os.listdir(folder):
+            if name not in wanted and (PREVIEW_NAME.fullmatch(name) or name == PREVIEWS_MARK):
+                (folder / name).unlink()
+        if not os.listdir(folder):
+            folder.rmdir()

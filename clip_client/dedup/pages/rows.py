@@ -10,7 +10,7 @@ from clip_client.dedup.pages.words import in_words
 from clip_client.dedup.text import escaped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from clip_client.dedup.group import DuplicateGroup, Member
     from clip_client.dedup.report import DuplicateReport
@@ -41,17 +41,17 @@ def copy_lines(report: DuplicateReport) -> Iterator[str]:
 
 
 def csv_lines(report: DuplicateReport) -> Iterator[str]:
-    """Yield the lines of a CSV file: the names of :data:`CSV_COLUMNS`, then a row for each photo of each group."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
+    """Yield the lines of a CSV file: :data:`CSV_COLUMNS`, then a row for each photo of each group."""
+    yield _line(CSV_COLUMNS)
     for number, group in enumerate(report.groups, start=1):
         for member in group.members:
-            writer.writerow(_csv_row(number, member, group, has_cosine=report.has_cosines))
-        yield buffer.getvalue()
-        buffer.seek(0)
-        buffer.truncate()
-    yield buffer.getvalue()
+            yield _line(_csv_row(number, member, group, has_cosine=report.has_cosines))
+
+
+def _line(row: Sequence[object]) -> str:
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerow(row)
+    return buffer.getvalue()
 
 
 def _csv_row(number: int, member: Member, group: DuplicateGroup, *, has_cosine: bool) -> tuple[str | int | float, ...]:

@@ -32,10 +32,9 @@ _MOST_FAILED: Final = 5
 
 
 def print_groups(report: DuplicateReport, console: Console, *, verbose: bool = False) -> dict[str, str]:
-    """Print the ten groups whose copies take the most space, and say how to see the others.
+    """Print the ten groups whose copies take the most space, or all with more facts if ``verbose``.
 
-    With ``verbose``, print every group, with similarities, tests, dates and cameras. Return path -> reason of the
-    photos that stay for a reason that was printed.
+    Return path -> reason of the photos that stay for a reason that was printed.
     """
     by_space = report.groups_by_space
     shown = by_space if verbose else by_space[:_MOST_GROUPS]
@@ -80,7 +79,7 @@ def print_notes(report: DuplicateReport, console: Console, *, can_read_raw: bool
 
 
 def _print(text: str, console: Console, style: str = "") -> None:
-    """Print a sentence, wrapped at words in a terminal; brackets are not markup."""
+    # Text: brackets are not markup.
     console.print(Text(text, style=style), soft_wrap=not console.is_terminal)
 
 
@@ -140,7 +139,6 @@ def _print_member(member: Member, words: str, cosine: str, console: Console, *, 
 
 
 def _append(line: Text, between: str, text: str, indent: int, console: Console, style: str = "") -> None:
-    """Append a text to a line, or in lines below if it does not fit."""
     fits = "\n" not in line.plain and line.cell_len + len(between) + cell_len(text) <= console.width
     line.append(f"{between}{text}" if fits else _below(text, indent, console), style=style)
 
@@ -154,10 +152,7 @@ def _below(text: str, indent: int, console: Console) -> str:
 def print_failed(
     failed: Sequence[FailedFile], skipped: Mapping[str, int], console: Console, *, verbose: bool = False
 ) -> None:
-    """Print the files that were not compared, and why: the first five, or all with ``verbose``.
-
-    Then print the kinds and numbers of the files that were skipped.
-    """
+    """Print the files that were not compared (five, or all with ``verbose``), and the kinds of the skipped files."""
     shown = failed if verbose else failed[:_MOST_FAILED]
     for failure in shown:
         console.print(

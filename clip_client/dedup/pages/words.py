@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +19,7 @@ from clip_client.dedup.types import (
     RE_ENCODED,
     SAFE_TIERS,
     SAME_PIXELS,
-    SIMILAR,
+    TIERS,
 )
 
 if TYPE_CHECKING:
@@ -28,14 +29,8 @@ if TYPE_CHECKING:
     from clip_client.dedup.group import Member, Total
     from clip_client.dedup.photo import Photo
 
-TIER_NAMES: Final = {
-    EXACT: "Exact",
-    SAME_PIXELS: "Same pixels",
-    RE_ENCODED: "Re-encoded",
-    EDITED: "Edited",
-    ALTERED: "Altered",
-    SIMILAR: "Similar",
-}
+_NAMES: Final = ("Exact", "Same pixels", "Re-encoded", "Edited", "Altered", "Similar")
+TIER_NAMES: Final = dict(zip(TIERS, _NAMES, strict=True))
 
 _SAME_SHAPE: Final = 0.02
 """Relative difference up to which side ratios are equal: the sides of small pictures are rounded."""
@@ -95,10 +90,7 @@ def in_words(member: Member, kept: Member) -> str:
 
 
 def region_on(member: Member, kept: Member) -> tuple[float, float, float, float] | None:
-    """Return the region of ``member`` that differs from the kept photo: left, top, width, height, as shares of sides.
-
-    None if no region differs, or if the region lies outside ``member``.
-    """
+    """Return left, top, width and height of what differs from the kept photo, as shares of sides; None for nothing."""
     alignment = member.alignment
     if alignment is None or alignment.region is None or not member.photo.width or not member.photo.height:
         return None
@@ -127,7 +119,6 @@ def _aligned(alignment: Alignment) -> str:
 
 
 def _place(left: float, top: float, width: float, height: float) -> str:
-    """Say where a region of a picture lies, such as ``"at the top right"``."""
     down = ("top", "", "bottom")[min(2, int(3 * (top + height / 2)))]
     across = ("left", "", "right")[min(2, int(3 * (left + width / 2)))]
     return f"at the {' '.join(filter(None, (down, across)))}" if down or across else "in the middle"
@@ -140,7 +131,7 @@ def _suffix(member: Member) -> str:
 def _change(photo: Photo, kept: Photo) -> str:
     """Tell from the sizes how the picture was changed; empty if they do not tell."""
     size, original = (photo.width, photo.height), (kept.width, kept.height)
-    if size == original or 0 in (*size, *original):
+    if size == original or not all(size + original):
         return ""
     if _is_same_shape(size, original):
         return "resized"
@@ -148,5 +139,4 @@ def _change(photo: Photo, kept: Photo) -> str:
 
 
 def _is_same_shape(size: tuple[int, int], other: tuple[int, int]) -> bool:
-    this, that = size[0] * other[1], size[1] * other[0]
-    return abs(this - that) <= _SAME_SHAPE * max(this, that)
+    return math.isclose(size[0] * other[1], size[1] * other[0], rel_tol=_SAME_SHAPE)

@@ -67,7 +67,18 @@ _BASIS: Final = _basis()
 
 def coefficients(blocks: Floats) -> Floats:
     """Transform blocks, (n, 64), into their coefficients, (n, 64) of float32."""
-    return blocks @ _BASIS.T
+    return _times(blocks, _BASIS.T)
+
+
+def _times(blocks: Floats, matrix: Floats) -> Floats:
+    """Return ``blocks @ matrix``, 64 blocks at a time.
+
+    For more, NumPy's OpenBLAS starts a thread on each core, which wait for each other in loops: on two busy cores 300
+    blocks take 10 times the processor time. Several photos are compared at once anyway.
+    """
+    whole = len(blocks) - len(blocks) % BLOCK**2
+    stacks = blocks[:whole].reshape(-1, BLOCK**2, BLOCK**2) @ matrix
+    return np.concatenate([stacks.reshape(-1, BLOCK**2), blocks[whole:] @ matrix])
 
 
 def whole_blocks(plane: Plane) -> Any:
@@ -135,7 +146,7 @@ def _beyond_with_fill(kept: Floats, duplicate: Floats, steps: Floats, side: floa
     is_white, is_black = duplicate >= _WHITE, duplicate <= 0
     estimate = kept
     for _ in range(_FILLS):
-        rounded = (np.rint(coefficients(estimate - 128) / steps) * steps) @ _BASIS + 128
+        rounded = _times(np.rint(coefficients(estimate - 128) / steps) * steps, _BASIS) + 128
         estimate = np.where(is_white, np.maximum(rounded, _WHITE), duplicate)
         estimate = np.where(is_black, np.minimum(rounded, 0), estimate)
         estimate = np.where(outside, rounded, estimate)

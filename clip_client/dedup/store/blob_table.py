@@ -17,11 +17,6 @@ _MOST_BYTES: Final = 4 * 2**30
 class BlobTable(Tables):
     """The bytes that one version of an algorithm made. The table is a cache: what is lost is computed again."""
 
-    SCHEMA = """
-    CREATE TABLE IF NOT EXISTS blobs (
-        version TEXT NOT NULL, key BLOB NOT NULL, data BLOB NOT NULL, PRIMARY KEY (version, key)) WITHOUT ROWID
-    """
-
     def __init__(self, database: Database, version: str) -> None:
         super().__init__(database)
         self._version = version

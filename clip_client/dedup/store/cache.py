@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
-from contextlib import closing, suppress
+from contextlib import suppress
+from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
 from clip_client._storage.sqlite import Database
 from clip_client.dedup.store.blob_table import BlobTable
-from clip_client.dedup.store.contents import FileIndex, ProvenCopies
 
 _EARLIER: Final = (
     ("files.sqlite", 2, "files", "path, size_bytes, mtime_ns, sha256, ctime_ns"),
@@ -34,7 +35,7 @@ WITH RECURSIVE found (version) AS (
 class Cache(Database):
     """The caches of one store. If the file is lost, its content is computed again."""
 
-    SCHEMA = ";".join((FileIndex.SCHEMA, ProvenCopies.SCHEMA, BlobTable.SCHEMA))
+    SCHEMA = files(__package__).joinpath("cache.sql").read_text()
     DURABLE = False
 
     def __init__(self, path: Path) -> None:
@@ -42,12 +43,13 @@ class Cache(Database):
         super().__init__(path)
         for name, version, table, columns in _EARLIER:
             for earlier in path.parent.glob(name):
-                with suppress(sqlite3.DatabaseError), closing(sqlite3.connect(earlier)) as source:
-                    if source.execute("PRAGMA user_version").fetchone() == (version,):
-                        rows = source.execute(f"SELECT {columns} FROM {table}", {"name": earlier.stem})
-                        marks = ", ".join("?" * len(rows.description))
-                        columns_here = ", ".join(column for column, *_ in rows.description)
-                        self._write(f"INSERT OR IGNORE INTO {table} ({columns_here}) VALUES ({marks})", rows)
+                with suppress(sqlite3.DatabaseError):
+                    self._connection.execute("ATTACH ? AS earlier", (os.fsencode(earlier),))
+                    if self._connection.execute("PRAGMA earlier.user_version").fetchone() == (version,):
+                        statement = f"INSERT OR IGNORE INTO main.{table} SELECT {columns} FROM earlier.{table}"
+                        self._write(statement, [{"name": earlier.stem}])
+                with suppress(sqlite3.OperationalError):  # the file was not a database
+                    self._connection.execute("DETACH earlier")
                 for file in earlier.parent.glob(f"{earlier.name}*"):
                     with suppress(OSError):  # Windows cannot remove a file that another process uses
                         file.unlink()

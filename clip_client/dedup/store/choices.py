@@ -1,14 +1,9 @@
 """Choices of a person about found photos, kept until they are carried out: which photos stay, move or are different.
 
-A choice names its photos by path and content. A later search in another process finds it again by these, and so does
-``dedup --apply --act-on chosen``. A choice goes through these states::
-
-    waiting -> done -> undone
-
-A choice is done in the same transaction in which the journal says that its first photo has moved, or in which its
-decision is recorded. It is undone in the transaction that says that a photo is back, or that removes the decision. A
-choice that waits also becomes undone if its photos moved in another way and were brought back. Only choices that wait
-are carried out: after an undo, a person has to choose again.
+A choice names its photos by path and content, by which a later search finds it again. It goes through the states
+``waiting -> done -> undone``: done with its first move or with its decision, undone when a photo is back or the
+decision is removed, each time in one transaction. A choice that waits also becomes undone if its photos moved in
+another way and were brought back. Only choices that wait are carried out: after an undo, a person has to choose again.
 """
 
 from __future__ import annotations
@@ -32,11 +27,10 @@ OPEN: Final = "open"
 CHOICES: Final = (KEEP, DIFFERENT, KEEP_ALL, SKIP, OPEN)
 
 WAITING: Final = "waiting"
-"""State of a choice that can be carried out."""
 DONE: Final = "done"
-"""State of a choice of which a run has carried out at least a part."""
+"""A run has carried out at least a part."""
 UNDONE: Final = "undone"
-"""State of a choice whose photos were brought back, or whose decision was taken back."""
+"""The photos were brought back, or the decision was taken back."""
 
 _VERSION: Final = """
 SELECT data_version, (SELECT seq FROM sqlite_sequence WHERE name = 'choices'),
@@ -44,7 +38,6 @@ SELECT data_version, (SELECT seq FROM sqlite_sequence WHERE name = 'choices'),
 FROM pragma_data_version
 """
 """One query, so that nothing changes between its values."""
-_WAITING: Final = "SELECT id FROM choices WHERE state = 'waiting' AND id IN ({})"
 _WITHDRAW: Final = (
     "DELETE FROM choices WHERE id = ? AND state IN ('waiting', 'undone') "
     "AND NOT EXISTS (SELECT 1 FROM units WHERE units.choice = choices.id AND units.state = 'planned')"
@@ -89,16 +82,6 @@ def moving_tiers(rules: str) -> tuple[str, ...] | None:
 class Choices(Tables):
     """The choices in one store. A change is on the disk when the method returns."""
 
-    # AUTOINCREMENT: a later choice must not get the id of a removed choice, which a run in progress may still know.
-    SCHEMA = """
-    CREATE TABLE IF NOT EXISTS choices (
-        id INTEGER PRIMARY KEY AUTOINCREMENT, step INTEGER NOT NULL, what TEXT NOT NULL, at_ns INTEGER NOT NULL,
-        rules TEXT NOT NULL, run TEXT NOT NULL DEFAULT '', photos TEXT NOT NULL, state TEXT NOT NULL DEFAULT 'waiting');
-    CREATE INDEX IF NOT EXISTS choices_by_run ON choices (run);
-    CREATE INDEX IF NOT EXISTS choices_by_step ON choices (step);
-    CREATE INDEX IF NOT EXISTS choices_by_state ON choices (state)
-    """
-
     def __init__(self, database: Database) -> None:
         super().__init__(database)
         self._seen = self._version()
@@ -116,8 +99,7 @@ class Choices(Tables):
 
         A choice only goes on to its next state, so the numbers of choices in each state do not repeat.
         """
-        version: tuple[object, ...] = self._connection.execute(_VERSION).fetchone()
-        return version
+        return tuple(self._connection.execute(_VERSION).fetchone())
 
     def add(self, choices: Iterable[tuple[str, Sequence[ChosenPhoto]]], *, rules: str = "") -> list[Choice]:
         """Record choices, each (what, photos), as one step."""
@@ -128,18 +110,17 @@ class Choices(Tables):
                 "INSERT INTO choices (step, what, at_ns, rules, photos) VALUES (?, ?, ?, ?, ?)",
                 [(step, what, at_ns, rules, json.dumps(photos)) for what, photos in choices],
             )
-        return list(self._select(" WHERE step = ?", step))
+        return list(self.all(step=step))
 
-    def all(self, *, run: str | None = None) -> Iterator[Choice]:
-        """Yield every choice, or only the choices that ``run`` has carried out, oldest first."""
-        return self._select() if run is None else self._select(" WHERE run = ?", run)
-
-    def _select(self, condition: str = "", *values: object) -> Iterator[Choice]:
+    def all(self, **equal: object) -> Iterator[Choice]:
+        """Yield every choice, or only those with these values in their columns, such as ``run``, oldest first."""
         columns = "id, step, what, at_ns, rules, run, state, photos"
-        rows = self._connection.execute(f"SELECT {columns} FROM choices{condition} ORDER BY id", values)
+        conditions = " AND ".join(f"{column} = ?" for column in equal) or "TRUE"
+        question = f"SELECT {columns} FROM choices WHERE {conditions} ORDER BY id"
+        rows = self._connection.execute(question, tuple(equal.values()))
         for number, step, what, at_ns, rules, run, state, photos in rows:
-            chosen = (ChosenPhoto(path, sha256, bool(moves)) for path, sha256, moves in json.loads(photos))
-            yield Choice(number, step, what, at_ns, rules, run, state, tuple(chosen))
+            chosen = tuple(ChosenPhoto(*photo) for photo in json.loads(photos))
+            yield Choice(number, step, what, at_ns, rules, run, state, chosen)
 
     def runs(self, what: str) -> dict[str, int]:
         """Return run -> number of choices of one kind that the run has carried out and that still hold."""
@@ -150,7 +131,8 @@ class Choices(Tables):
 
     def waiting(self, ids: Collection[int]) -> frozenset[int]:
         """Return those of ``ids`` that still wait."""
-        return frozenset(number for (number,) in self._found(_WAITING, list(ids)))
+        question = "SELECT id FROM choices WHERE state = 'waiting' AND id IN ({})"
+        return frozenset(number for (number,) in self._found(question, list(ids)))
 
     def may_move(self, number: int, run: str) -> bool:
         """Tell whether ``run`` may move a photo of a choice: the choice waits, or the run has carried out a part."""

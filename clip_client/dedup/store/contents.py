@@ -30,22 +30,14 @@ _BELOW: Final = _CHAIN.format("picture", "copies.picture = chain.sha256")
 
 
 class FileIndex(Tables):
-    """A table in the store. It is a cache: if it is lost, all files are read again."""
-
-    SCHEMA = """
-    CREATE TABLE IF NOT EXISTS files (
-        path BLOB PRIMARY KEY, size_bytes INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, sha256 BLOB NOT NULL,
-        ctime_ns INTEGER
-    ) WITHOUT ROWID
-    """
+    """The contents of files. If the table is lost, all files are read again."""
 
     def known(self, files: Sequence[PhotoFile]) -> dict[str, str]:
         """Return path -> SHA-256 (hexadecimal) of the files whose size and times have not changed."""
         found = {}
+        question = "SELECT path, sha256, size_bytes, mtime_ns, ctime_ns FROM files WHERE path IN ({})"
         for start in range(0, len(files), _FILES_AT_ONCE):
-            some = files[start : start + _FILES_AT_ONCE]
-            by_name = {os.fsencode(os.path.abspath(file.path)): file for file in some}
-            question = "SELECT path, sha256, size_bytes, mtime_ns, ctime_ns FROM files WHERE path IN ({})"
+            by_name = {_name(file.path): file for file in files[start : start + _FILES_AT_ONCE]}
             for name, sha256, *version in self._found(question, list(by_name)):
                 file = by_name[name]
                 # Compare the ctime, too: a program can write into a file and set its time of modification back.
@@ -73,7 +65,7 @@ class FileIndex(Tables):
 
     def contents_below(self, path: str) -> set[str]:
         """Return the SHA-256 (hexadecimal) of the files that were last seen below a folder, or of one file."""
-        name = os.fsencode(os.path.abspath(path))
+        name = _name(path)
         first = os.path.join(name, b"")
         question = "SELECT sha256 FROM files WHERE path = ? OR path >= ? AND path < ?"
         # With the byte after the separator instead of the separator, the prefix sorts right behind the folder's paths.
@@ -96,41 +88,29 @@ class FileIndex(Tables):
 
     def remember(self, files: Iterable[tuple[PhotoFile, str]]) -> None:
         """Record the SHA-256 (hexadecimal) of files as they were when they were read."""
-        rows = [
-            (
-                os.fsencode(os.path.abspath(file.path)), file.size_bytes, file.mtime_ns, bytes.fromhex(sha256),
-                file.ctime_ns,
-            )
+        if rows := [
+            (_name(file.path), file.size_bytes, file.mtime_ns, bytes.fromhex(sha256), file.ctime_ns)
             for file, sha256 in files
-        ]  # fmt: skip
-        if rows:
-            self._write(
-                "INSERT OR REPLACE INTO files (path, size_bytes, mtime_ns, sha256, ctime_ns) VALUES (?, ?, ?, ?, ?)",
-                rows,
-            )
+        ]:
+            self._write("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", rows)
 
     def forget(self, paths: Iterable[str]) -> None:
         """Forget files, so that the next search reads them even if their sizes and times have not changed."""
-        self._write("DELETE FROM files WHERE path = ?", [(os.fsencode(os.path.abspath(path)),) for path in paths])
+        self._write("DELETE FROM files WHERE path = ?", [(_name(path),) for path in paths])
+
+
+def _name(path: str) -> bytes:
+    return os.fsencode(os.path.abspath(path))
 
 
 class ProvenCopies(Tables):
-    """A table in the store. It is a cache: if it is lost, copies are proved again."""
+    """Contents that show one picture. If the table is lost, copies are proved again."""
 
-    # A picture is named by the content that its group keeps. That content has a row of its own only if another search
-    # proved it a copy.
-    SCHEMA = """
-    CREATE TABLE IF NOT EXISTS copies (sha256 BLOB PRIMARY KEY, picture BLOB NOT NULL) WITHOUT ROWID;
-    CREATE INDEX IF NOT EXISTS copies_by_picture ON copies (picture)
-    """
-
-    def record(self, groups: Iterable[DuplicateGroup]) -> None:
+    def record(self, groups: Collection[DuplicateGroup]) -> None:
         """Record the copies of each group that are proved in a safe tier, in place of earlier rows about them."""
-        contents = set[bytes]()
-        rows = dict[bytes, bytes]()
-        for group in groups:
-            contents.update(bytes.fromhex(member.sha256) for member in group.members)
-            rows.update((bytes.fromhex(copy), bytes.fromhex(of)) for copy, of in _pictures(group).items() if copy != of)
+        contents = {bytes.fromhex(member.sha256) for group in groups for member in group.members}
+        pictures = (pair for group in groups for pair in _pictures(group).items())
+        rows = {bytes.fromhex(copy): bytes.fromhex(of) for copy, of in pictures if copy != of}
         with self.transaction():
             known = list(self._found("SELECT sha256, picture FROM copies WHERE sha256 IN ({})", list(contents)))
             # Keep the row of a photo that its group keeps: it may be a copy of a photo that this search did not see.
@@ -178,22 +158,16 @@ def _top(content: str, above: Mapping[str, str]) -> str:
 def _pictures(group: DuplicateGroup) -> dict[str, str]:
     """Return content -> the content that names its picture, for the members of a group: the best of its copies."""
     content_at = {member.path: member.sha256 for member in group.members}
-    contents = list(dict.fromkeys(member.sha256 for member in group.members))  # best first
-    number = {content: place for place, content in enumerate(contents)}
-    above = list(range(len(contents)))
-
-    def first(place: int) -> int:
-        while above[place] != place:
-            place = above[place]
-        return place
-
+    rank = {content: place for place, content in enumerate(dict.fromkeys(content_at.values()))}
+    above: dict[str, str] = {}
     for member in group.members[1:]:
         if member.tier in SAFE_TIERS and not member.other_shot:
-            of = contents[0]
+            of = group.members[0].sha256
         elif member.copy_of in content_at and member.copy_tier in SAFE_TIERS:
             of = content_at[member.copy_of]
         else:
             continue
-        one, other = sorted((first(number[member.sha256]), first(number[of])))
-        above[other] = one
-    return {content: contents[first(place)] for content, place in number.items()}
+        best, other = sorted((_top(member.sha256, above), _top(of, above)), key=lambda content: rank[content])
+        if best != other:
+            above[other] = best
+    return {content: _top(content, above) for content in rank}

@@ -16,7 +16,7 @@ KEEP_ALL: Final = "keep-all"
 """All photos are wanted, even if they are copies."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Decision:
     """One decision about at least two files."""
 
@@ -25,10 +25,10 @@ class Decision:
     """``"different"`` or ``"keep-all"``."""
     at_ns: int
     """Time of the decision, nanoseconds since 1970."""
+    choice: int | None
+    """Id of the choice that made the decision; see :mod:`.choices`."""
     files: Mapping[str, int]
     """SHA-256 (hexadecimal) of each content -> number of files with this content that the decision is about."""
-    choice: int | None = None
-    """Id of the choice that made the decision; see :mod:`.choices`."""
 
     @property
     def contents(self) -> frozenset[str]:
@@ -38,14 +38,6 @@ class Decision:
 
 class Decisions(Tables):
     """The decisions in one store. A change is on the disk when the method returns."""
-
-    # "contents" has a row for each file that was decided about, so a content has as many rows as copies.
-    SCHEMA = """
-    CREATE TABLE IF NOT EXISTS decisions (id INTEGER PRIMARY KEY, what TEXT NOT NULL, at_ns INTEGER NOT NULL,
-        choice INTEGER);
-    CREATE TABLE IF NOT EXISTS contents (decision INTEGER NOT NULL REFERENCES decisions (id), sha256 TEXT NOT NULL);
-    CREATE INDEX IF NOT EXISTS contents_by_hash ON contents (sha256)
-    """
 
     def add(self, what: str, contents: Iterable[str], *, choice: int | None = None) -> Decision:
         """Record a decision about photos; ``contents`` has the SHA-256 of each file, so copies are repeated.
@@ -62,14 +54,11 @@ class Decisions(Tables):
             raise ValueError("files with the same bytes are one photo: name two photos with different bytes")
         at_ns = time.time_ns()
         with self.transaction():
-            cursor = self._connection.execute(
-                "INSERT INTO decisions (what, at_ns, choice) VALUES (?, ?, ?)", (what, at_ns, choice)
-            )
-            number = int(cursor.lastrowid or 0)
-            self._connection.executemany(
-                "INSERT INTO contents VALUES (?, ?)", [(number, sha256) for sha256 in sorted(files.elements())]
-            )
-        return Decision(id=number, what=what, at_ns=at_ns, files=files, choice=choice)
+            row = (what, at_ns, choice)
+            number = self._connection.execute("INSERT INTO decisions VALUES (NULL, ?, ?, ?)", row).lastrowid or 0
+            rows = [(number, sha256) for sha256 in files.elements()]
+            self._connection.executemany("INSERT INTO contents VALUES (?, ?)", rows)
+        return Decision(number, what, at_ns, choice, files)
 
     def forget(self, contents: Collection[str]) -> int:
         """Remove every decision about any of ``contents``; return their number."""
@@ -77,23 +66,12 @@ class Decisions(Tables):
 
     def remove(self, ids: Collection[int]) -> int:
         """Remove decisions; return how many of them existed. The choices that made them are then undone."""
-        with self.transaction():
-            self._connection.executemany(
-                "UPDATE choices SET state = 'undone' WHERE id = (SELECT choice FROM decisions WHERE id = ?)",
-                [(number,) for number in ids],
-            )
-            self._connection.executemany("DELETE FROM contents WHERE decision = ?", [(number,) for number in ids])
-            removed = self._connection.executemany("DELETE FROM decisions WHERE id = ?", [(number,) for number in ids])
-        return removed.rowcount
+        return self._write("DELETE FROM decisions WHERE id = ?", [(number,) for number in ids])
 
     def all(self) -> list[Decision]:
         """Return every decision, oldest first."""
         files: defaultdict[int, Counter[str]] = defaultdict(Counter)
         for number, sha256 in self._connection.execute("SELECT decision, sha256 FROM contents"):
             files[number][sha256] += 1
-        return [
-            Decision(id=number, what=what, at_ns=at_ns, files=files[number], choice=choice)
-            for number, what, at_ns, choice in self._connection.execute(
-                "SELECT id, what, at_ns, choice FROM decisions ORDER BY id"
-            )
-        ]
+        rows = self._connection.execute("SELECT id, what, at_ns, choice FROM decisions ORDER BY id")
+        return [Decision(number, what, at_ns, choice, files[number]) for number, what, at_ns, choice in rows]

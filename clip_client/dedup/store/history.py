@@ -6,43 +6,40 @@ import os
 import sqlite3
 from collections import Counter, defaultdict
 from contextlib import closing
+from importlib.resources import files
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from clip_client._storage.sqlite import Database, StoreError, other_version
 from clip_client.dedup.store.choices import DONE, KEEP, UNDONE, WAITING, Choice, Choices
 from clip_client.dedup.store.decisions import Decisions
-from clip_client.dedup.store.journal import Journal, State, right_to_move
-from clip_client.dedup.store.settings import Settings
+from clip_client.dedup.store.journal import State, right_to_move
 
 _EARLIER: Final = {"journal.sqlite": (3, 4), "choices.sqlite": (2,), "decisions.sqlite": (1,), "settings.sqlite": (1,)}
 """Files of earlier versions, and the formats of each that are taken over."""
 _NUMBERS: Final = frozenset({"id", "unit", "step", "decision"})
 """Columns with numbers of rows, which other rows may have here."""
 _LAST_NUMBER: Final = (
-    "SELECT max(number) FROM (SELECT max(id) AS number FROM units UNION SELECT max(id) FROM decisions "
+    "SELECT coalesce(max(number), 0) FROM (SELECT max(id) AS number FROM units UNION SELECT max(id) FROM decisions "
     "UNION SELECT max(id) FROM choices UNION SELECT max(step) FROM choices)"
 )
+_COLUMNS: Final = """
+SELECT one.name, group_concat(its.name) FROM {0}.sqlite_master AS one, pragma_table_info(one.name, '{0}') AS its,
+    pragma_table_info(one.name, 'main') AS ours WHERE one.type = 'table' AND its.name = ours.name GROUP BY one.name
+"""
+"""Query for the tables of an attached file that are still known, and the columns that both have."""
 _BEGUN: Final = "begun"
 """State that earlier versions gave a choice while a run carried it out."""
 _WAIT_S: Final = 60.0
 """Longest wait for another process that takes the same files over, in seconds."""
 
-_Rows = tuple[str, list[str], list[Any]]
-"""Name of a table, its columns, and its rows."""
-
 
 class History(Database):
     """The moves, decisions, choices and settings of one store. A change is on the disk when the method returns."""
 
-    # "taken_over" has the names of earlier files whose content is here and that still have to be renamed.
-    SCHEMA = ";".join(
-        (
-            *(tables.SCHEMA for tables in (Journal, Choices, Decisions, Settings)),
-            "CREATE TABLE IF NOT EXISTS taken_over (name TEXT PRIMARY KEY)",
-        )
-    )
+    SCHEMA = files(__package__).joinpath("history.sql").read_text()
+    VERSION = 2
 
     def __init__(self, path: Path) -> None:
         """Open the file at ``path``; take over the files that earlier versions kept beside it. Raises StoreError."""
@@ -57,8 +54,8 @@ class History(Database):
 
     def _earlier_files(self) -> list[Path]:
         """Return the files of earlier versions whose content is not here yet."""
-        new = set(_EARLIER).difference(self._taken_over())
-        return [file for name in _EARLIER if name in new and (file := self.path.with_name(name)).exists()]
+        old = self._taken_over()
+        return [file for name in _EARLIER if name not in old and (file := self.path.with_name(name)).exists()]
 
     def _taken_over(self) -> list[str]:
         return [name for (name,) in self._connection.execute("SELECT name FROM taken_over")]
@@ -69,16 +66,32 @@ class History(Database):
         A process that is killed leaves the rest to the next one. Files that an earlier version makes later are taken
         over, too.
         """
-        files = self._earlier_files()
-        found = [rows for file in files for rows in self._read(file)]
-        with self.transaction():
-            first = self._connection.execute(_LAST_NUMBER).fetchone()[0] or 0
-            for table, columns, rows in found:
-                values = ", ".join(f"? + {first}" if column in _NUMBERS else "?" for column in columns)
-                statement = f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES ({values})"
-                self._connection.executemany(statement, rows)
-            self._connection.executemany("INSERT INTO taken_over VALUES (?)", [(file.name,) for file in files])
-            self._settle(first)
+        earlier = self._earlier_files()
+        file = self.path
+        try:
+            for file in earlier:
+                self._connection.execute(f"ATTACH ? AS {file.stem}", (os.fsencode(file),))
+                version, known = _format(self._connection, file.stem), _EARLIER[file.name]
+                if version not in (0, *known):  # 0: the process that made the file was killed
+                    raise other_version(file, version, known[-1])
+            with self.transaction():
+                (first,) = self._connection.execute(_LAST_NUMBER).fetchone()
+                for file in earlier:
+                    for table, columns in self._connection.execute(_COLUMNS.format(file.stem)).fetchall():
+                        values = [f"{name} + {first}" if name in _NUMBERS else name for name in columns.split(",")]
+                        self._connection.execute(
+                            f"INSERT OR IGNORE INTO main.{table} ({columns}) "
+                            f"SELECT {', '.join(values)} FROM {file.stem}.{table}"
+                        )
+                self._connection.executemany("INSERT INTO taken_over VALUES (?)", [(file.name,) for file in earlier])
+                self._settle(first)
+        except sqlite3.DatabaseError as error:
+            raise StoreError(
+                f"{file} cannot be used ({error}); restore it from a backup, move it away to start again, which loses "
+                "its content, or choose another folder with --store"
+            ) from error
+        for file in earlier:
+            self._connection.execute(f"DETACH {file.stem}")
         for name in self._taken_over():
             file = self.path.with_name(name)
             if not file.exists() or _rename(file):
@@ -119,41 +132,10 @@ class History(Database):
             state for (state,) in self._connection.execute("SELECT state FROM units WHERE choice = ?", (choice.id,))
         }
 
-    def _read(self, file: Path) -> list[_Rows]:
-        """Read the tables of an earlier file that are still known."""
-        found = []
-        here = _columns(self._connection)
-        try:
-            with closing(sqlite3.connect(file)) as source:
-                version, known = _format(source), _EARLIER[file.name]
-                if version not in (0, *known):  # 0: the process that made the file was killed
-                    raise other_version(file, version, known[-1])
-                for table, columns in _columns(source).items():
-                    if both := [column for column in columns if column in here.get(table, ())]:
-                        rows = source.execute(f"SELECT {', '.join(both)} FROM {table}").fetchall()
-                        found.append((table, both, rows))
-        except sqlite3.DatabaseError as error:
-            raise StoreError(
-                f"{file} cannot be used ({error}); restore it from a backup, move it away to start again, which loses "
-                "its content, or choose another folder with --store"
-            ) from error
-        return found
 
-
-def _columns(database: sqlite3.Connection) -> dict[str, list[str]]:
-    """Return table -> names of its columns."""
-    found: dict[str, list[str]] = {}
-    for table, column in database.execute(
-        "SELECT one.name, its.name FROM sqlite_master AS one, pragma_table_info(one.name) AS its "
-        "WHERE one.type = 'table' AND one.name NOT GLOB 'sqlite_*'"
-    ):
-        found.setdefault(table, []).append(column)
-    return found
-
-
-def _format(database: sqlite3.Connection) -> int:
+def _format(database: sqlite3.Connection, schema: str = "main") -> int:
     found: int
-    (found,) = database.execute("PRAGMA user_version").fetchone()
+    (found,) = database.execute(f"PRAGMA {schema}.user_version").fetchone()
     return found
 
 

@@ -7,7 +7,7 @@ An entry is a photo and the companions that move with it, such as its RAW file. 
        `-> abandoned
 
 The state on the left of each arrow is written before the first file is touched. If a person chose the move, the
-transaction that writes ``moved`` or ``restored`` also says that the choice is done or undone.
+statement that writes ``moved`` or ``restored`` also says that the choice is done or undone: by a trigger.
 
 An entry in ``planned``, ``restoring`` or ``purging`` belongs to a process that is working right now or was killed:
 while it works, it holds the exclusive lock of the journal. ``restored``, ``purged`` and ``abandoned`` are final.
@@ -16,11 +16,12 @@ while it works, it holds the exclusive lock of the journal. ``restored``, ``purg
 from __future__ import annotations
 
 import os
+import platform
 import time
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -42,6 +43,8 @@ class State:
     PURGED: Final = "purged"
 
 
+HARDLINK: Final = "hardlink"
+"""Method of moves by the former option ``--hard-link``, which replaced the copy by a hard link to the kept photo."""
 IN_QUARANTINE: Final = (State.PLANNED, State.MOVED, State.RESTORING, State.PURGING)
 """States in which a file of the entry may be in the quarantine."""
 
@@ -62,9 +65,12 @@ _RUN_TIME: Final = "%Y%m%d-%H%M%S"
 LONGEST_RUN: Final = "00000000-000000-00000000"
 """A name as long as every name that :meth:`Journal.new_run` gives."""
 _LAST_RUN: Final = (
-    "SELECT max(run) FROM (SELECT name AS run FROM last_run UNION ALL SELECT run FROM units) "
-    "WHERE run GLOB '[0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9]-[0-9][0-9][0-9][0-9][0-9][0-9]-*'"
+    "SELECT max(name) FROM (SELECT name FROM runs UNION ALL SELECT run FROM units) "
+    "WHERE name GLOB '[0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9]-[0-9][0-9][0-9][0-9][0-9][0-9]-*'"
 )
+_COLUMNS: Final = "id run at_ns method state kept kept_sha256 tier proof is_chosen choice".split()
+"""Fields of an entry, in the order of the columns of ``units``."""
+_ENTRIES: Final = "SELECT units.*, coalesce(computer, '') FROM units LEFT JOIN runs ON name = run"
 
 
 class MovedFile(NamedTuple):
@@ -96,34 +102,36 @@ class Sidecar(NamedTuple):
     """True if it was written for moved photos, False if it was there before."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class JournalEntry:
     """Files that move together: the photo first, then its companions."""
 
-    id: int
+    id: int = 0
     run: str
     """Name of one call of ``dedup --apply``; names sort by time."""
-    at_ns: int
+    at_ns: int = field(default_factory=time.time_ns)
     """Time of the plan, nanoseconds since 1970."""
-    method: str
-    """``"quarantine"``, or ``"hardlink"`` for a move by ``--hard-link``, an option of earlier versions."""
-    state: str
+    method: str = "quarantine"
+    """Or :data:`HARDLINK`."""
+    state: str = State.PLANNED
     kept: str
     """Path of the photo that was kept instead."""
-    kept_sha256: str
-    tier: str
+    kept_sha256: str = ""
+    tier: str = ""
     """Tier in which the kept photo showed the same; empty if an earlier version moved the photo."""
-    proof: int
-    """Version of the proof, such as :data:`PROOF`; 0 if an earlier version moved the photo."""
-    is_chosen: bool
+    proof: int = PROOF
+    """Version of the proof; 0 if an earlier version moved the photo."""
+    is_chosen: bool = False
     """A person chose this move, so the photo may show more than the photo that was kept."""
+    choice: int | None = None
+    """Id of the choice that the move carries out, which is done as soon as the entry is ``moved``."""
+    computer: str = ""
+    """Name of the computer that moved the files; empty if an earlier version did."""
     files: tuple[MovedFile, ...]
-    sidecars: tuple[Sidecar, ...]
+    sidecars: tuple[Sidecar, ...] = ()
     """Sidecars that have to stay beside the kept photo while the files are in the quarantine."""
     folders: tuple[Folder, ...] = ()
     """Empty if an earlier version moved the photo."""
-    choice: int | None = None
-    """Id of the choice that the move carries out."""
 
 
 @contextmanager
@@ -147,33 +155,6 @@ def right_to_move(store: Path, *, wait_s: float = 0) -> Iterator[None]:
 class Journal(Tables):
     """The journal of one store; one thread at a time may use it."""
 
-    # Table and column names are the format on disk: "units" holds the entries, "survivor" is the kept photo, and
-    # "last_run" has one row.
-    SCHEMA = """
-    CREATE TABLE IF NOT EXISTS units (
-        id INTEGER PRIMARY KEY, run TEXT NOT NULL, at_ns INTEGER NOT NULL, method TEXT NOT NULL, state TEXT NOT NULL,
-        survivor BLOB NOT NULL, survivor_sha256 TEXT NOT NULL, tier TEXT NOT NULL DEFAULT '',
-        proof INTEGER NOT NULL DEFAULT 0, is_chosen INTEGER NOT NULL DEFAULT 0, choice INTEGER);
-    CREATE INDEX IF NOT EXISTS units_by_state ON units (state);
-    CREATE INDEX IF NOT EXISTS units_by_choice ON units (choice);
-    CREATE TABLE IF NOT EXISTS files (
-        unit INTEGER NOT NULL REFERENCES units (id), original BLOB NOT NULL, quarantined BLOB NOT NULL,
-        sha256 TEXT NOT NULL, size_bytes INTEGER NOT NULL, atime_ns INTEGER NOT NULL, mtime_ns INTEGER NOT NULL);
-    CREATE INDEX IF NOT EXISTS files_by_unit ON files (unit);
-    CREATE INDEX IF NOT EXISTS files_by_original ON files (original);
-    CREATE TABLE IF NOT EXISTS sidecars (
-        unit INTEGER NOT NULL REFERENCES units (id), path BLOB NOT NULL, sha256 TEXT NOT NULL,
-        is_ours INTEGER NOT NULL);
-    CREATE INDEX IF NOT EXISTS sidecars_by_unit ON sidecars (unit);
-    CREATE INDEX IF NOT EXISTS sidecars_by_path ON sidecars (path);
-    CREATE TABLE IF NOT EXISTS last_run (id INTEGER PRIMARY KEY, name TEXT NOT NULL);
-    CREATE TABLE IF NOT EXISTS folders (
-        unit INTEGER NOT NULL REFERENCES units (id), path BLOB NOT NULL, mode INTEGER NOT NULL,
-        mtime_ns INTEGER NOT NULL, PRIMARY KEY (unit, path)) WITHOUT ROWID;
-    CREATE TABLE IF NOT EXISTS left_behind (
-        path BLOB NOT NULL, unit INTEGER NOT NULL REFERENCES units (id), PRIMARY KEY (path, unit)) WITHOUT ROWID
-    """
-
     def __init__(self, database: Database) -> None:
         super().__init__(database)
         self.choices = Choices(database)
@@ -186,11 +167,7 @@ class Journal(Tables):
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Hold the right to move files for the duration of the block; only one process per store has it.
-
-        Inside the block, a second call does nothing. Raises StoreError if another process has the right, or if the
-        lock file cannot be locked.
-        """
+        """Hold :func:`right_to_move` for the duration of the block; inside the block, a second call does nothing."""
         if self._is_held:
             yield
             return
@@ -202,7 +179,7 @@ class Journal(Tables):
                 self._is_held = False
 
     def new_run(self) -> str:
-        """Return a name for a run: a time, and letters that make it unique across all stores.
+        """Return a name for a run on this computer: a time, and letters that make it unique across all stores.
 
         The time is local, to the second. If the clock shows the second of this store's last run or an earlier one, the
         name has the second after that run. Names therefore always sort in the order of the runs.
@@ -213,62 +190,42 @@ class Journal(Tables):
             with suppress(ValueError, TypeError):  # this is the first run, or the last name is not a date
                 now = max(now, datetime.strptime(last[:15], _RUN_TIME) + timedelta(seconds=1))
             name = f"{now:{_RUN_TIME}}-{uuid.uuid4().hex[:8]}"
-            self._connection.execute("INSERT OR REPLACE INTO last_run VALUES (1, ?)", (name,))
+            self._connection.execute("INSERT INTO runs VALUES (?, ?)", (name, platform.node()))
         return name
 
-    def plan(
-        self,
-        *,
-        run: str,
-        method: str,
-        kept: str,
-        kept_sha256: str,
-        tier: str,
-        is_chosen: bool = False,
-        choice: int | None = None,
-        files: Sequence[MovedFile],
-        sidecars: Sequence[Sidecar] = (),
-        folders: Sequence[Folder] = (),
-        left_behind: Sequence[str] = (),
-    ) -> JournalEntry:
-        """Record a move before it happens, with the present :data:`PROOF`. The entry is on the disk when this returns.
+    def plan(self, entry: JournalEntry, left_behind: Sequence[str] = ()) -> JournalEntry:
+        """Record a move before it happens; return the entry with its id. It is on the disk when this returns.
 
-        ``choice`` is the id of the choice that the move carries out, which is done as soon as the entry is ``moved``.
         ``left_behind`` holds the paths of companions that stay because they belong to another photo, too. If the last
         such photo moves with its companion, the companion belongs to the entries of all these photos, and is restored
         with the first of them.
         """
-        facts = (run, time.time_ns(), method, State.PLANNED, os.fsencode(kept), kept_sha256, tier, PROOF, is_chosen)
+        row = [getattr(entry, name) for name in _COLUMNS[1:]]
+        row[_COLUMNS.index("kept") - 1] = os.fsencode(entry.kept)
         with self.transaction():
-            number = self._connection.execute(
-                "INSERT INTO units (run, at_ns, method, state, survivor, survivor_sha256, tier, proof, is_chosen, "
-                "choice) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (*facts, choice),
-            ).lastrowid
-            self._connection.executemany(
-                "INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", [(number, *_row(file)) for file in files]
-            )
-            self._connection.executemany(
-                "INSERT INTO left_behind VALUES (?, ?)", [(os.fsencode(path), number) for path in left_behind]
-            )
-            for file in files[1:]:
-                self._share(file)
-            self._connection.executemany(
-                "INSERT INTO sidecars VALUES (?, ?, ?, ?)",
-                [(number, os.fsencode(sidecar.path), *sidecar[1:]) for sidecar in sidecars],
-            )
-            self._record(number, folders)
-        return self._entry(self._connection.execute("SELECT * FROM units WHERE id = ?", (number,)).fetchone())
+            number = self._connection.execute(f"INSERT INTO units VALUES (NULL, {_marks(row)})", row).lastrowid
+            for file in entry.files:
+                moved = os.fsencode(file.original), os.fsencode(file.quarantined), *file[2:]
+                self._add("files", [(number, *moved)])
+                self._share(moved)
+            self._add("left_behind", [(os.fsencode(path), number) for path in left_behind])
+            self._add("sidecars", [(number, os.fsencode(path), *rest) for path, *rest in entry.sidecars])
+            self._add("folders", [(number, os.fsencode(path), *rest) for path, *rest in entry.folders])
+        return self._entry(self._connection.execute(f"{_ENTRIES} WHERE id = ?", (number,)).fetchone())
 
-    def _share(self, file: MovedFile) -> None:
+    def _add(self, table: str, rows: Sequence[tuple[object, ...]]) -> None:
+        if rows:
+            marks = _marks(rows[0])
+            self._connection.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", rows)
+
+    def _share(self, row: tuple[object, ...]) -> None:
         """Add a companion to the entries in the quarantine that left it behind."""
-        original, *rest = _row(file)
-        rows = self._connection.execute(
+        sharing = self._connection.execute(
             "SELECT unit, path FROM left_behind JOIN units ON id = unit WHERE path = ? AND state = ?",
-            (original, State.MOVED),
+            (row[0], State.MOVED),
         ).fetchall()
-        self._connection.executemany("DELETE FROM files WHERE unit = ? AND original = ?", rows)
-        self._connection.executemany("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", [(*row, *rest) for row in rows])
+        self._connection.executemany("DELETE FROM files WHERE unit = ? AND original = ?", sharing)
+        self._add("files", [(unit, *row) for unit, _ in sharing])
 
     def set_state(self, entry: JournalEntry, state: str, folders: Sequence[Folder] = ()) -> JournalEntry:
         """Record the new state of an entry and of its choice, and the present state of its folders.
@@ -277,19 +234,9 @@ class Journal(Tables):
         """
         with self.transaction():
             self._connection.execute("UPDATE units SET state = ? WHERE id = ?", (state, entry.id))
-            self._record(entry.id, folders)
-            if entry.choice is not None and state == State.MOVED:
-                self.choices.finish([entry.choice], entry.run)
-            elif entry.choice is not None and state == State.RESTORED:
-                self.choices.take_back([entry.choice])
+            self._add("folders", [(entry.id, os.fsencode(path), *rest) for path, *rest in folders])
         merged = {folder.path: folder for folder in (*entry.folders, *folders)}
         return replace(entry, state=state, folders=tuple(merged.values()))
-
-    def _record(self, number: int | None, folders: Sequence[Folder]) -> None:
-        self._connection.executemany(
-            "INSERT OR REPLACE INTO folders VALUES (?, ?, ?, ?)",
-            [(number, os.fsencode(path), *rest) for path, *rest in folders],
-        )
 
     def is_shared(self, entry: JournalEntry, file: MovedFile) -> bool:
         """Tell whether a file in the quarantine belongs to another entry there, too."""
@@ -318,7 +265,7 @@ class Journal(Tables):
         if original is not None:
             conditions.append("id IN (SELECT unit FROM files WHERE original = ?)")
             values.append(os.fsencode(original))
-        rows = self._connection.execute(f"SELECT * FROM units WHERE {' AND '.join(conditions)} ORDER BY id", values)
+        rows = self._connection.execute(f"{_ENTRIES} WHERE {' AND '.join(conditions)} ORDER BY id", values)
         return list(map(self._entry, rows.fetchall()))
 
     def runs(self) -> dict[str, tuple[int, int]]:
@@ -334,29 +281,27 @@ class Journal(Tables):
     def sidecars(self, path: str) -> list[tuple[int, Sidecar]]:
         """Return the id of each entry that needs the sidecar at ``path``, with the entry's record of the sidecar."""
         rows = self._connection.execute(
-            "SELECT unit, path, sha256, is_ours FROM sidecars JOIN units ON units.id = unit "
-            "WHERE path = ? AND state NOT IN (?, ?)",
+            "SELECT unit, sha256, is_ours FROM sidecars JOIN units ON id = unit WHERE path = ? AND state NOT IN (?, ?)",
             (os.fsencode(path), State.RESTORED, State.ABANDONED),
         )
-        return [(number, _sidecar(*row)) for number, *row in rows]
+        return [(number, Sidecar(path, sha256, bool(is_ours))) for number, sha256, is_ours in rows]
 
     def _entry(self, row: Sequence[Any]) -> JournalEntry:
-        number, run, at_ns, method, state, kept, kept_sha256, tier, proof, is_chosen, choice = row
-        files = self._connection.execute("SELECT * FROM files WHERE unit = ? ORDER BY rowid", (number,))
-        sidecars = self._connection.execute("SELECT path, sha256, is_ours FROM sidecars WHERE unit = ?", (number,))
-        folders = self._connection.execute("SELECT path, mode, mtime_ns FROM folders WHERE unit = ?", (number,))
-        moved = (MovedFile(os.fsdecode(original), os.fsdecode(place), *rest) for _, original, place, *rest in files)
-        facts = (number, run, at_ns, method, state, os.fsdecode(kept), kept_sha256, tier, proof, bool(is_chosen))
-        found = tuple(Folder(os.fsdecode(path), *rest) for path, *rest in folders)
-        return JournalEntry(*facts, tuple(moved), tuple(_sidecar(*one) for one in sidecars), found, choice)
+        def rows(table: str, columns: str) -> list[list[Any]]:
+            question = f"SELECT {columns} FROM {table} WHERE unit = ?"
+            return list(map(_decoded, self._connection.execute(question, row[:1])))
+
+        return JournalEntry(
+            **dict(zip((*_COLUMNS, "computer"), _decoded(row), strict=True)),
+            files=tuple(MovedFile(*one[1:]) for one in rows("files", "*")),
+            sidecars=tuple(Sidecar(*one) for one in rows("sidecars", "path, sha256, is_ours")),
+            folders=tuple(Folder(*one) for one in rows("folders", "path, mode, mtime_ns")),
+        )
 
 
-def _row(file: MovedFile) -> tuple[object, ...]:
-    return os.fsencode(file.original), os.fsencode(file.quarantined), *file[2:]
-
-
-def _sidecar(path: bytes, sha256: str, is_ours: int) -> Sidecar:
-    return Sidecar(path=os.fsdecode(path), sha256=sha256, is_ours=bool(is_ours))
+def _decoded(row: Sequence[Any]) -> list[Any]:
+    """Return a row with its paths, which are the only bytes, as text."""
+    return [os.fsdecode(value) if isinstance(value, bytes) else value for value in row]
 
 
 def _marks(values: Collection[object]) -> str:

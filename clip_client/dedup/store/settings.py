@@ -16,11 +16,6 @@ _NAME: Final = re.compile(r"[\w. -]{1,64}")
 class Settings(Tables):
     """The settings of one store. A change is on the disk when the method returns."""
 
-    SCHEMA = """
-    CREATE TABLE IF NOT EXISTS keep_rules (name TEXT PRIMARY KEY, rules TEXT NOT NULL);
-    CREATE TABLE IF NOT EXISTS tuned (vector_id TEXT PRIMARY KEY, similar REAL NOT NULL)
-    """
-
     def keep_rules(self) -> dict[str, tuple[str, ...]]:
         """Return name -> the saved rules, in the order of the names."""
         rows = self._connection.execute("SELECT name, rules FROM keep_rules ORDER BY name")

@@ -42,10 +42,10 @@ async function load(url, { push = true, quiet = false, replace = false } = {}) {
   arrive();
 }
 
-// Sends JSON; returns the answer, or null if the server refused, after saying why.
+// Sends JSON or a photo; returns the answer, or null if the server refused, after saying why.
 async function send(url, body = {}) {
-  const headers = { "Content-Type": "application/json" };
-  const response = await fetch(url, { method: "POST", headers, body: JSON.stringify(body) }).catch(() => null);
+  const data = body instanceof File ? body : JSON.stringify(body);
+  const response = await fetch(url, { method: "POST", body: data }).catch(() => null);
   if (!response) return void tell(SILENT);
   const answer = await response.json().catch(() => ({ error: "The server could not do it; the terminal shows why." }));
   if (!answer.error) return answer;
@@ -159,10 +159,6 @@ const submits = {
 const marked = (form) => all("figure:not(.kept) [name=move]:checked", form);
 
 document.addEventListener("change", (event) => {
-  if (event.target.name !== "keep") return;
-  for (const figure of all("figure", event.target.form)) figure.classList.toggle("kept", one("[name=keep]", figure).checked);
-});
-document.addEventListener("change", (event) => {
   if (event.target.name === "merge_metadata") submits.plan(event.target.form);
   const form = event.target.closest("[data-submit=choose]");
   if (!form) return;
@@ -171,6 +167,7 @@ document.addEventListener("change", (event) => {
 });
 
 function summarise(form) {
+  for (const figure of all("figure", form)) figure.classList.toggle("kept", one("[name=keep]", figure).checked);
   const kept = one("[name=keep]:checked", form);
   const moving = marked(form).length;
   const button = one("[value=keep]", form);
@@ -181,15 +178,15 @@ function summarise(form) {
   const keepAll = one("[value=keep-all]", form);
   keepAll.dataset.key = moving ? "a" : "a Enter";
   one("kbd", keepAll).textContent = moving ? "a" : "Enter";
-  refusals(form, kept.value);
+  doubts(form, kept.value);
   for (const photo of viewer.photos) photo.isKept = photo.figure.classList.contains("kept");
   if (viewer.dialog.open) viewer.show();
 }
 
-// What would stay although it is marked to move.
+// What would stay although it is marked to move, or was not compared with the photo that is kept.
 let asked = 0;
 
-async function refusals(form, keep) {
+async function doubts(form, keep) {
   const chosen = marked(form).map((box) => ["move", box.value]);
   const request = ++asked;
   const query = new URLSearchParams([["keep", keep], ...chosen]);
@@ -197,20 +194,15 @@ async function refusals(form, keep) {
   const reasons = response?.ok ? await response.json() : {};
   if (request !== asked) return;
   for (const figure of all("figure", form)) {
-    const reason = reasons[figure.dataset.place];
-    one(".refused", figure).textContent = reason ? `Would stay. ${reason}` : "";
+    one(".refused", figure).textContent = reasons[figure.dataset.place] ?? "";
   }
 }
 
 // --- Search by a photo: chosen, or dropped onto the page. ------------------------------------------------------------
 
 async function searchBy(file) {
-  const { upload } = one("[data-upload]").dataset;
-  const response = await fetch(upload, { method: "POST", body: file }).catch(() => null);
-  if (!response) return tell(SILENT);
-  const answer = await response.json();
-  if (answer.error) return tell(answer.error);
-  await load(`search?photo=${answer.photo}`);
+  const answer = await send(one("[data-upload]").dataset.upload, file);
+  if (answer) await load(`search?photo=${answer.photo}`);
 }
 
 document.addEventListener("change", (event) => {
@@ -255,7 +247,6 @@ const actions = {
     const form = one("[data-submit=choose]");
     if (!form) return;  // the decision has been applied
     for (const input of all("figure input", form)) input.checked = chosen.get(input.name + input.value) ?? input.checked;
-    for (const figure of all("figure", form)) figure.classList.toggle("kept", one("[name=keep]", figure).checked);
     form.classList.toggle("is-changed", isChanged);
     summarise(form);
   },
@@ -291,18 +282,14 @@ addEventListener("keydown", (event) => {
 
 function help() {
   const isShown = (item) => item.dataset.hint && !item.disabled && !item.closest("dialog, [hidden]");
+  const made = (tag, ...children) => {
+    const element = document.createElement(tag);
+    element.append(...children);
+    return element;
+  };
   const rows = all("[data-key]").filter(isShown).map((item) => {
-    const row = document.createElement("tr");
-    const keys = document.createElement("td");
-    for (const key of item.dataset.key.split(" ")) {
-      const kbd = document.createElement("kbd");
-      kbd.textContent = LABELS[key] ?? key;
-      keys.append(kbd, " ");
-    }
-    const what = document.createElement("td");
-    what.textContent = item.dataset.hint;
-    row.append(keys, what);
-    return row;
+    const keys = item.dataset.key.split(" ").flatMap((key) => [made("kbd", LABELS[key] ?? key), " "]);
+    return made("tr", made("td", ...keys), made("td", item.dataset.hint));
   });
   one(".help .on-this-page").replaceChildren(...rows);
   for (const part of all(".help .of-photos")) part.hidden = !one("a.mat");

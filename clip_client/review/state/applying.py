@@ -7,6 +7,7 @@ import threading
 import traceback
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -24,13 +25,11 @@ from preprocess_ensemble.errors import ReportedError
 if TYPE_CHECKING:
     from clip_client.dedup.actions.plan import Move, Plan, Skip
     from clip_client.dedup.group import DuplicateGroup
+    from clip_client.dedup.store.choices import Choice
     from clip_client.review.state.found_groups import FoundGroup
     from clip_client.review.state.session import Session
 
-PLANNING: Final = "planning"
-MOVING: Final = "moving"
-RESTORING_RUN: Final = "restoring"
-
+_PLANNING: Final = "planning"
 _NO_PLAN: Final = "there is no such plan any more; look at the plan again"
 _WANTED: Final = Filter(state=STAGED)
 _AT_ONCE: Final = 50
@@ -43,7 +42,6 @@ class Job:
     """One job in the background."""
 
     what: str
-    """``planning``, ``moving`` or ``restoring``."""
     number: int
     """Number of the job on this server; ``apply`` names a plan by the number of its job."""
     choices: int
@@ -71,23 +69,23 @@ class Worker:
 
     def plan(self, *, merge_metadata: bool) -> None:
         """Begin to plan which photos would move and which would stay. Raises Busy."""
-        self._start(PLANNING, self._plan, merge_metadata=merge_metadata)
+        self._start(_PLANNING, self._plan, merge_metadata=merge_metadata)
 
     def apply(self, number: int) -> None:
         """Begin to carry out the plan of this number. Raises Busy, for example if the choices have changed since."""
         planned = self.job
-        is_whole = planned is not None and planned.what == PLANNING and not planned.is_running and not planned.error
-        if planned is None or not is_whole or planned.number != number:
+        wanted = (_PLANNING, number, False, "")
+        if planned is None or (planned.what, planned.number, planned.is_running, planned.error) != wanted:
             raise Busy(_NO_PLAN)
         with self._session.lock:
             if planned.choices != self._session.choices_version:
                 raise Busy("the choices have changed since they were planned; look at the plan again")
-            choices = {found.choice.id for found in self._session.groups.each(_WANTED) if found.choice}
-        self._start(MOVING, lambda job: self._apply(job, choices), after=planned)
+            choices = {found.choice.id for found in self._session.groups.each(_WANTED)}
+        self._start("moving", partial(self._apply, choices=choices), after=planned)
 
     def restore(self, run: str) -> None:
         """Begin to restore the photos that one run moved, and to take its decisions back. Raises Busy."""
-        self._start(RESTORING_RUN, lambda job: self._restore(job, run))
+        self._start("restoring", partial(self._restore, run=run))
 
     def join(self) -> None:
         """Wait for the job."""
@@ -102,13 +100,10 @@ class Worker:
                 raise Busy(f"wait until {self.job.what} has finished")
             if after not in (None, self.job):  # another request has started a job since
                 raise Busy(_NO_PLAN)
-            job = Job(
-                what=what,
-                number=self.job.number + 1 if self.job is not None else 1,
-                choices=self._session.choices_version,
-                merge_metadata=after.merge_metadata if after is not None else merge_metadata,
-                planned=after.planned if after is not None else {},
-            )
+            number, choices = self.job.number + 1 if self.job else 1, self._session.choices_version
+            job = Job(what=what, number=number, choices=choices, merge_metadata=merge_metadata)
+            if after is not None:
+                job.merge_metadata, job.planned = after.merge_metadata, after.planned
             self.job = job
         # Not a daemon thread: a process that ends in order first finishes the files that it is moving.
         self._thread = threading.Thread(target=self._run, args=(job, work), name=what)
@@ -142,40 +137,39 @@ class Worker:
         session = self._session
         with Store(session.store.directory) as store, store.journal.exclusive():
             job.run, job.total = store.journal.new_run(), len(choices)
-            groups = (found for found in session.groups.each(_WANTED) if found.choice and found.choice.id in choices)
+            groups = (found for found in session.groups.each(_WANTED) if found.choice.id in choices)
             while batch := session.begin_run(islice(groups, _AT_ONCE)):
                 done: set[str] = set()
                 try:
-                    declare(store, [found.choice for found in batch if found.choice and found.state != KEEP], job.run)
+                    declare(store, [found.choice for found in batch if found.state != KEEP], job.run)
                     plan = self._planned(batch, store, job)
-                    of = {photo.path: found.choice.id for found in batch if found.choice for photo in found.chosen}
+                    of = {photo.path: found.choice.id for found in batch for photo in found.choice.photos}
                     outcomes = apply(plan, store.journal, run=job.run, files=store.files, choices=of)
                     outcomes += fill_album(plan.for_album)
                     job.outcomes.update((outcome.path, outcome) for outcome in outcomes)
                     done = {os.path.abspath(outcome.path) for outcome in outcomes if outcome.done}
                 finally:
                     # These choices had nothing to move: their photos went into an album, or have already gone.
-                    started = (found.choice.id for found in batch if found.choice and _has_started(found, done))
-                    store.choices.finish(list(started), job.run)
+                    started = [found.choice.id for found in batch if _has_started(found.choice, done)]
+                    store.choices.finish(started, job.run)
                     session.end_run()
                 job.done += len(batch)
                 session.changed()
 
     def _restore(self, job: Job, run: str) -> None:
         with Store(self._session.store.directory) as store:
-            outcomes = take_back(store, run=run).outcomes
+            outcomes, _ = take_back(store, run=run)
         job.run, job.outcomes = run, {outcome.path: outcome for outcome in outcomes}
         job.done, job.total = sum(outcome.done for outcome in outcomes), len(outcomes)
 
     def _planned(self, batch: Sequence[FoundGroup], store: Store, job: Job) -> Plan:
         """Plan some groups as their files are now, and record the plan with the job."""
-        tiers: dict[str, tuple[str, ...] | None] = {}
         groups: list[DuplicateGroup] = []
+        tiers: dict[str, tuple[str, ...] | None] = {}
         for found in batch:
-            if found.choice and found.choice.what == KEEP and (chosen := choose(found.group, found.chosen)):
-                group, moving = chosen
-                groups.append(group)
-                tiers |= dict.fromkeys(moving, moving_tiers(found.choice.rules))
+            if found.choice.what == KEEP and (chosen := choose(found.group, found.choice.photos)):
+                groups.append(chosen[0])
+                tiers |= dict.fromkeys(chosen[1], moving_tiers(found.choice.rules))
         now = self._session.with_verdicts(*groups, merge_metadata=job.merge_metadata, files=store.files)
         plan = plan_moves(now, self._session.roots, chosen=tiers)
         job.planned.update((move.duplicate.path, move) for move in (*plan.moves, *plan.for_album))
@@ -183,6 +177,6 @@ class Worker:
         return plan
 
 
-def _has_started(found: FoundGroup, done: set[str]) -> bool:
+def _has_started(choice: Choice, done: set[str]) -> bool:
     """Tell whether a part of a choice about photos that move has been carried out."""
-    return any(photo.moves and (photo.path in done or not os.path.lexists(photo.path)) for photo in found.chosen)
+    return any(photo.moves and (photo.path in done or not os.path.lexists(photo.path)) for photo in choice.photos)

@@ -17,7 +17,7 @@ from clip_client.review.state.found_groups import APPLIED
 from clip_client.review.state.session import CannotChoose
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from clip_client.dedup.group import DuplicateGroup
     from clip_client.review.state.found_groups import Filter, FoundGroup
@@ -38,7 +38,6 @@ class BulkCount:
     groups: int = 0
     """Groups with at least one photo that would move."""
     photos: int = 0
-    """Photos that would move."""
     size_bytes: int = 0
     changed: int = 0
     """Groups in which another photo stays than the search suggests."""
@@ -46,74 +45,60 @@ class BulkCount:
     """Groups that stay open, because none of their photos would move."""
 
 
-@dataclass(frozen=True)
-class Bulk:
-    """Chooses for all ``wanted`` groups by the rules ``names``; without names, by the rules of the search.
+def open_by_default(wanted: Filter) -> Filter:
+    """Return the filter; without a state, it means open groups."""
+    return replace(wanted, state=wanted.state or OPEN)
 
-    If ``wanted`` has no state, it means open groups.
+
+def count_by_rules(session: Session, wanted: Filter, names: Sequence[str], count: BulkCount) -> bool:
+    """Add the next groups to ``count`` for 0.3 s; return whether there may be more groups. Raises CannotChoose."""
+    until = time.monotonic() + _SLICE_S
+    for found, group, moving in _by_rules(session, wanted, names, after=count.after):
+        count.after = found.id
+        count.groups += bool(moving)
+        count.left += not moving
+        count.photos += len(moving)
+        count.size_bytes += sum(group.members[place].photo.size_bytes for place in moving)
+        count.changed += bool(moving) and group.keep != found.group.keep
+        if time.monotonic() > until:
+            return True
+    return False
+
+
+def choose_by_rules(session: Session, wanted: Filter, names: Sequence[str]) -> None:
+    """Record choices for all ``wanted`` groups by the rules ``names`` as one step. Raises CannotChoose."""
+    # Make all choices before any is recorded, because other pages wait while the store is written.
+    choices = [
+        (KEEP, chosen_photos(group, moving))
+        for found, group, moving in _by_rules(session, wanted, names)
+        if moving and found.state != APPLIED
+    ]
+    session.stage(choices, rules=", ".join(names or [SUGGESTION]))
+
+
+def _by_rules(
+    session: Session, wanted: Filter, names: Sequence[str], *, after: int = 0
+) -> Iterator[tuple[FoundGroup, DuplicateGroup, frozenset[int]]]:
+    """Yield each wanted group, the same in the order of the rules, and the positions of the photos that they move.
+
+    Without names, the rules of the search hold. If the same photo stays, so do the verdicts of the search. Photos in a
+    library of Apple Photos never move.
     """
-
-    session: Session
-    wanted: Filter
-    names: Sequence[str]
-
-    def count(self, count: BulkCount) -> bool:
-        """Add the next groups to ``count`` for 0.3 s; return whether there may be more groups.
-
-        Raises CannotChoose.
-        """
-        rules, until = self._checked(), time.monotonic() + _SLICE_S
-        for found in self.session.groups.each(self.filter, after=count.after):
-            group = self._by_rules(found, rules)
-            sizes = [group.members[place].photo.size_bytes for place in self._moving(group)]
-            count.after = found.id
-            count.groups += bool(sizes)
-            count.left += not sizes
-            count.photos += len(sizes)
-            count.size_bytes += sum(sizes)
-            count.changed += bool(sizes) and group.keep != found.group.keep
-            if time.monotonic() > until:
-                return True
-        return False
-
-    def choose(self) -> None:
-        """Record the choices as one step. Raises CannotChoose."""
-        rules = self._checked()
-        choices = []
-        # Make all choices before any is recorded, because other pages wait while the store is written.
-        for found in self.session.groups.each(self.filter):
-            if found.state != APPLIED:
-                group = self._by_rules(found, rules)
-                if moving := self._moving(group):
-                    choices.append((KEEP, chosen_photos(group, moving)))
-        self.session.stage(choices, rules=", ".join(self.names or [SUGGESTION]))
-
-    @property
-    def filter(self) -> Filter:
-        """The groups to choose for."""
-        return replace(self.wanted, state=self.wanted.state or OPEN)
-
-    def _checked(self) -> KeepRules | None:
-        """Return the rules; None for the rules of the search. Raises CannotChoose."""
-        if self.wanted.state == APPLIED:
-            raise CannotChoose("these decisions have been applied; to choose again, take their run back in the history")
-        try:
-            return KeepRules(self.names) if self.names else None
-        except ValueError as error:
-            raise CannotChoose(str(error)) from None
-
-    def _by_rules(self, found: FoundGroup, rules: KeepRules | None) -> DuplicateGroup:
-        """Return the group in the order of the rules. If the same photo stays, the search's verdicts hold."""
-        if rules is None:
-            return found.group
-        group = rerank(found.group, rules)
-        return (
-            group if group.keep == found.group.keep else self.session.with_verdicts(group, looks_again=False).groups[0]
-        )
-
-    def _moving(self, group: DuplicateGroup) -> frozenset[int]:
-        """Return the positions of the photos that rules move: never those in a library of Apple Photos."""
+    if wanted.state == APPLIED:
+        raise CannotChoose("these decisions have been applied; to choose again, take their run back in the history")
+    try:
+        rules = KeepRules(names) if names else None
+    except ValueError as error:
+        raise CannotChoose(str(error)) from None
+    for found in session.groups.each(open_by_default(wanted), after=after):
+        group = found.group if rules is None else rerank(found.group, rules)
+        if group.keep != found.group.keep:
+            (group,) = session.with_verdicts(group, looks_again=False).groups
         members = enumerate(group.members)
-        return frozenset(
-            place for place, one in members if one.verdict.moves == BY_DEFAULT and one.photo.in_library is None
+        yield (
+            found,
+            group,
+            frozenset(
+                place for place, one in members if one.verdict.moves == BY_DEFAULT and one.photo.in_library is None
+            ),
         )

@@ -1,7 +1,4 @@
-"""The groups of one search, each with the last choice about it.
-
-The store keeps the choices, which must outlive the process. This module finds the group of each choice.
-"""
+"""The groups of one search, each with the last choice about it; the store keeps the choices."""
 
 from __future__ import annotations
 
@@ -14,16 +11,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from clip_client._files import printable
 from clip_client.dedup.group import Total
 from clip_client.dedup.report import totals
-from clip_client.dedup.store.choices import KEEP, OPEN, SKIP, UNDONE, WAITING
+from clip_client.dedup.store.choices import KEEP, OPEN, SKIP, UNDONE, WAITING, Choice
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.types import BY_DEFAULT, NEVER, ON_REQUEST, TIERS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from clip_client.dedup.group import DuplicateGroup
     from clip_client.dedup.report import DuplicateReport
-    from clip_client.dedup.store.choices import Choice, ChosenPhoto
 
 APPLIED: Final = "applied"
 """State of a group whose choice has been carried out. The other states are the choices, and ``open``."""
@@ -32,34 +28,31 @@ STAGED: Final = "staged"
 STAGED_STATES: Final = (KEEP, DIFFERENT, KEEP_ALL)
 """States of groups whose choices can be carried out. A skipped group has nothing to carry out."""
 
+NO_CHOICE: Final = Choice(0, 0, OPEN, 0, "", "", WAITING, ())
+"""The choice about an open group."""
+
 
 class FoundGroup(NamedTuple):
     """A group of the search, and the choice about it."""
 
     id: int
-    """Number from 1, in the order of certainty, then of the space that the groups free."""
+    """Number from 1, in the order of the list."""
     group: DuplicateGroup
     tier: str
-    """:attr:`DuplicateGroup.moving_tier`."""
     text: str
     """Paths of the members for a search in them: printable, case-folded."""
     state: str = OPEN
     """``open``, the choice, or ``applied``."""
-    choice: Choice | None = None
-    """The choice that holds; None while the group is open."""
+    choice: Choice = NO_CHOICE
+    """The choice that holds."""
     is_undone: bool = False
     """True if the group is open because its last choice was taken back after it had been carried out."""
-
-    @property
-    def chosen(self) -> tuple[ChosenPhoto, ...]:
-        """The photos of the choice that holds; empty while the group is open."""
-        return () if self.choice is None else self.choice.photos
 
     @property
     def keep_and_moving(self) -> tuple[int, set[int]]:
         """Positions of the photo that stays and of the photos that move: by the choice, else as for ``--apply``."""
         members = self.group.members
-        if self.choice is None or self.state == SKIP:
+        if self.state in (OPEN, SKIP):
             return 0, {place for place, member in enumerate(members) if member.verdict.moves == BY_DEFAULT}
         places = {os.path.abspath(member.path): place for place, member in enumerate(members)}
         kept, moving = self.choice.photos[0], {places[photo.path] for photo in self.choice.photos if photo.moves}
@@ -68,8 +61,7 @@ class FoundGroup(NamedTuple):
     @property
     def leaving(self) -> list[int]:
         """Positions of the photos that leave their places when the choice is applied, or that have left them."""
-        keep, moving = self.keep_and_moving
-        members = self.group.members
+        (keep, moving), members = self.keep_and_moving, self.group.members
         if self.state == APPLIED:
             return [place for place in sorted(moving) if not os.path.lexists(members[place].path)]
         # If another photo stays, only the plan can tell what moves, so count all.
@@ -77,7 +69,7 @@ class FoundGroup(NamedTuple):
 
     @property
     def leaving_total(self) -> Total:
-        """Total of the leaving photos."""
+        """Number and size of the leaving photos."""
         return Total.of(self.group.members[place].photo for place in self.leaving)
 
     @property
@@ -94,7 +86,7 @@ class FoundGroup(NamedTuple):
     def after(self, last: Choice | None) -> FoundGroup:
         """Return the group with ``last`` as the last choice about it."""
         if last is None or last.what == OPEN or last.state == UNDONE:
-            return self._replace(state=OPEN, choice=None, is_undone=last is not None and last.state == UNDONE)
+            return self._replace(state=OPEN, choice=NO_CHOICE, is_undone=last is not None and last.state == UNDONE)
         return self._replace(state=last.what if last.state == WAITING else APPLIED, choice=last, is_undone=False)
 
 
@@ -103,7 +95,6 @@ class Filter:
     """Selects groups; an empty field selects all."""
 
     tier: str = ""
-    """:attr:`FoundGroup.tier`."""
     holds: str = ""
     """Tier of a copy in the group that moves on request."""
     state: str = ""
@@ -113,9 +104,8 @@ class Filter:
 
     def has(self, tier: str, state: str) -> bool:
         """Tell whether groups of this tier in this state are wanted."""
-        if self.tier and tier != self.tier:
-            return False
-        return not self.state or state in (STAGED_STATES if self.state == STAGED else (self.state,))
+        states = STAGED_STATES if self.state == STAGED else (self.state or state,)
+        return self.tier in ("", tier) and state in states
 
     def fits(self, found: FoundGroup) -> bool:
         """Tell whether a group is wanted."""
@@ -136,7 +126,7 @@ class GroupTotal(NamedTuple):
 
 
 class FoundGroups:
-    """The groups of one search, and the absolute paths of their photos. Thread-safe."""
+    """The groups of one search, and the absolute paths of their photos, for ``in``. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -144,9 +134,8 @@ class FoundGroups:
         self._group_and_content: dict[str, tuple[int, str]] = {}
         """Absolute path of a member -> (number of its group, its SHA-256)."""
         self._paths: defaultdict[str, list[str]] = defaultdict(list)
-        """SHA-256 -> paths of the members with this content."""
         self._choices: defaultdict[int, dict[int, Choice]] = defaultdict(dict)
-        """Number of a group -> id of a choice -> the choices about the group, oldest first."""
+        """Number of a group -> id of a choice -> the choice, oldest first."""
         self._groups: Counter[tuple[str, str]] = Counter()
         self._leaving_bytes: Counter[tuple[str, str]] = Counter()
         """(tier, state) -> number and size, kept up to date: counting 100,000 groups for each page takes 50 ms."""
@@ -184,35 +173,30 @@ class FoundGroups:
         return filter(wanted.fits, groups) if wanted != Filter() else iter(groups)
 
     def count(self, wanted: Filter) -> int:
-        """Return the number of wanted groups."""
+        """Return the number of all wanted groups."""
         if wanted.text or wanted.holds:
             return sum(1 for _ in self.each(wanted))
         return sum(one.groups for one in self.totals() if wanted.has(one.tier, one.state))
 
     def get(self, number: int) -> FoundGroup | None:
-        """Return one group; None for an unknown number."""
+        """Return the group of a number."""
         return self._found[number - 1] if 0 < number <= len(self._found) else None
 
-    def neighbours(self, number: int, wanted: Filter) -> tuple[int | None, int | None]:
-        """Return the numbers of the wanted groups before and after ``number``, which need not be wanted itself."""
-        before, after = (
-            next((place + 1 for place in places if wanted.fits(self._found[place])), None)
-            for places in (range(number - 2, -1, -1), range(number, len(self._found)))
-        )
-        return before, after
+    def neighbours(self, number: int, wanted: Filter) -> tuple[FoundGroup | None, FoundGroup | None]:
+        """Return the wanted groups before and after ``number``, which need not be wanted itself."""
+        before = filter(wanted.fits, reversed(self._found[: number - 1]))
+        return next(before, None), next(self.each(wanted, after=number), None)
 
     def paths(self, sha256: str) -> list[str]:
-        """Return the paths of the members with this content."""
+        """Return the members with this content (SHA-256)."""
         return self._paths.get(sha256, [])
 
     def __contains__(self, path: object) -> bool:
-        """Tell whether the file at an absolute path is a member of a group."""
         return path in self._group_and_content
 
     def group_of(self, path: str) -> int | None:
         """Return the number of the group of the file at ``path``; None if it is not in a group."""
-        number, _ = self._group_and_content.get(os.path.abspath(path), (None, ""))
-        return number
+        return self._group_and_content.get(os.path.abspath(path), (None, ""))[0]
 
     def match(self, choices: Iterable[Choice]) -> None:
         """Replace the known choices by ``choices``, all choices of the store, oldest first, and find their groups."""
@@ -223,19 +207,18 @@ class FoundGroups:
             self.add(choices)
 
     def add(self, choices: Iterable[Choice]) -> None:
-        """Add new choices, oldest first, and update the states of known choices."""
-        with self._lock:
-            about = [(number, choice) for choice in choices if (number := self._group_about(choice))]
-            for number, choice in about:
-                self._choices[number][choice.id] = choice
-            self._update({number for number, _ in about})
+        """Add new choices, oldest first."""
+        self._change(choices, lambda known, choice: known.update({choice.id: choice}))
 
     def forget(self, choices: Iterable[Choice]) -> None:
-        """Remove choices; earlier choices about their groups hold again."""
+        """Remove choices; earlier ones about their groups hold again."""
+        self._change(choices, lambda known, choice: known.pop(choice.id, None))
+
+    def _change(self, choices: Iterable[Choice], act: Callable[[dict[int, Choice], Choice], object]) -> None:
         with self._lock:
             about = [(number, choice) for choice in choices if (number := self._group_about(choice))]
             for number, choice in about:
-                self._choices[number].pop(choice.id, None)
+                act(self._choices[number], choice)
             self._update({number for number, _ in about})
 
     def superseded(self, number: int) -> list[Choice]:
@@ -244,7 +227,7 @@ class FoundGroups:
             return list(self._choices[number].values())[:-1]
 
     def last_step(self) -> list[Choice]:
-        """Return the choices of the last step that was not carried out; empty without such a step."""
+        """Return the choices of the last step that was not carried out."""
         with self._lock:
             waiting = [one for about in self._choices.values() for one in about.values() if one.state == WAITING]
         last = max((choice.step for choice in waiting), default=0)

@@ -1,16 +1,14 @@
-"""The search by words on the pages: its form, and the photos that it searches."""
+"""The search by words on the pages."""
 
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
-from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from anyio import to_thread
 
-from clip_client.search.filters import Wanted
+from clip_client.search.filters import FILTERS, Wanted
 from clip_client.search.find import find
 from clip_client.search.query import QueryError, QueryVector, Term, query_vector, terms_in
 from clip_client.search.space import SearchSpace
@@ -31,30 +29,18 @@ TOP: Final = 60
 MOST_UPLOADED: Final = 64 * 2**20
 """Largest size of a photo that is dropped onto the page, as of every photo (``DecodeLimits.max_bytes``)."""
 _KEPT_UPLOADS: Final = 8
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchForm:
-    """The fields of a request."""
-
-    q: str = ""
-    """Words, with signs and weights."""
-    photo: str = ""
-    """Name of an uploaded photo."""
-    like: str = ""
-    """SHA-256 of a photo in the store."""
-    filters: Mapping[str, str] = field(default_factory=dict)
-    """Name in :data:`~clip_client.search.filters.FILTERS` -> text, for texts that are not empty."""
+FIELDS: Final = ("q", "photo", "like", *FILTERS)
+"""Words with signs and weights, the name of an uploaded photo, the SHA-256 of a photo in the store, and the filters."""
 
 
 class PhotoSearch:
-    """Searches the photos of one review. All requests share it, in one event loop."""
+    """Searches the photos of one review."""
 
     def __init__(self, session: Session, clip: QueryEmbedder) -> None:
         self._session = session
         self._roots = frozenset(map(os.path.abspath, session.roots))
         self._clip = clip
-        self._uploads: OrderedDict[str, bytes] = OrderedDict()
+        self._uploads: dict[str, bytes] = {}
         self._inside: tuple[object, NDArray[np.bool_]] | None = None
         """(stamp of the index, mask of its rows that are below the paths of the review)."""
 
@@ -62,27 +48,24 @@ class PhotoSearch:
         """Keep a photo to search for; return its name."""
         name = sha256(data).hexdigest()[:32]
         self._uploads[name] = data
-        while len(self._uploads) > _KEPT_UPLOADS:
-            self._uploads.popitem(last=False)
+        if len(self._uploads) > _KEPT_UPLOADS:
+            self._uploads.pop(next(iter(self._uploads)))
         return name
 
-    async def find(self, form: SearchForm) -> FoundPictures | None:
-        """Find photos; None if there are neither words nor a photo to search for.
-
-        Raises ReportedError for errors that a person can mend.
-        """
-        terms = terms_in(form.q) if form.q.strip() else []
-        if form.photo:
-            if form.photo not in self._uploads:
+    async def find(self, form: Mapping[str, str]) -> FoundPictures | None:
+        """Find photos by :data:`FIELDS`; None without words and a photo to search for. Raises ReportedError."""
+        terms = terms_in(form["q"]) if form["q"] else []
+        if form["photo"]:
+            if form["photo"] not in self._uploads:
                 raise QueryError("this photo is no longer known: drop it onto the page again")
-            terms.append(Term(photo=self._uploads[form.photo]))
-        if not (terms or form.like):
+            terms.append(Term(photo=self._uploads[form["photo"]]))
+        if not (terms or form["like"]):
             return None
-        wanted = Wanted.of(form.filters)
+        wanted = Wanted.of({name: form[name] for name in FILTERS if form[name]})
         model = await self._clip.model()
         space = await to_thread.run_sync(self._space, model.vector_id)
-        if form.like:
-            vector = space.index.vector(form.like)
+        if form["like"]:
+            vector = space.index.vector(form["like"])
             if vector is None:
                 raise QueryError("this photo is not in the index: it could not be embedded")
             terms.append(Term(vector=vector))

@@ -30,9 +30,8 @@ class PreviewCache:
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
         folder.mkdir(mode=0o700, exist_ok=True)
-        (folder / PREVIEWS_MARK).write_text(
-            "Pictures of clip-client review, which clip-client leaves out of a search.\n"
-        )
+        mark = "Pictures of clip-client review, which clip-client leaves out of a search.\n"
+        (folder / PREVIEWS_MARK).write_text(mark)
         self._bytes = sum(size for _, size, _ in self._files())
 
     def jpeg(self, sha256: str, paths: Iterable[str], size: str) -> bytes | None:
@@ -61,7 +60,7 @@ class PreviewCache:
                 self._clean()
 
     def _clean(self) -> None:
-        """Remove the files that were not used for the longest time."""
+        """Remove what was not used for the longest time."""
         files = sorted(self._files())
         self._bytes = sum(size for _, size, _ in files)
         for _, size, path in files:

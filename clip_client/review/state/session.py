@@ -25,7 +25,7 @@ from clip_client.dedup.store.choices import CHOICES, KEEP
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.journal import State
 from clip_client.dedup.text import counted
-from clip_client.dedup.types import NEVER, ON_REQUEST
+from clip_client.dedup.types import IF_CHOSEN, NEVER, ON_REQUEST
 from clip_client.review.state.found_groups import APPLIED, FoundGroups
 from preprocess_ensemble.errors import ReportedError
 
@@ -47,10 +47,9 @@ _INTERNAL: Final = "The search stopped because of an error in clip-client itself
 
 
 class CannotChoose(ReportedError):
-    """A choice does not fit its groups; the message is one sentence for people."""
+    """A choice does not fit its groups."""
 
     status: ClassVar[int] = 400
-    """Status of the HTTP answer."""
 
 
 class Busy(CannotChoose):
@@ -63,7 +62,6 @@ class HistoryItem(NamedTuple):
     """One run of ``dedup --apply`` or of these pages that can be taken back."""
 
     run: str
-    """Name, which begins with the local time: ``20261122-181502-1a2b3c4d``."""
     photos: int
     """Number of its photos in the quarantine."""
     size_bytes: int
@@ -79,21 +77,20 @@ class Session:
     def __init__(self, store: Store, roots: Sequence[str]) -> None:
         self.store = store
         self.roots = tuple(roots)
-        """The paths that are searched."""
         self.groups = FoundGroups()
         self.lock = threading.RLock()
         """Held while the store is used, because only one thread at a time may use it."""
         self.phase = SCANNING
+        self.progress: dict[str, tuple[int, int | None]] = {}
+        """Step of the search -> (done, total)."""
         self.error = ""
         """One sentence that says why the search failed."""
+        self.notice = ""
+        """One sentence that a person should read first; mostly empty."""
         self.report: DuplicateReport | None = None
         """The report of the search without its groups."""
         self.on_request: tuple[str, ...] = ()
         """The tiers of photos that move on request only."""
-        self.progress: dict[str, tuple[int, int | None]] = {}
-        """Step of the search -> (done, total)."""
-        self.notice = ""
-        """One sentence that a person should read first; mostly empty."""
         self._changes = 0
         self._choices_version = 0
         self._is_stopping = False
@@ -126,8 +123,6 @@ class Session:
         self._choices_version += 1
         self.changed()
 
-    # The search.
-
     async def search(self, search: Search) -> None:
         """Run the search and take its groups. Never raises: the pages show a failure."""
         try:
@@ -156,7 +151,7 @@ class Session:
                 )
 
     def stop(self) -> None:
-        """Make threads that search or apply end before their next step, such as the next groups."""
+        """Make threads that search or apply end before their next step."""
         self._is_stopping = True
 
     def check_running(self) -> None:
@@ -177,13 +172,10 @@ class Session:
             self.groups.match(self.store.choices.all())
             self.phase = READY
 
-    # Photos, and new verdicts about groups.
-
     @property
     def undecided(self) -> str:
         """Summary of the open groups, in the words of ``dedup``; empty if no group is open."""
-        totals = self.groups.undecided()
-        return found_in_words(totals) if totals else ""
+        return found_in_words(totals) if (totals := self.groups.undecided()) else ""
 
     def paths_of(self, sha256: str) -> list[str]:
         """Return the files that had a content (SHA-256, hexadecimal): those in groups, else those below the roots."""
@@ -191,8 +183,7 @@ class Session:
             return paths
         with self.lock:
             known = self.store.files.paths_of([sha256])[sha256]
-        searched = DirectorySet(self.roots)
-        return [path for path in known if searched.contains(path)]
+        return list(filter(DirectorySet(self.roots).contains, known))
 
     def problem_of(self, member: Member) -> str:
         """Return ``"missing"``, ``"changed"`` since the search, or an empty text if neither holds for the file."""
@@ -208,8 +199,8 @@ class Session:
         assert self.report is not None, "there is nothing to judge before the search has ended"
         return with_verdicts(replace(self.report, groups=groups), self.roots, compared=self.groups, **how)
 
-    def refusals(self, found: FoundGroup, keep: int, move: Iterable[int]) -> dict[int, str]:
-        """Return position -> sentence that says why the photo stays, for chosen photos that never move.
+    def doubts(self, found: FoundGroup, keep: int, move: Iterable[int]) -> dict[int, str]:
+        """Return position -> why a chosen photo would stay, or what speaks against its move if another one is kept.
 
         Raises CannotChoose for unknown positions.
         """
@@ -217,19 +208,22 @@ class Session:
         _check_places(found, {keep, *moving})
         wanted = keep_instead(found.group, members[keep].path, {members[place].path for place in moving})
         (group,) = self.with_verdicts(wanted).groups
-        never = {one.path: one.verdict.reason for one in group.members if one.verdict.moves == NEVER}
-        return {place: never[members[place].path] for place in moving if never.get(members[place].path)}
-
-    # Choices.
+        verdicts, said = {one.path: one.verdict for one in group.members}, {}
+        for place in moving:
+            verdict = verdicts[members[place].path]
+            if verdict.moves == NEVER and verdict.reason:
+                said[place] = f"Would stay. {verdict.reason}"
+            # The page has the reason of a move in favour of the photo that the search keeps.
+            elif verdict.moves == IF_CHOSEN and verdict.reason != members[place].verdict.reason:
+                said[place] = verdict.reason
+        return said
 
     def choose(
         self, number: int, what: str, *, keep: int = 0, move: Iterable[int] = (), most: int | None = None
     ) -> None:
         """Record a choice about one group. ``keep`` and ``move`` are positions of members, for :data:`KEEP` only.
 
-        Only photos on the page may move: the first ``most`` (default: all); see :meth:`FoundGroup.shown`. Raises
-        CannotChoose for an unknown group or position, for a photo that was not shown, and for a choice that contradicts
-        itself.
+        Only photos on the page may move: the first ``most`` (default: all). Raises CannotChoose.
         """
         found = self.groups.get(number)
         if found is None:
@@ -258,18 +252,17 @@ class Session:
     def take_back(self) -> bool:
         """Undo the last step that has not been carried out; return whether there was such a step."""
         with self.lock:
-            choices = self.groups.last_step()
-            if choices:
+            if choices := self.groups.last_step():
                 self._withdraw(choices)
                 self._choices_changed()
         return bool(choices)
 
     def begin_run(self, groups: Iterable[FoundGroup]) -> list[FoundGroup]:
-        """Prepare to carry out the choices of these groups, and forget the choices that they replaced.
+        """Return the groups, without those whose choices another process has taken back, to carry their choices out.
 
-        Returns the groups, without those whose choices another process has taken back. Nobody can choose about them
-        until :meth:`end_run`. ``groups`` is consumed under the lock, while choices cannot change. The caller holds
-        :meth:`.Journal.exclusive`. Raises Busy if the server is ending.
+        Nobody can choose about them until :meth:`end_run`, and the choices that they replaced are forgotten. ``groups``
+        is consumed under the lock, while choices cannot change. The caller holds :meth:`.Journal.exclusive`. Raises
+        Busy if the server is ending.
         """
         with self.lock:
             _ = self.version
@@ -277,8 +270,8 @@ class Session:
             if batch:
                 self.check_running()
                 self._withdraw([one for found in batch for one in self.groups.superseded(found.id)])
-                waiting = self.store.choices.waiting([found.choice.id for found in batch if found.choice])
-                batch = [found for found in batch if found.choice and found.choice.id in waiting]
+                waiting = self.store.choices.waiting([found.choice.id for found in batch])
+                batch = [found for found in batch if found.choice.id in waiting]
                 self._in_progress = frozenset(found.id for found in batch)
                 self._choices_changed()
         return batch

@@ -74,9 +74,7 @@ class BufferedRunner:
     """
 
     def __init__(self, session: onnxruntime.InferenceSession, signature: Signature, plan: SessionPlan) -> None:
-        self._session = session
-        self._signature = signature
-        self._plan = plan
+        self._session, self._signature, self._plan = session, signature, plan
         self._buffers: dict[int, _Buffers] = {}
         for rows in plan.buckets:
             zeros = {tensor.name: np.zeros((rows, *tensor.shape[1:]), tensor.dtype) for tensor in signature.inputs}
@@ -103,10 +101,7 @@ class BufferedRunner:
 def runner_for(
     session: onnxruntime.InferenceSession, signature: Signature, plan: SessionPlan
 ) -> Runner | BufferedRunner:
-    """Return the runner for a session of ONNX Runtime: with buffers on a GPU.
-
-    Raises ``ModelLoadError``.
-    """
+    """Return the runner for a session of ONNX Runtime: with buffers on a GPU. Raises ``ModelLoadError``."""
     # Buffers exist for each number of rows, so all other sizes must be known.
     tensors = (*signature.inputs, *signature.outputs)
     known = all(tensor.shape[:1] == (-1,) and -1 not in tensor.shape[1:] for tensor in tensors)
@@ -121,25 +116,26 @@ class _Buffers:
     def __init__(
         self, session: onnxruntime.InferenceSession, signature: Signature, plan: SessionPlan, rows: int
     ) -> None:
-        self._session = session
-        self._binding = session.io_binding()
+        self._session, self._binding = session, session.io_binding()
         # Number the set of addresses for ONNX Runtime, because a CUDA graph is captured for one set.
         self._options = _run_options({**plan.run_entries, "gpu_graph_id": str(rows)})
         # Requests are joined in this array and copied to the device at once. Padding rows keep the content of earlier
         # requests; their results are dropped.
         self._host = {tensor.name: np.zeros((rows, *tensor.shape[1:]), tensor.dtype) for tensor in signature.inputs}
-        self._inputs: dict[str, onnxruntime.OrtValue] = {}
-        self._outputs: dict[str, onnxruntime.OrtValue] = {}
         device, number = _device(session, plan), int(plan.providers[0].options.get("device_id", 0))
-        for bound, tensors, bind in (
-            (self._inputs, signature.inputs, self._binding.bind_ortvalue_input),
-            (self._outputs, signature.outputs, self._binding.bind_ortvalue_output),
-        ):
-            for tensor in tensors:
-                shape = [rows, *tensor.shape[1:]]
-                value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(shape, tensor.dtype, device, number)
-                bind(tensor.name, value)
-                bound[tensor.name] = value
+        self._inputs, self._outputs = (
+            {
+                tensor.name: onnxruntime.OrtValue.ortvalue_from_shape_and_type(
+                    [rows, *tensor.shape[1:]], tensor.dtype, device, number
+                )
+                for tensor in tensors
+            }
+            for tensors in (signature.inputs, signature.outputs)
+        )
+        for name, value in self._inputs.items():
+            self._binding.bind_ortvalue_input(name, value)
+        for name, value in self._outputs.items():
+            self._binding.bind_ortvalue_output(name, value)
 
     def run(self, requests: Sequence[Arrays], outputs: Sequence[str]) -> Arrays:
         for name, host in self._host.items():

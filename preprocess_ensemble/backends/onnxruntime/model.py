@@ -44,7 +44,7 @@ class TritonPythonModel:
         log = pb_utils.Logger.log_warn if selection.disagrees else pb_utils.Logger.log_info
         log(f"{instance}: runs on {selection}")
         if runs_itself:
-            self._log_session(instance, session, plan)
+            _log_session(instance, session, plan)
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Answer all requests with one run of the session; without a batch dimension, with one run for each request."""
@@ -71,29 +71,29 @@ class TritonPythonModel:
             return [pb_utils.InferenceResponse(error=failure) for _ in requests]
         rows = [len(next(iter(arrays.values()))) for arrays in inputs]
         parts = split(outputs, rows) if len(requests) > 1 else [outputs]
-        responses = []
-        for part, each in zip(parts, wanted, strict=True):
-            tensors = [pb_utils.Tensor(name, array) for name, array in part.items() if name in each]
-            responses.append(pb_utils.InferenceResponse(output_tensors=tensors))
-        return responses
-
-    @staticmethod
-    def _log_session(instance: str, session: onnxruntime.InferenceSession, plan: SessionPlan) -> None:
-        missing = [provider.name for provider in plan.providers if provider.name not in session.get_providers()]
-        if missing:
-            pb_utils.Logger.log_warn(
-                f"{instance}: {', '.join(missing)} cannot be used on this machine; the CPU is used instead."
+        return [
+            pb_utils.InferenceResponse(
+                output_tensors=[pb_utils.Tensor(name, array) for name, array in part.items() if name in each]
             )
-        options = session.get_session_options()
-        pb_utils.Logger.log_info(
-            f"{instance}: ONNX Runtime {onnxruntime.__version__}, {', '.join(session.get_providers())}, "
-            f"{options.graph_optimization_level.name}, {options.execution_mode.name}, "
-            f"intra-op threads {options.intra_op_num_threads or 'by default'}, "
-            f"inter-op threads {options.inter_op_num_threads or 'by default'}, "
-            f"arena {options.enable_cpu_mem_arena}, pattern {options.enable_mem_pattern}, "
-            f"batches of {', '.join(map(str, plan.buckets)) or 'any size'}"
+            for part, each in zip(parts, wanted, strict=True)
+        ]
+
+
+def _log_session(instance: str, session: onnxruntime.InferenceSession, plan: SessionPlan) -> None:
+    running = session.get_providers()
+    if missing := [provider.name for provider in plan.providers if provider.name not in running]:
+        pb_utils.Logger.log_warn(
+            f"{instance}: {', '.join(missing)} cannot be used on this machine; the CPU is used instead."
         )
-        for provider, values in session.get_provider_options().items():
-            if values:
-                listed = ", ".join(f"{key}={value}" for key, value in sorted(values.items()) if value)
-                pb_utils.Logger.log_info(f"{instance}: {provider}: {listed}")
+    options = session.get_session_options()
+    pb_utils.Logger.log_info(
+        f"{instance}: ONNX Runtime {onnxruntime.__version__}, {', '.join(running)}, "
+        f"{options.graph_optimization_level.name}, {options.execution_mode.name}, "
+        f"intra-op threads {options.intra_op_num_threads or 'by default'}, "
+        f"inter-op threads {options.inter_op_num_threads or 'by default'}, "
+        f"arena {options.enable_cpu_mem_arena}, pattern {options.enable_mem_pattern}, "
+        f"batches of {', '.join(map(str, plan.buckets)) or 'any size'}"
+    )
+    for provider, values in session.get_provider_options().items():
+        if listed := ", ".join(f"{key}={value}" for key, value in sorted(values.items()) if value):
+            pb_utils.Logger.log_info(f"{instance}: {provider}: {listed}")

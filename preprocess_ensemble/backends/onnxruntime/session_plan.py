@@ -47,11 +47,9 @@ def _checked(
 
 
 def _switch(text: str) -> bool:
-    if text.lower() in ("1", "true", "on"):
-        return True
-    if text.lower() in ("0", "false", "off"):
-        return False
-    raise ValueError("a boolean (true, false, on, off, 1 or 0)")
+    if text.lower() not in ("1", "true", "on", "0", "false", "off"):
+        raise ValueError("a boolean (true, false, on, off, 1 or 0)")
+    return text.lower() in ("1", "true", "on")
 
 
 def _boolean(text: str) -> str:
@@ -76,9 +74,8 @@ def _int32(text: str) -> int:
     return number
 
 
-def _thread_count(parameters: Mapping[str, str], key: str) -> int:
-    """Return a number of threads; 0 if the configuration has none or a negative number."""
-    return max(0, _checked(parameters, key, _int32, 0))
+def _threads(text: str) -> int:
+    return max(0, _int32(text))
 
 
 def _one_of(*values: str) -> Callable[[str], str]:
@@ -91,13 +88,6 @@ def _one_of(*values: str) -> Callable[[str], str]:
 
     return check
 
-
-_TENSORRT_NAMES: Final = {
-    "max_workspace_size_bytes": "trt_max_workspace_size",
-    "int8_calibration_table_name": "trt_int8_calibration_table_name",
-    "int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
-}
-"""Triton's key for the TensorRT accelerator -> ONNX Runtime's key, if they differ."""
 
 _TENSORRT_CHECKS: Final[Mapping[Callable[[str], object], str]] = {
     _boolean: """
@@ -118,6 +108,8 @@ _TENSORRT_CHECKS: Final[Mapping[Callable[[str], object], str]] = {
     """,
 }
 """Check of a value -> Triton's keys for the TensorRT accelerator with such values."""
+_TENSORRT_NAMES: Final = {"max_workspace_size_bytes": "trt_max_workspace_size"}
+"""Triton's key -> ONNX Runtime's key, if it is not Triton's with "trt_" in front."""
 
 _TENSORRT_KEYS: Final = {key: check for check, keys in _TENSORRT_CHECKS.items() for key in keys.split()}
 
@@ -136,7 +128,6 @@ _GRAPH_LEVELS: Final = {
     1: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
     2: onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
 }
-_EXECUTION_MODES: Final = ("ORT_SEQUENTIAL", "ORT_PARALLEL")
 _GRAPHS: Final = "enable_cuda_graph"
 _TENSORRT_GRAPHS: Final = "trt_cuda_graph_enable"
 _SHRINKAGE: Final = "memory.enable_memory_arena_shrinkage"
@@ -176,12 +167,12 @@ def plan_session(config: ModelConfig, *, kind: str, device_id: int) -> SessionPl
     one process can share.
     """
     parameters = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
-    options = session_options(_thread_count(parameters, "intra_op_thread_count"))
+    options = session_options(_checked(parameters, "intra_op_thread_count", _threads, 0))
     level = int(config.get("optimization", {}).get("graph", {}).get("level", 0))
     options.graph_optimization_level = _GRAPH_LEVELS.get(level, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL)
-    mode = _checked(parameters, "execution_mode", _one_of(*_EXECUTION_MODES), _EXECUTION_MODES[0])
+    mode = _checked(parameters, "execution_mode", _one_of("ORT_SEQUENTIAL", "ORT_PARALLEL"), "ORT_SEQUENTIAL")
     options.execution_mode = getattr(onnxruntime.ExecutionMode, mode)
-    options.inter_op_num_threads = _thread_count(parameters, "inter_op_thread_count")
+    options.inter_op_num_threads = _checked(parameters, "inter_op_thread_count", _threads, 0)
     options.enable_cpu_mem_arena = _checked(parameters, "enable_mem_arena", _switch, True)
     options.enable_mem_pattern = _checked(parameters, "enable_mem_pattern", _switch, True)
     for library in config.get("model_operations", {}).get("op_library_filename", ()):
@@ -195,7 +186,13 @@ def plan_session(config: ModelConfig, *, kind: str, device_id: int) -> SessionPl
             f"This backend has no CPU execution accelerator {accelerator['name']!r}: take it out of config.pbtxt, and "
             "the model runs on the runtime that is fastest on this processor and agrees with ONNX Runtime."
         )
-    compute_precision = _precision(parameters)
+    try:
+        compute_precision = precision_of_environment()
+    except PrecisionUnknown as error:
+        raise ModelLoadError(str(error)) from None
+    if compute_precision is None:
+        configured: Precision = _checked(parameters, "precision", parse_precision, "auto")
+        compute_precision = configured
     gpu = _gpu_providers(config, parameters, device_id, exact=compute_precision == "fp32") if kind == "GPU" else ()
     if any(one.options.get(_TENSORRT_GRAPHS) == "1" for one in gpu):
         # microsoft/onnxruntime#20050
@@ -210,17 +207,6 @@ def plan_session(config: ModelConfig, *, kind: str, device_id: int) -> SessionPl
         buckets=_buckets(config, kind),
         compute_precision=compute_precision,
     )
-
-
-def _precision(parameters: Mapping[str, str]) -> Precision:
-    """Return the precision of the environment, else that of ``precision``, a parameter of this backend alone."""
-    try:
-        demanded = precision_of_environment()
-    except PrecisionUnknown as error:
-        raise ModelLoadError(str(error)) from None
-    if demanded is not None:
-        return demanded
-    return _checked(parameters, "precision", parse_precision, "auto")
 
 
 def _buckets(config: ModelConfig, kind: str) -> tuple[int, ...]:
@@ -256,8 +242,7 @@ def _gpu_providers(
     cuda = {
         key: str(_checked(parameters, key, read, "")) for key, read in _CUDA_PARAMETERS.items() if key in parameters
     }
-    cuda_required = False
-    tensorrt: list[Provider] = []
+    cuda_required, tensorrt = False, list[Provider]()
     for accelerator in _accelerators(config, "gpu"):
         keys: Mapping[str, str] = accelerator.get("parameters", {})
         match accelerator["name"]:
@@ -265,8 +250,7 @@ def _gpu_providers(
                 options = {**_tensorrt_options(keys), **device}
                 tensorrt.append(Provider(name=TENSORRT, options=options, required=True))
             case "cuda":
-                cuda = {**keys, **cuda}
-                cuda_required = True
+                cuda, cuda_required = {**keys, **cuda}, True
             case name:
                 raise ModelLoadError(f"The GPU execution accelerator {name!r} is unknown: use tensorrt or cuda.")
     tf32 = {"use_tf32": "0"} if exact else {}
@@ -281,7 +265,8 @@ def _tensorrt_options(keys: Mapping[str, str]) -> dict[str, str]:
                 raise ModelLoadError(f"The TensorRT precision_mode {text!r} is unknown: use FP32, FP16 or INT8.")
             options.update(_TENSORRT_MODES[text])
         elif key in _TENSORRT_KEYS:
-            options[_TENSORRT_NAMES.get(key, key)] = str(_checked(keys, key, _TENSORRT_KEYS[key], ""))
+            name = _TENSORRT_NAMES.get(key, f"trt_{key.removeprefix('trt_')}")
+            options[name] = str(_checked(keys, key, _TENSORRT_KEYS[key], ""))
         else:
             raise ModelLoadError(f"The TensorRT accelerator has no parameter {key!r}.")
     return options

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -25,8 +24,7 @@ _TYPES: Final = {f"tensor({name})": (f"TYPE_{name.upper()}", np.dtype(name)) for
 _UNSUPPORTED_FIELDS: Final = ("batch_input", "batch_output", "sequence_batching")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tensor:
+class Tensor(NamedTuple):
     """An input or output of the ONNX file. ``shape`` has the batch dimension; -1 stands for any size."""
 
     name: str
@@ -36,20 +34,16 @@ class Tensor:
     shape: tuple[int, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Signature:
+class Signature(NamedTuple):
     """All inputs and outputs of the ONNX file, in the file's order."""
 
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: list[Tensor]
+    outputs: list[Tensor]
 
 
 def read_signature(session: onnxruntime.InferenceSession) -> Signature:
     """Read the signature of a loaded model. Raises ``ModelLoadError`` for types that cannot be served."""
-    return Signature(
-        inputs=tuple(_tensor(arg) for arg in session.get_inputs()),
-        outputs=tuple(_tensor(arg) for arg in session.get_outputs()),
-    )
+    return Signature([*map(_tensor, session.get_inputs())], [*map(_tensor, session.get_outputs())])
 
 
 def _tensor(arg: onnxruntime.NodeArg) -> Tensor:
@@ -59,7 +53,7 @@ def _tensor(arg: onnxruntime.NodeArg) -> Tensor:
         )
     data_type, dtype = _TYPES[arg.type]
     shape = tuple(size if isinstance(size, int) else -1 for size in arg.shape)
-    return Tensor(name=arg.name, data_type=data_type, dtype=dtype, shape=shape)
+    return Tensor(arg.name, data_type, dtype, shape)
 
 
 def check_signature(config: ModelConfig, signature: Signature) -> None:
@@ -73,19 +67,19 @@ def check_signature(config: ModelConfig, signature: Signature) -> None:
             raise ModelLoadError(f"The Python-based onnxruntime backend does not support {field}: use the C++ backend.")
     inputs, outputs = config["input"], config["output"]
     _check_names("input", inputs, signature.inputs)
-    twice = [name for name, count in Counter(io["name"] for io in inputs).items() if count > 1]
-    if twice:
-        raise ModelLoadError(f"config.pbtxt lists the input {twice[0]!r} more than once.")
+    listed = Counter(io["name"] for io in inputs)
+    for name, count in listed.items():
+        if count > 1:
+            raise ModelLoadError(f"config.pbtxt lists the input {name!r} more than once.")
     _check_names("output", outputs, signature.outputs)
-    left_out = [tensor.name for tensor in signature.inputs if tensor.name not in {io["name"] for io in inputs}]
-    if left_out:
+    if left_out := [tensor.name for tensor in signature.inputs if tensor.name not in listed]:
         raise ModelLoadError(f"The ONNX model needs the inputs {left_out}, which config.pbtxt does not list.")
     batches = int(config["max_batch_size"]) > 0
-    optional = [io["name"] for io in inputs if io.get("optional")]
-    if batches and optional:
-        raise ModelLoadError(
-            f"config.pbtxt sets optional for the input {optional[0]!r}, but the model has max_batch_size."
-        )
+    for io in inputs:
+        if batches and io.get("optional"):
+            raise ModelLoadError(
+                f"config.pbtxt sets optional for the input {io['name']!r}, but the model has max_batch_size."
+            )
     for configured, tensors, exact in ((inputs, signature.inputs, False), (outputs, signature.outputs, True)):
         by_name = {tensor.name: tensor for tensor in tensors}
         for io in configured:

@@ -11,6 +11,7 @@ weights::
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,16 +33,21 @@ if TYPE_CHECKING:
     from preprocess_ensemble.imaging.transform import PreprocessConfig
     from preprocess_ensemble.runtimes.agreement import Rows
 
+    Vectors = npt.NDArray[np.float32]
+
 
 class _Tower(nn.Module):
     """Base of both graphs: the end of their path; see the module's docstring."""
 
-    def __init__(self, network: nn.Module, fingerprint: tuple[int, int], **values: torch.Tensor) -> None:
+    mean: torch.Tensor
+    std: torch.Tensor
+
+    def __init__(self, network: nn.Module, fingerprint: tuple[int, int], normalization: Sequence[Vectors] = ()) -> None:
         super().__init__()
         self.network = network
-        # Use buffers: they become initializers, whose values a skeleton can replace. Other tensors become nodes.
-        for name, value in values.items():
-            self.register_buffer(name, value)
+        # Buffers become initializers, whose values a skeleton can replace. Other tensors become nodes.
+        for name, values in zip(("mean", "std"), normalization, strict=False):
+            self.register_buffer(name, torch.from_numpy(values).view(1, 3, 1, 1))
         self.fingerprint = nn.Buffer(torch.tensor([fingerprint], dtype=torch.int32))
         self.failed = torch.tensor(float("nan"))
 
@@ -51,24 +57,10 @@ class _Tower(nn.Module):
 
 
 class _ImageTower(_Tower):
-    mean: torch.Tensor
-    std: torch.Tensor
-
-    def __init__(
-        self,
-        network: nn.Module,
-        mean: npt.NDArray[np.float32],
-        std: npt.NDArray[np.float32],
-        fingerprint: tuple[int, int],
-    ) -> None:
-        shaped = {name: torch.from_numpy(values).view(1, 3, 1, 1) for name, values in (("mean", mean), ("std", std))}
-        super().__init__(network, fingerprint, **shaped)
-        self.dtype = next(network.get_submodule("visual").parameters()).dtype
-
     def forward(self, pixels: torch.Tensor, status: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         # Cast first, because TensorRT accepts uint8 only in a cast.
         values = pixels.to(torch.float32).permute(0, 3, 1, 2) / 255  # (N, 3, H, W)
-        images = ((values - self.mean) / self.std).to(self.dtype)
+        images = ((values - self.mean) / self.std).to(next(self.network.get_submodule("visual").parameters()).dtype)
         return self.outputs(self.network.encode_image(images), status)  # type: ignore[operator]
 
 
@@ -80,7 +72,7 @@ class _TextTower(_Tower):
 def export_graph(
     network: nn.Module,
     rows: Rows,
-    normalization: tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]] | None,
+    normalization: tuple[Vectors, Vectors] | None,
     *,
     dimension: int,
     fingerprint: tuple[int, int],
@@ -98,11 +90,13 @@ def export_graph(
     packed = None
     if normalization is None:
         packed = None if half else PackedText.of(network)
-        tower: _Tower = _TextTower(packed or _halved(network, half), fingerprint)
+        tower: _Tower = _TextTower(packed or (network.half() if half else network), fingerprint)
     else:
-        prune_to_class_token(network.get_submodule("visual"))
-        _halved(network.get_submodule("visual"), half)
-        tower = _ImageTower(network, *normalization, fingerprint)
+        visual = network.get_submodule("visual")
+        prune_to_class_token(visual)
+        if half:
+            visual.half()
+        tower = _ImageTower(network, fingerprint, normalization)
     example = torch.zeros((2, *rows.shape[1:]), dtype=torch.from_numpy(rows).dtype)
     names = [TOKENS if normalization is None else PIXELS, STATUS, EMBEDDING, FINGERPRINT]
     # Stop the exporter from printing its whole graph if it fails. The switch has only a private name since PyTorch 2.6.
@@ -140,11 +134,7 @@ def export_graph(
     return model
 
 
-def _halved(module: nn.Module, half: bool) -> nn.Module:
-    return module.half() if half else module
-
-
-def tower_vectors(network: nn.Module, config: PreprocessConfig, rows: Rows) -> npt.NDArray[np.float32]:
+def tower_vectors(network: nn.Module, config: PreprocessConfig, rows: Rows) -> Vectors:
     """Return PyTorch's own unit vectors (N, D) for ``rows``, computed without the code of the graph."""
     with torch.inference_mode():
         if is_pixels(rows):
@@ -154,5 +144,5 @@ def tower_vectors(network: nn.Module, config: PreprocessConfig, rows: Rows) -> n
             found = network.encode_image(images, normalize=True)  # type: ignore[operator]
         else:
             found = network.encode_text(torch.from_numpy(rows.astype(np.int64)), normalize=True)  # type: ignore[operator]
-    vectors: npt.NDArray[np.float32] = found.numpy()
+    vectors: Vectors = found.numpy()
     return vectors

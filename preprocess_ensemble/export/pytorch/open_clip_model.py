@@ -70,7 +70,12 @@ def _register(path: Path) -> str:
 def load_open_clip_model(source: ModelSource) -> nn.Module:
     """Return the network in fp32, on the CPU, in evaluation mode. Raises ExportError."""
     if source.seed is None and source.checkpoint is None:
-        _download(source)
+        config = open_clip.get_pretrained_cfg(source.model, source.pretrained)
+        try:
+            open_clip.download_pretrained(config)
+        except Exception as error:  # errors of huggingface_hub, its HTTP library, urllib or open_clip
+            tried = config.get("hf_hub", "").rstrip("/") or config.get("url", "")
+            raise weights_unavailable(source.model, source.pretrained, tried=tried, error=error) from error
     _require_transformer(source.model)
     pretrained = None if source.seed is not None else str(source.checkpoint or source.pretrained)
     try:
@@ -126,16 +131,6 @@ def numpy_state(network: nn.Module) -> dict[str, Array]:
     }
 
 
-def _download(source: ModelSource) -> None:
-    """Download the weights of a tag into open_clip's cache. Raises ExportError."""
-    config = open_clip.get_pretrained_cfg(source.model, source.pretrained)
-    try:
-        open_clip.download_pretrained(config)
-    except Exception as error:  # errors of huggingface_hub, its HTTP library, urllib or open_clip
-        tried = config.get("hf_hub", "").rstrip("/") or config.get("url", "")
-        raise weights_unavailable(source.model, source.pretrained, tried=tried, error=error) from error
-
-
 def preprocessing_of(network: nn.Module) -> PreprocessConfig:
     """Return the network's preprocessing as open_clip configures it. Raises ExportError if it is not supported."""
     try:
@@ -146,8 +141,7 @@ def preprocessing_of(network: nn.Module) -> PreprocessConfig:
 
 def text_config_of(model: str) -> dict[str, Any]:
     """Return the section of the text tower in open_clip's configuration of ``model``."""
-    config = open_clip.get_model_config(model) or {}
-    return dict(config["text_cfg"])
+    return dict((open_clip.get_model_config(model) or {})["text_cfg"])
 
 
 def token_kinds(network: nn.Module, text_config: Mapping[str, Any]) -> tuple[int, int, int]:

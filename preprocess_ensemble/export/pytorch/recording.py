@@ -20,7 +20,7 @@ from onnx import numpy_helper
 
 from preprocess_ensemble.export import skeleton
 from preprocess_ensemble.export.exportable import is_pixels
-from preprocess_ensemble.export.model_source import ExportError, ModelSource
+from preprocess_ensemble.export.model_source import ExportError
 from preprocess_ensemble.export.parity import check_pixels
 from preprocess_ensemble.export.pytorch.graph import export_graph, tower_vectors
 from preprocess_ensemble.export.pytorch.open_clip_model import (
@@ -101,45 +101,39 @@ def record_tower(network: nn.Module, rows: Rows, dimension: int, file: Path) -> 
     return Tower(graph=model.SerializeToString(deterministic=True), places=places, expected={})
 
 
-def record(source: ModelSource, network: nn.Module, file: Path) -> Skeleton:
-    """Return the skeleton of ``network``. The network gets generated weights, and ``file`` is overwritten.
+def record_file(model: str, pretrained: str | None, file: Path) -> Skeleton:
+    """Record ``model`` and write its skeleton to ``file``; with ``pretrained``, also record vectors of these weights.
 
     Raises NoSkeleton or ExportError.
     """
-    config, text_config = preprocessing_of(network), text_config_of(source.model)
+    source, untrained = find_source(model, pretrained or "random"), find_source(model, "random")
+    network = load_open_clip_model(untrained)
+    config, text_config = preprocessing_of(network), text_config_of(untrained.model)
     kinds = {name: _kind(name, tensor) for name, tensor in network.state_dict().items()}
     set_generated(network, skeleton.CHECK_SEED, noise=skeleton.CHECK_NOISE)
     sample = token_kinds(network, text_config)
     towers = []
-    for rows in (check_pixels(config), sample_tokens(*sample)):
-        expected = tower_vectors(network, config, rows)
-        tower = record_tower(network, rows, expected.shape[1], file)
-        towers.append(replace(tower, expected={skeleton.GENERATED: expected}))
-    return Skeleton(
-        model=source.model,
+    temporary = file.with_name(f".{file.name}.onnx")
+    try:
+        for rows in (check_pixels(config), sample_tokens(*sample)):
+            expected = tower_vectors(network, config, rows)
+            tower = record_tower(network, rows, expected.shape[1], temporary)
+            towers.append(replace(tower, expected={skeleton.GENERATED: expected}))
+    finally:
+        temporary.unlink(missing_ok=True)
+    result = Skeleton(
+        model=untrained.model,
         image=towers[0],
         text=towers[1],
         tensors=kinds,
         preprocess=config,
         text_config=text_config,
         token_kinds=sample,
-        quick_gelu=uses_quick_gelu(source.model),
-        tags=_hub_weights(source.model, config),
+        quick_gelu=uses_quick_gelu(untrained.model),
+        tags=_hub_weights(untrained.model, config),
         recorded_with={name: version(name).partition("+")[0] for name in ("torch", "open_clip_torch")},
     )
 
-
-def record_file(model: str, pretrained: str | None, file: Path) -> Skeleton:
-    """Record ``model`` and write its skeleton to ``file``; with ``pretrained``, also record vectors of these weights.
-
-    Raises ExportError.
-    """
-    source, untrained = find_source(model, pretrained or "random"), find_source(model, "random")
-    temporary = file.with_name(f".{file.name}.onnx")
-    try:
-        result = record(untrained, load_open_clip_model(untrained), temporary)
-    finally:
-        temporary.unlink(missing_ok=True)
     if pretrained is not None:
         network = load_open_clip_model(source)
         config = preprocessing_of(network)
@@ -159,7 +153,6 @@ def _kind(name: str, tensor: torch.Tensor) -> TensorKind:
 
 
 def _hub_weights(model: str, config: PreprocessConfig) -> dict[str, HubWeights]:
-    """Return tag -> pretrained weights of ``model`` on the hub."""
     found = {}
     for tag in open_clip.list_pretrained_tags_by_model(model):
         about = cast("dict[str, Any]", open_clip.get_pretrained_cfg(model, tag))
@@ -196,12 +189,9 @@ def _find_places(model: onnx.ModelProto, weights: Mapping[str, Array], constants
                 raise NoSkeleton(f"The exporter computes {tensor.name} from several weights; there is no skeleton.")
     wanted = {skeleton.FINGERPRINT, *({skeleton.MEAN, skeleton.STD} & weights.keys())}
     nodes = [attribute.t for node in model.graph.node for attribute in node.attribute if node.op_type == "Constant"]
-    large = [
-        tensor
-        for tensor in nodes
-        if tensor.data_type in _FLOATS and not _is_constant(numpy_helper.to_array(tensor), constants)
-    ]
-    if large or not wanted <= {place.name for place in places.values()}:
+    floats = (numpy_helper.to_array(tensor) for tensor in nodes if tensor.data_type in _FLOATS)
+    are_small = all(_is_constant(values, constants) for values in floats)
+    if not are_small or not wanted <= {place.name for place in places.values()}:
         raise NoSkeleton("The exporter has changed the normalisation; there is no skeleton.")
     return places
 

@@ -9,7 +9,7 @@ from preprocess_ensemble.imaging.containers.iso_media import IsoMedia
 
 _MOST_ASSOCIATIONS: Final = 4
 """libavif refuses a file with more lists of properties, whatever their flags."""
-_TRANSFORMS: Final = (b"clap", b"irot", b"imir")
+_TRANSFORMS: Final = frozenset({b"clap", b"irot", b"imir"})
 _ESSENTIAL: Final = 0x80
 _UNKNOWN_VERSION: Final = 0xFF
 _CONSTANT: Final = re.compile(rb"nclx.{4}\0\x0a", re.DOTALL)
@@ -38,8 +38,14 @@ def repaired(data: bytes) -> bytes:
     media, changed = IsoMedia(data), bytearray(data)
     for number, box in enumerate(media.associations[:_MOST_ASSOCIATIONS] if len(media.associations) > 1 else ()):
         changed[box.start + 3 : box.start + 4] = bytes([data[box.start + 3] & 1 | number << 1])
+    of_primary = {box.name: place for place, box in media.listed_properties(media.primary)}
     for item, kind in media.items.items():
-        _repair_properties(media, changed, item)
+        places = {box.name: place for place, box in media.listed_properties(item)}
+        for name in places.keys() & _TRANSFORMS:
+            changed[places[name].start] |= _ESSENTIAL
+        is_auxiliary = item in media.auxiliary_pictures()
+        if is_auxiliary and b"ispe" in of_primary and b"ispe" not in places and b"pixi" in places:
+            changed[places[b"pixi"]] = changed[of_primary[b"ispe"]]
         if kind == b"tmap" and item in media.extents and (start := media.extents[item][0][0]) < len(data):
             changed[start] = _UNKNOWN_VERSION
     for one in media.references:
@@ -51,12 +57,3 @@ def repaired(data: bytes) -> bytes:
     if group := _PYRAMID.search(data):
         changed[group.start() : group.start() + 4] = b"free"
     return bytes(changed)
-
-
-def _repair_properties(media: IsoMedia, changed: bytearray, item: int) -> None:
-    places = {box.name: place for place, box in media.listed_properties(item)}
-    for name in places.keys() & _TRANSFORMS:
-        changed[places[name].start] |= _ESSENTIAL
-    of_primary = {box.name: place for place, box in media.listed_properties(media.primary)}
-    if item in media.auxiliary_pictures() and b"ispe" in of_primary and b"ispe" not in places and b"pixi" in places:
-        changed[places[b"pixi"]] = changed[of_primary[b"ispe"]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 
 from preprocess_ensemble.imaging.containers.container import COMMENT, MOST_PARTS, XMP, Container, Layout, number
 
@@ -16,16 +16,8 @@ _SILENT: Final = (b"NETSCAPE2.0", b"ANIMEXTS1.0", b"ImageMagick")
 """Applications that say how often an animation runs, and, the last, a gamma that no viewer reads."""
 
 
-class GifBlock(NamedTuple):
-    """An extension by its label, or an image; its sub-blocks begin at ``start``."""
-
-    label: int
-    start: int
-    stop: int
-
-
-def blocks(data: bytes) -> Iterator[GifBlock]:
-    """Yield the blocks up to the trailer, or to the end of the file."""
+def blocks(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield the label of each extension or image, and start and stop of its sub-blocks, up to the trailer."""
 
     def table_bytes(flags: int) -> int:
         return 3 << ((flags & 7) + 1) if flags & 0x80 else 0
@@ -38,7 +30,7 @@ def blocks(data: bytes) -> Iterator[GifBlock]:
         while (length := number(data, position, 1)) and position < len(data):
             position += length + 1
         position += 1
-        yield GifBlock(label, start, position)
+        yield label, start, position
 
 
 def content(data: bytes, start: int) -> bytes:
@@ -54,27 +46,22 @@ def read(data: bytes) -> Container:
     """Read a GIF."""
     layout = Layout(pages=0)
     container = Container(end=13, layout=layout)
-    for block in islice(blocks(data), MOST_PARTS):
-        container.end = block.stop
-        if block.label == IMAGE:
+    for label, start, stop in islice(blocks(data), MOST_PARTS):
+        container.end = stop
+        name = data[start + 1 : start + 12] if label == _APPLICATION else b""
+        if label == IMAGE:
             layout.pages += 1
-        elif block.label == _COMMENT:
-            container.add(COMMENT, content(data, block.start))
-        elif block.label == _CONTROL:
-            layout.has_alpha |= bool(number(data, block.start + 1, 1) & 1)
-        elif block.label == _TEXT:
-            container.add(COMMENT, content(data, block.start + 13))
-        elif block.label == _APPLICATION:
-            _read_application(container, layout, data, block)
+        elif label == _COMMENT:
+            container.add(COMMENT, content(data, start))
+        elif label == _CONTROL:
+            layout.has_alpha |= bool(number(data, start + 1, 1) & 1)
+        elif label == _TEXT:
+            container.add(COMMENT, content(data, start + 13))
+        elif name == b"XMP DataXMP":
+            container.add(XMP, data[start + 12 : stop - _XMP_TRAILER])
+        elif name == b"ICCRGBG1012":
+            layout.profile = content(data, start + 12)
+        elif label == _APPLICATION and name not in _SILENT:
+            container.unknown.append(data[start:stop])
     container.end += data[container.end : container.end + 1] == bytes([_TRAILER])
     return container
-
-
-def _read_application(container: Container, layout: Layout, data: bytes, block: GifBlock) -> None:
-    name, start = data[block.start + 1 : block.start + 12], block.start + 12
-    if name == b"XMP DataXMP":
-        container.add(XMP, data[start : block.stop - _XMP_TRAILER])
-    elif name == b"ICCRGBG1012":
-        layout.profile = content(data, start)
-    elif name not in _SILENT:
-        container.unknown.append(data[block.start : block.stop])

@@ -55,6 +55,8 @@ _STEPS_OF_HEVC: Final = {1: (2, 2), 2: (2, 1)}
 
 _NO_PICTURES: Final = frozenset({b"Exif", b"mime", b"uri ", b"tmap"})
 """Types of items that are not pictures; a tone map says how to combine two."""
+_DEEPEST: Final = 8
+"""Pictures that are parts of pictures. Cameras put one picture together from tiles, and some crop or turn it."""
 
 
 class Box(NamedTuple):
@@ -117,7 +119,7 @@ class IsoMedia:
         """The boxes that say which item has which properties."""
         self._listed: dict[int, range] = {}
         """Item -> where the numbers of its properties stand."""
-        self.extents: dict[int, list[tuple[int, int]]] = {}
+        self.extents = defaultdict[int, list[tuple[int, int]]](list)
         """Item -> where its pieces start and stop."""
         self._data_start = 0
         """Start of a box inside ``meta`` that items may lie in."""
@@ -184,19 +186,40 @@ class IsoMedia:
         """Return the items that add transparency or depth to the primary picture, which some encoders call item 0."""
         return [one.item for one in self.references if one.kind == b"auxl" and {0, self.primary} & {*one.to}]
 
+    def decoded_pixels(self, at_most: int) -> int:
+        """Return how many pixels must be decoded for the primary picture, all its parts and its transparency.
+
+        The number is above ``at_most`` if parts are nested too deep.
+        """
+        known: dict[int, int] = {}
+
+        def pixels(item: int, depth: int = 0) -> int:
+            if depth > _DEEPEST:
+                return at_most + 1
+            if item not in known:
+                sizes = [box.start for _, box in self.listed_properties(item) if box.name == b"ispe"]
+                if parts := self.parts.get(item):
+                    known[item] = sum(pixels(part, depth + 1) for part in parts)
+                else:
+                    known[item] = self._number(sizes[0] + 4, 4) * self._number(sizes[0] + 8, 4) if sizes else 0
+            return known[item]
+
+        return sum(pixels(item) for item in [self.primary, *self.auxiliary_pictures()])
+
     def _read_meta(self, box: Box) -> None:
         version = self._number(box.start, 1)
+        wide = 4 if version else 2
         match box.name:
             case b"pitm":
-                self.primary = self._number(box.start + 4, 4 if version else 2)
+                self.primary = self._number(box.start + 4, wide)
             case b"iinf":
-                for entry in self._children(box.start + (8 if version else 6), box.stop):
-                    wide = 4 if self._number(entry.start, 1) > 2 else 2
-                    kind = entry.start + 6 + wide
-                    self.items[self._number(entry.start + 4, wide)] = self._data[kind : kind + 4]
+                for entry in self._children(box.start + 4 + wide, box.stop):
+                    size = 4 if self._number(entry.start, 1) > 2 else 2
+                    kind = entry.start + 6 + size
+                    self.items[self._number(entry.start + 4, size)] = self._data[kind : kind + 4]
             case b"iref":
                 for entry in self._children(box.start + 4, box.stop):
-                    self._read_reference(entry, 4 if version else 2)
+                    self._read_reference(entry, wide)
             case b"idat":
                 self._data_start = box.start
             case b"iloc":
@@ -241,7 +264,7 @@ class IsoMedia:
                 there = max(0, len(self._data) - start)
                 piece = self._number(position, length) or there  # without a length, up to the end of the file
                 position += length
-                self.extents.setdefault(item, []).append((start, start + piece))
+                self.extents[item].append((start, start + piece))
                 self.stored_bytes += min(piece, there)
                 self.stored_end = max(self.stored_end, start + piece)
 
@@ -281,10 +304,10 @@ def read(data: bytes) -> Container:
         media = IsoMedia(data)
     except DecodeError:  # too many parts
         return Container(end=0)
-    end = media.top_level[-1].stop if media.top_level else 0
-    kinds = [box.name for box in media.top_level]
-    # Nothing of a picture in the short form of HEIF is read here.
-    container = Container(end=end, kinds=kinds, layout=None if is_jxl or b"mini" in kinds else _layout(data, media))
+    container = Container(end=media.top_level[-1].stop if media.top_level else 0)
+    container.kinds = [box.name for box in media.top_level]
+    if not is_jxl and b"mini" not in container.kinds:  # nothing of a picture in the short form of HEIF is read here
+        container.layout = _layout(data, media)
     for box in media.top_level:
         identity = data[box.start : box.start + 16] if box.name == b"uuid" else b""
         if identity == XMP_UUID:
@@ -302,8 +325,7 @@ def read(data: bytes) -> Container:
 def _add_items(container: Container, data: bytes, media: IsoMedia) -> None:
     for box in media.properties:
         content = data[box.start : box.stop]
-        is_square = box.name == b"pasp" and content[:4] == content[4:]
-        if box.name in _DATA and not is_square:
+        if box.name in _DATA and not (box.name == b"pasp" and content[:4] == content[4:]):
             container.add(DATA, content, _DATA[box.name])
     for item, kind in media.items.items():
         if kind == b"Exif":

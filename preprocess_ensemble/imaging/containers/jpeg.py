@@ -17,6 +17,8 @@ from preprocess_ensemble.imaging.containers.tiff import Tiff
 Sampling = tuple[tuple[int, int], ...]
 
 START_OF_SCAN, _COMMENT = 0xDA, 0xFE
+END: Final = b"\xff\xd9"
+"""The marker at the end of a picture."""
 _START_OF_IMAGE, _END_OF_IMAGE, _STANDALONE = 0xD8, 0xD9, 0x01
 _APP1, _APP2, _APP11, _APP13 = 0xE1, 0xE2, 0xEB, 0xED
 _MARKER: Final = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")

@@ -74,15 +74,15 @@ def read_ppm(data: bytes) -> Container:
     kind, width, height, most = (int(one or 1) for one in (data[1:2], *header.groups()[1:]))
     colours = _PPM_COLOURS[kind]
     start = header.end()
+    depth = 8 if most < 256 else 16
     if kind <= 3:
         match = _PPM_PLAIN.match(data, start)
         end = match.end() if match else start
     else:
-        sample = 1 if most < 256 else 2
-        row = (width + 7) // 8 if kind == 4 else width * (3 if colours == "RGB" else 1) * sample
-        end = start + 1 + row * height
+        bits = 1 if kind == 4 else depth * (3 if colours == "RGB" else 1)
+        end = start + 1 + (width * bits + 7) // 8 * height
     pages = 2 if _PPM_HEADER.match(data[end:].lstrip()[:99]) else 1
-    container = Container(end=end, layout=Layout(colours=colours, depth=8 if most < 256 else 16, pages=pages))
+    container = Container(end=end, layout=Layout(colours=colours, depth=depth, pages=pages))
     for comment in _PPM_COMMENT.finditer(data, 0, end if kind <= 3 else start):
         container.add(COMMENT, comment[1])
     return container

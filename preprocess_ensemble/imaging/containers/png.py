@@ -50,7 +50,8 @@ def chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 def read(data: bytes) -> Container:
     """Read a PNG."""
-    container = Container(end=len(SIGNATURE), layout=_layout(data))
+    layout = _layout(data)
+    container = Container(end=len(SIGNATURE), layout=layout)
     is_srgb, left = False, _MOST_TEXT
     sample_bits = 8 if number(data, 25, 1) == _WITH_PALETTE else number(data, 24, 1)
     for name, start, stop in islice(chunks(data), kinds.MOST_PARTS):
@@ -67,10 +68,11 @@ def read(data: bytes) -> Container:
             container.add(kinds.EXIF, content)
         elif name in (b"tEXt", b"zTXt", b"iTXt"):
             left -= _add_text(container, name, content, left)
-        elif (layout := container.layout) is not None:
+        elif layout is not None:
             is_srgb |= name == b"sRGB"
             _read_colours(layout, name, content)
-    _choose_colours(container, is_srgb=is_srgb)
+    if layout is not None and not _choose_colours(layout, is_srgb=is_srgb):
+        container.layout = None
     return container
 
 
@@ -99,19 +101,17 @@ def _read_colours(layout: Layout, name: bytes, content: bytes) -> None:
         layout.pages = 2  # at least; the picture itself may be none of its frames
 
 
-def _choose_colours(container: Container, *, is_srgb: bool) -> None:
-    """Keep the chunk that counts before the others: section 4.3."""
-    if (layout := container.layout) is None:
-        return
+def _choose_colours(layout: Layout, *, is_srgb: bool) -> bool:
+    """Keep the chunk that counts before the others: section 4.3. Return False for codes that a layout cannot hold."""
     if layout.codes:
         layout.profile = b""
-    if layout.codes or is_srgb:
-        layout.gamma, layout.chromaticities = None, ()
-    if is_srgb and not layout.codes:
+    elif is_srgb:
         layout.codes = (_SRGB,)
-    if layout.codes and layout.codes[0][4:] != _PLAIN_CODES:
-        container.layout = None
+    if layout.codes:
+        layout.gamma, layout.chromaticities = None, ()
+    is_plain = all(codes[4:] == _PLAIN_CODES for codes in layout.codes)
     layout.codes = tuple(codes[:4] for codes in layout.codes)
+    return is_plain
 
 
 def _add_text(container: Container, kind: bytes, content: bytes, most: int) -> int:

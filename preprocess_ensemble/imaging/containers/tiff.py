@@ -160,18 +160,14 @@ def read(data: bytes) -> Container:
         if not waiting:
             break
         directory = waiting.pop()
-        container.end = max(container.end, _end(tiff, directory))
+        # The last of what the directory refers to may lie behind its pixels.
+        stops = [entry.stop for entry in directory.entries.values() if entry.stop <= len(data)]
+        container.end = max(container.end, directory.stop, tiff.pixels_end(directory), *stops)
         for tag in (SUB_DIRECTORIES, EXIF_DIRECTORY, GPS_DIRECTORY, INTEROP_DIRECTORY):
             below = [at for at in tiff.numbers(directory, tag) if 0 < at < len(data) and at not in seen]
             waiting += map(tiff.directory, below[:_MOST_DIRECTORIES])
             seen.update(below)
     return container
-
-
-def _end(tiff: Tiff, directory: Directory) -> int:
-    """Return where the last of what a directory refers to ends."""
-    fields = (entry.stop for entry in directory.entries.values() if entry.stop <= len(tiff.data))
-    return max(directory.stop, tiff.pixels_end(directory), *fields)
 
 
 def _layout(tiff: Tiff, directory: Directory, pages: int) -> Layout | None:

@@ -7,7 +7,6 @@ import hashlib
 import io
 import json
 import os
-import re
 import select
 import shutil
 import subprocess
@@ -22,7 +21,7 @@ from PIL import Image, UnidentifiedImageError
 from clip_client.cli.main import main
 from clip_client.testing import FakeTriton
 from tests.fixtures.images.image_files import encoded, picture
-from tests.paths import ROOT
+from tests.fixtures.packaging.pages import programs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -174,8 +173,7 @@ def test_the_example_fills_a_database_and_searches_it(
     monkeypatch.chdir(album.parent)
     (album / "damaged.png").touch()
     run("embed", album, "--output", "vectors.parquet")
-    page = (ROOT / "docs" / "search.md").read_text()
-    (code,) = re.findall(r"^```python\n(from clip_client import.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    ((_, code, _),) = programs("search.md", __file__)
     assert code.count("\n") <= 15
     for there, here in (("http://localhost:6333", ":memory:"), ("localhost:8001", server.url), ("dog", "red")):
         code = code.replace(there, here)

@@ -10,22 +10,21 @@ import socket
 import ssl
 import subprocess
 import sys
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import httpx
 import psutil
 import pytest
-import trustme
 import uvicorn
 
 from benchmarks.fixtures.server import free_port
 from clip_client.gateway.command import main
 from clip_client.testing import PNG_1X1, FakeTriton
 from tests.fixtures.gateways import data_uri
+from tests.unit.serving.authority import Authority
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
 
@@ -63,7 +62,6 @@ async def test_metrics_count_requests_and_items(http: httpx.AsyncClient) -> None
         (["--ssl-certfile", "a.pem"], "belong together"),
         (["--url", "ftp://a"], "ftp"),
         (["--timeout-s", "-1"], "--timeout-s"),
-        (["--max-body-bytes", "much"], "--max-body-bytes"),
         (["--token-file", "/nowhere/token"], "see --token-file"),
         (["--callers-token-file", os.devnull], "see --callers-token-file"),
         (["--host", "0.0.0.0", "--token-file", "{token}"], "callers must send with --callers-token-file, or"),
@@ -114,72 +112,48 @@ def test_a_used_port_is_one_sentence(workers: str, capsys: pytest.CaptureFixture
     )
 
 
-@pytest.fixture
-def authority() -> trustme.CA:
-    return trustme.CA()
-
-
-def pair(issued: trustme.LeafCert, folder: Path, name: str) -> tuple[str, str]:
-    certificate, key = folder / f"{name}.pem", folder / f"{name}.key"
-    certificate.write_bytes(issued.cert_chain_pems[0].bytes())
-    key.write_bytes(issued.private_key_pem.bytes())
-    return str(certificate), str(key)
-
-
-@asynccontextmanager
-async def tls_triton(authority: trustme.CA) -> AsyncIterator[FakeTriton]:
-    """A Triton that wants a client certificate and a token."""
-    triton, issued = FakeTriton(has_text=True, token="for Triton"), authority.issue_cert("triton.internal")
-    triton.use_tls(
-        certificate=issued.cert_chain_pems[0].bytes(),
-        key=issued.private_key_pem.bytes(),
-        client_ca=authority.cert_pem.bytes(),
-    )
-    async with triton:
-        yield triton
-
-
 @pytest.mark.parametrize("workers", ["1", "2"])
-async def test_the_command_speaks_tls_with_tokens_on_both_sides(
-    authority: trustme.CA, tmp_path: Path, workers: str
-) -> None:
-    ca, port = tmp_path / "ca.pem", free_port()
-    ca.write_bytes(authority.cert_pem.bytes())
+async def test_the_command_speaks_tls_with_tokens_on_both_sides(tmp_path: Path, workers: str) -> None:
     (tmp_path / "callers").write_text("of callers\n")
     (tmp_path / "token").write_text("for Triton\n")
-    own, mine = (pair(authority.issue_cert(name), tmp_path, name) for name in ("localhost", "gateway.internal"))
-    context = ssl.create_default_context()
-    authority.configure_trust(context)
-    options: dict[str, Any] = {"verify": context, "trust_env": False, "timeout": 60}
-    async with tls_triton(authority) as triton:
-        command = [sys.executable, "-m", "clip_client.gateway.command", "--url", triton.url, "--port", str(port)]
-        command += ["--tls-ca", str(ca), "--tls-certificate", mine[0], "--tls-key", mine[1]]
-        command += ["--tls-name", "triton.internal", "--token-file", str(tmp_path / "token")]
-        command += ["--callers-token-file", str(tmp_path / "callers"), "--workers", workers]
-        command += ["--ssl-certfile", own[0], "--ssl-keyfile", own[1]]
-        log = tmp_path / "log"
+    authority, port, log = Authority(tmp_path, "authority"), free_port(), tmp_path / "log"
+    own, mine, tritons = (authority.issue(name) for name in ("localhost", "gateway.internal", "triton.internal"))
+    triton = FakeTriton(has_text=True, token="for Triton")
+    triton.use_tls(
+        certificate=tritons.certificate.read_bytes(),
+        key=tritons.key.read_bytes(),
+        client_ca=authority.file.read_bytes(),
+    )
+    url, context = f"https://localhost:{port}", ssl.create_default_context(cafile=authority.file)
+    async with triton, httpx.AsyncClient(base_url=url, verify=context, trust_env=False, timeout=60) as http:
+        options: dict[str, object] = {
+            **{"--url": triton.url, "--port": port, "--workers": workers},
+            **{"--tls-ca": authority.file, "--tls-certificate": mine.certificate, "--tls-key": mine.key},
+            **{"--tls-name": "triton.internal", "--token-file": tmp_path / "token"},
+            **{"--callers-token-file": tmp_path / "callers"},
+            **{"--ssl-certfile": own.certificate, "--ssl-keyfile": own.key},
+        }
+        command = [sys.executable, "-m", "clip_client.gateway.command", *(f"{a}={b}" for a, b in options.items())]
         with log.open("wb") as file, subprocess.Popen(command, stderr=file) as process:  # noqa: ASYNC220
+
+            async def answers() -> bool:
+                with suppress(httpx.TransportError):
+                    return (await http.get("/health")).status_code == 200
+                return False
+
             try:
-                async with httpx.AsyncClient(base_url=f"https://localhost:{port}", **options) as http:
-
-                    async def answers() -> bool:
-                        try:
-                            return (await http.get("/health")).status_code == 200
-                        except httpx.TransportError:
-                            return False
-
-                    while not await answers():  # noqa: ASYNC110
-                        await asyncio.sleep(0.05)
-                    http.headers["authorization"] = "Bearer of callers"
-                    body = {"model": "clip", "input": data_uri(PNG_1X1)}
-                    for _ in range(10):
-                        assert (await http.post("/v1/embeddings", json=body)).status_code == 200
-                    metrics = (await http.get("/metrics")).text
-                    assert 'clip_gateway_requests_total{dialect="openai",status="200"} 10.0' in metrics
-                    gateway = psutil.Process(process.pid)
-                    for one in (gateway, *gateway.children(recursive=True)):
-                        assert not re.search("of callers|for Triton", repr(one.environ()))
-                    assert f"ready: model clip is fake/random:0@00000000, at {triton.url}\n" in log.read_text()
+                while not await answers():  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+                http.headers["authorization"] = "Bearer of callers"
+                body = {"model": "clip", "input": data_uri(PNG_1X1)}
+                for _ in range(10):
+                    assert (await http.post("/v1/embeddings", json=body)).status_code == 200
+                metrics = (await http.get("/metrics")).text
+                assert 'clip_gateway_requests_total{dialect="openai",status="200"} 10.0' in metrics
+                gateway = psutil.Process(process.pid)
+                for one in (gateway, *gateway.children(recursive=True)):
+                    assert not re.search("of callers|for Triton", repr(one.environ()))
+                assert f"ready: model clip is fake/random:0@00000000, at {triton.url}\n" in log.read_text()
             finally:
                 process.terminate()
-        assert process.returncode in (0, -signal.SIGTERM)
+    assert process.returncode in (0, -signal.SIGTERM)

@@ -26,6 +26,7 @@ FORM_TYPES: Final = (
     *[f"{FORM}; boundary=b"] * 7,
     *(FORM, "text/plain", f"{FORM}; boundary=", f"{FORM}; boundary=b; charset=utf-99", f"{FORM}; boundary={'b' * 300}"),
 )
+ENCODINGS: Final = ("base64", "quoted-printable", "binary", "other")
 NAMES: Final = ("input", "model", "encoding_format", "dimensions", "modality", "images", "user", "text", "image_url")
 VALUES: Final[tuple[Any, ...]] = (
     *(None, True, 0, -1, 2**70, 1.5e308, "", "a", "\0", "\u202e", "data:", "data:image/png;base64,", [], {}, [[]]),
@@ -64,7 +65,9 @@ class Malformed(random.Random):
             name = self.choice(("images", "images", "image", "text", "", "x" * 5000))
             file = self.choice(('; filename="a"', "", '; filename=""', "; filename*=UTF-8''%ff"))
             content = self.choice((PNG_1X1, b"", json.dumps(self.value()).encode(), b"\xff\xfe", b"[" * 100_000))
-            parts.append(f'--b\r\ncontent-disposition: form-data; name="{name}"{file}\r\n\r\n'.encode() + content)
+            encoding = self.choice(("", "", *(f"content-transfer-encoding: {one}\r\n" for one in ENCODINGS)))
+            head = f'--b\r\n{encoding}content-disposition: form-data; name="{name}"{file}\r\n\r\n'
+            parts.append(head.encode() + content)
         body = b"\r\n".join(parts) + b"\r\n--b--\r\n"
         return self.damaged(body) if self.random() < 0.6 else body
 

@@ -80,6 +80,7 @@ SLICES: Final = {
         f"--repository {{images}} {SHORT}",
         "forms FP32, JSON over HTTP bytes|(client-side|session) .*median",
     ),
+    "client_cost": ("--rounds 1 --images 256", "(single|lists|stream) median over bare"),
     "operators": ("--repository {images} --batch 2 --runs 1", "operators MatMul share"),
     "scaling": (f"--repository {{images}} --servers 1 {SHORT}", "1 efficiency"),
     "transfer": ("--repository {images} --most 2", "(thumbnail|original) mean_kb"),

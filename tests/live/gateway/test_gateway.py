@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from clip_client import ClipClient, ModelNotReady
 from preprocess_ensemble.export.exporter import export_model
 from tests.fixtures.gateways import data_uri, gateway
 from tests.fixtures.images.image_files import png_bomb
-from tests.paths import ROOT
+from tests.fixtures.packaging.pages import programs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,27 +127,15 @@ async def test_the_model_field_chooses_among_models(two_models: Server, photos: 
             await client.model()
 
 
-# docs/migrate.md: its code does what it says.
-
-PAGE: Final = (ROOT / "docs" / "migrate.md").read_text(encoding="utf-8")
-BLOCKS: Final = re.findall(r"^## ([^\n]+)\n|^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
-
-
-def test_every_service_has_code() -> None:
-    code = "".join("#" if heading else "." for heading, _ in BLOCKS)
-    assert re.fullmatch(r"(#\.+){4}", code), "a heading without code"
-
-
 @pytest.mark.long
-async def test_the_code_of_the_page_runs(two_models: Server, photos: Path, tmp_path: Path) -> None:
+async def test_the_code_on_the_page_about_moving_here_runs(two_models: Server, photos: Path, tmp_path: Path) -> None:
     for name, photo in (("a.jpg", "astronaut.jpg"), ("b.jpg", "coffee.jpg")):
         shutil.copyfile(photos / photo, tmp_path / name)
     async with gateway(two_models.grpc_url) as http:
         url = str(http.base_url).rstrip("/")
-        for _, code in BLOCKS:
+        for _, code, _ in programs("migrate.md", __file__):
             code = code.replace("http://localhost:8080", url).replace("localhost:8001", two_models.grpc_url)
-            if code:
-                command = (sys.executable, "-c", code)
-                done = await asyncio.to_thread(subprocess.run, command, cwd=tmp_path, capture_output=True, check=False)
-                assert done.returncode == 0, f"{code}\n{done.stderr.decode()}"
-                assert done.stdout.strip()
+            command = (sys.executable, "-c", code)
+            done = await asyncio.to_thread(subprocess.run, command, cwd=tmp_path, capture_output=True, check=False)
+            assert done.returncode == 0, f"{code}\n{done.stderr.decode()}"
+            assert done.stdout.strip()

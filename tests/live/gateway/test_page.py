@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -16,15 +15,13 @@ import numpy as np
 
 from benchmarks.fixtures.server import QUIET, serving
 from tests.fixtures.gateways import gateway
-from tests.paths import ROOT
+from tests.fixtures.packaging.pages import programs
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-PAGE: Final = (ROOT / "docs" / "gateway.md").read_text(encoding="utf-8")
-BLOCKS: Final = re.findall(r"^```(python|sh)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 GRPCURL: Final = f"""#!{sys.executable}
 import sys
 import grpc
@@ -59,7 +56,7 @@ async def test_every_program_of_the_page_gets_the_same_vector(
                 "localhost:8001": server.grpc_url,
                 "localhost:8000": server.http_url,
             }
-            for language, code in BLOCKS:
+            for language, code, _ in programs("gateway.md", __file__):
                 for there, here in addresses.items():
                     code = code.replace(there, here)
                 command = (sys.executable, "-c", code) if language == "python" else ("bash", "-ec", code)

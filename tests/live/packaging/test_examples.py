@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import io
 import json
-import re
 import runpy
 import shutil
 import subprocess
@@ -19,6 +18,7 @@ import httpx
 import pytest
 
 from benchmarks.fixtures.server import free_port
+from tests.fixtures.packaging.pages import programs
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
@@ -165,12 +165,6 @@ def test_python_on_the_client_page_runs(
     monkeypatch.chdir(tmp_path)
     photos = sorted(album.iterdir())
     shutil.copy(photos[0], "photo.jpg")
-    page = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
-    page = page.replace("localhost:8001", f"local:{tiny_pair_repository}")
-    found = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
-    # A block that is indented continues the one before it.
-    blocks = re.sub(r"\0(?= )", "", "\0".join(found)).split("\0")
-    assert len(blocks) == 3
 
     async def run(block: str) -> None:
         names = {"images": photos, "source": photos, "photos": photos, "lines": ["a dog", "a cat"]}
@@ -178,8 +172,8 @@ def test_python_on_the_client_page_runs(
         if waiting is not None:
             await waiting
 
-    for block in blocks:
-        asyncio.run(run(block))
+    for _, code, _ in programs("client.md", __file__):
+        asyncio.run(run(code.replace("localhost:8001", f"local:{tiny_pair_repository}")))
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == f"1.0000 {photos[0]}"
     assert len(printed) == 5

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import TYPE_CHECKING
 
@@ -25,30 +24,23 @@ def _hub(weights: Path) -> Iterator[str]:
     """A stand-in for the Hugging Face hub that has one file in every repository; the block gets its address."""
     with weights.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    size = weights.stat().st_size
 
-    class Hub(BaseHTTPRequestHandler):
+    class Hub(SimpleHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def do_HEAD(self) -> None:
-            known = "/resolve/" in self.path and self.path.endswith(".safetensors")
-            self.send_response(200 if known else 404)
-            self.send_header("content-length", str(size if known else 0))
-            if known:
-                self.send_header("etag", f'"{sha256}"')
-                self.send_header("x-repo-commit", "0" * 40)
-            else:
-                self.send_header("x-error-code", "EntryNotFound")
+        def translate_path(self, path: str) -> str:
+            return str(weights if "/resolve/" in path and path.endswith(".safetensors") else weights / "none")
+
+        def send_error(self, code: int, *_: object) -> None:
+            self.send_response(code)
+            self.send_header("x-error-code", "EntryNotFound")
+            self.send_header("content-length", "0")
             self.end_headers()
 
-        def do_GET(self) -> None:
-            self.do_HEAD()
-            if self.path.endswith(".safetensors"):
-                with weights.open("rb") as file:
-                    shutil.copyfileobj(file, self.wfile)
-
-        def log_message(self, *_: object) -> None:
-            """Nothing."""
+        def end_headers(self) -> None:
+            self.send_header("etag", f'"{sha256}"')
+            self.send_header("x-repo-commit", "0" * 40)
+            super().end_headers()
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
         Thread(target=server.serve_forever, daemon=True).start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import resource
 import shutil
@@ -25,7 +26,7 @@ from tritonclient.utils import InferenceServerException
 from benchmarks.fixtures.sample_photos import coarse_noise
 from benchmarks.fixtures.server import QUIET, Server, command_line, free_port, serving
 from clip_client import ClipClient, ProtocolMismatch
-from preprocess_ensemble.tritonserver.cleanup import SHARED_MEMORY, region_prefix
+from preprocess_ensemble.tritonserver.cleanup import LINKS_SUFFIX, SHARED_MEMORY, region_prefix
 from tests.fixtures.models.exports import export
 from tests.fixtures.waiting import wait_until
 from tests.live.processes import still_running
@@ -224,6 +225,16 @@ def _without_code(repository: Path) -> None:
     (repository / "mine" / "config.pbtxt").write_text(config, encoding="utf-8")
 
 
+NO_PROCESSES = "bash: fork: Resource temporarily unavailable"
+
+
+def _without_processes(repository: Path) -> None:
+    """The shell that is to start a model's process says that none is left."""
+    bash = repository.with_name("bash")
+    bash.write_text(f"#!/bin/sh\necho '{NO_PROCESSES}' >&2\nexit 254\n", encoding="utf-8")
+    bash.chmod(0o755)
+
+
 def _damaged(repository: Path) -> None:
     (repository / "clip_encoder" / "1" / "model.onnx").write_bytes(b"not a model")
 
@@ -231,11 +242,12 @@ def _damaged(repository: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        # Triton 2.51 waits for it without limit.
-        (_without_code, r"tritonserver ended while it started: Python model file not found in .*/mine/1/model\.py"),
+        # Triton 2.51 waits for these two without limit.
+        (_without_code, "ended while it started: Python model file not found in 'REPOSITORY/mine/1/model.py'"),
+        (_without_processes, f"the process of a model has ended: {NO_PROCESSES} (the limit on processes and threads"),
         (_damaged, "clip_encoder could not be loaded: ONNX Runtime cannot load"),
     ],
-    ids=["process that cannot start", "damaged file"],
+    ids=["process that cannot start", "no process", "damaged file"],
 )
 def test_a_model_that_cannot_be_loaded_is_the_reason(
     damage: Callable[[Path], None], sentence: str, tiny_repository: Path, tmp_path: Path
@@ -244,9 +256,11 @@ def test_a_model_that_cannot_be_loaded_is_the_reason(
     damage(repository)
     ports = [f"--{name}-port={free_port()}" for name in ("grpc", "metrics")]
     command = [sys.executable, "-m", "clip_client.serving.command", *ports, f"--repository={repository}"]
-    done = subprocess.run([*command, f"--log-file={tmp_path / 'log'}"], capture_output=True, text=True, check=False)
+    command.append(f"--log-file={tmp_path / 'log'}")
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
     assert "Traceback" not in done.stderr
-    assert re.search(sentence, done.stderr.splitlines()[-1])
-    assert str(repository) in (tmp_path / "log").read_text(encoding="utf-8")
+    assert sentence in done.stderr.splitlines()[-1].replace(str(repository), "REPOSITORY"), done.stderr
+    assert LINKS_SUFFIX not in (tmp_path / "log").read_text(encoding="utf-8"), "it names the repository"
     assert not [process for process in psutil.process_iter() if str(repository) in " ".join(command_line(process))]

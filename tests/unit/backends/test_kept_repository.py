@@ -19,7 +19,7 @@ from preprocess_ensemble.model_repository.location import model_names
 from preprocess_ensemble.model_repository.passport import Passport
 from tests.fixtures.images import image_files
 from tests.paths import ROOT
-from tests.unit.backends.triton_stand_in import imported_beside, request_of
+from tests.unit.backends.triton_stand_in import imported_beside, request_of, run_model_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,12 +33,8 @@ def repository(tmp_path: Path) -> Path:
 
 
 def loaded(folder: Path) -> Any:
-    """Run a model's ``model.py`` as Triton's Python backend does, and return the initialized model."""
-    path = folder / "1" / "model.py"
-    namespace: dict[str, Any] = {}
-    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), namespace)
     config = json_format.MessageToDict(read_config(folder / "config.pbtxt"), preserving_proto_field_name=True)
-    model = namespace["TritonPythonModel"]()
+    model = run_model_file(folder)()
     model.initialize({"model_repository": str(folder), "model_version": "1", "model_config": json.dumps(config)})
     return model
 

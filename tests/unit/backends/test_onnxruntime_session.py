@@ -1,7 +1,4 @@
-"""A model configuration becomes a session: options, providers, files and tensors, batches and their padding.
-
-What is refused.
-"""
+"""A model configuration becomes a session: options, providers, files and tensors, batches; and what is refused."""
 
 from __future__ import annotations
 
@@ -64,24 +61,22 @@ def test_the_level_decides_whether_the_graph_is_optimized(
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ({}, {"intra_op_num_threads": 0, "inter_op_num_threads": 0}),
-        ({"anything": "at all"}, {"intra_op_num_threads": 0}),
+        ({}, {}),
+        ({"anything": "at all"}, {}),
         ({"intra_op_thread_count": "2"}, {"intra_op_num_threads": 2}),
         ({"inter_op_thread_count": "3"}, {"inter_op_num_threads": 3}),
-        ({}, {"execution_mode": onnxruntime.ExecutionMode.ORT_SEQUENTIAL}),
         ({"execution_mode": "1"}, {"execution_mode": onnxruntime.ExecutionMode.ORT_PARALLEL}),
-        ({}, {"enable_cpu_mem_arena": True, "enable_mem_pattern": True}),
-        ({"enable_mem_arena": "0"}, {"enable_cpu_mem_arena": False, "enable_mem_pattern": True}),
-        ({"enable_mem_pattern": "false"}, {"enable_cpu_mem_arena": True, "enable_mem_pattern": False}),
-        ({"enable_mem_pattern": "Off"}, {"enable_mem_pattern": False}),
-        ({"enable_mem_pattern": "1"}, {"enable_mem_pattern": True}),
-        ({"enable_mem_arena": "True"}, {"enable_cpu_mem_arena": True}),
-        ({"enable_mem_arena": "on"}, {"enable_cpu_mem_arena": True}),
+        ({"enable_mem_arena": "0"}, {"enable_cpu_mem_arena": False}),
+        ({"enable_mem_pattern": "false"}, {"enable_mem_pattern": False}),
+        ({"enable_mem_pattern": "Off", "enable_mem_arena": "on"}, {"enable_mem_pattern": False}),
+        ({"enable_mem_pattern": "1", "enable_mem_arena": "True"}, {}),
     ],
 )
 def test_parameters_reach_the_session(affine: Path, values: dict[str, str], expected: dict[str, Any]) -> None:
     options = opened(affine, parameters(**values))
-    assert {name: getattr(options, name) for name in expected} == expected
+    defaults = {"intra_op_num_threads": 0, "inter_op_num_threads": 0, "enable_cpu_mem_arena": True,
+                "enable_mem_pattern": True, "execution_mode": onnxruntime.ExecutionMode.ORT_SEQUENTIAL}  # fmt: skip
+    assert {name: getattr(options, name) for name in defaults} == {**defaults, **expected}
 
 
 def test_a_pinned_process_has_a_thread_for_each_of_its_cores(affine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,20 +102,18 @@ CUDA_KEYS = accelerators("gpu", "cuda", use_tf32="0") | parameters(
     cudnn_conv_algo_search="1", gpu_mem_limit="1000", arena_extend_strategy="1", do_copy_in_default_stream="0"
 )
 AS_CUDA_OPTIONS = {
-    "use_tf32": "0",
-    "cudnn_conv_algo_search": "HEURISTIC",
-    "gpu_mem_limit": "1000",
-    "arena_extend_strategy": "kSameAsRequested",
-    "do_copy_in_default_stream": "0",
-}
+    "use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC", "gpu_mem_limit": "1000",
+    "arena_extend_strategy": "kSameAsRequested", "do_copy_in_default_stream": "0",
+}  # fmt: skip
 CACHE = {"trt_engine_cache_path": "/cache", "trt_profile_max_shapes": "pixels:32x224x224x3"}
-TENSORRT_KEYS = {"precision_mode": "FP16", "max_workspace_size_bytes": "1073741824", "trt_engine_cache_enable": "true"}
+TENSORRT_KEYS = {
+    "precision_mode": "FP16", "max_workspace_size_bytes": "1073741824", "trt_engine_cache_enable": "true",
+    "int8_calibration_table_name": "table", "int8_use_native_calibration_table": "true",
+}  # fmt: skip
 AS_TENSORRT_OPTIONS = {
-    "trt_fp16_enable": "1",
-    "trt_max_workspace_size": "1073741824",
-    "trt_engine_cache_enable": "1",
-    **CACHE,
-}
+    "trt_fp16_enable": "1", "trt_max_workspace_size": "1073741824", "trt_engine_cache_enable": "1",
+    "trt_int8_calibration_table_name": "table", "trt_int8_use_native_calibration_table": "1", **CACHE,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -129,14 +122,11 @@ AS_TENSORRT_OPTIONS = {
         (accelerators("gpu", "no-such-accelerator", any_key="1"), "CPU", []),
         ({}, "GPU", [("CUDA", {}, False)]),
         (CUDA_KEYS, "GPU", [("CUDA", AS_CUDA_OPTIONS, True)]),
-        (
-            accelerators("gpu", "tensorrt", **TENSORRT_KEYS, **CACHE),
-            "GPU",
-            [("Tensorrt", AS_TENSORRT_OPTIONS, True), ("CUDA", {}, False)],
-        ),
+        (accelerators("gpu", "tensorrt", **TENSORRT_KEYS, **CACHE), "GPU",
+         [("Tensorrt", AS_TENSORRT_OPTIONS, True), ("CUDA", {}, False)]),
     ],
     ids=["ignored on a CPU", "CUDA by default", "CUDA", "TensorRT, then CUDA"],
-)
+)  # fmt: skip
 def test_providers(
     config: dict[str, Any],
     kind: str,
@@ -227,21 +217,15 @@ def check(folder: Path, sizes: dict[str, Any], change: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("sizes", "change"),
     [
-        pytest.param({}, {}, id="equal"),
-        pytest.param({}, {"input": [{**X, "dims": ["4"]}]}, id="as text"),
-        pytest.param({}, {"input": [{**X, "dims": [2, 2], "reshape": {"shape": [4]}}]}, id="reshaped"),
-        pytest.param({"width": "width"}, {"output": [{**Y, "dims": [-1]}]}, id="a narrower input"),
-        pytest.param(
-            {"batch": 2},
-            {
-                "max_batch_size": 0,
-                "input": [{**X, "dims": [2, 4], "optional": True}],
-                "output": [{**Y, "dims": [2, 4]}],
-            },
-            id="optional without batches",
-        ),
+        ({}, {}),
+        ({}, {"input": [{**X, "dims": ["4"]}]}),
+        ({}, {"input": [{**X, "dims": [2, 2], "reshape": {"shape": [4]}}]}),
+        ({"width": "width"}, {"output": [{**Y, "dims": [-1]}]}),
+        ({"batch": 2}, {"max_batch_size": 0, "input": [{**X, "dims": [2, 4], "optional": True}],
+                        "output": [{**Y, "dims": [2, 4]}]}),
     ],
-)
+    ids=["equal", "as text", "reshaped", "a narrower input", "optional without batches"],
+)  # fmt: skip
 def test_a_right_configuration_passes(tmp_path: Path, sizes: dict[str, Any], change: dict[str, Any]) -> None:
     check(tmp_path, sizes, change)
 
@@ -336,13 +320,9 @@ def test_buckets_hold_every_batch_and_waste_less_than_half(most: int, rows: int)
 
 @pytest.mark.parametrize(
     ("config", "kind", "buckets"),
-    [
-        (GRAPHS, "GPU", (1, 2, 4, 8, 16, 24)),
-        (accelerators("gpu", "cuda", enable_cuda_graph="0"), "GPU", ()),
-        (accelerators("gpu", "cuda"), "GPU", ()),
-        (GRAPHS, "CPU", ()),
-    ],
-)
+    [(GRAPHS, "GPU", (1, 2, 4, 8, 16, 24)), (accelerators("gpu", "cuda", enable_cuda_graph="0"), "GPU", ()),
+     (accelerators("gpu", "cuda"), "GPU", ()), (GRAPHS, "CPU", ())],
+)  # fmt: skip
 def test_buckets_of_a_plan(config: dict[str, Any], kind: str, buckets: tuple[int, ...]) -> None:
     plan = plan_session({"max_batch_size": 24, **config}, kind=kind, device_id=0)
     assert plan.buckets == buckets
@@ -350,12 +330,9 @@ def test_buckets_of_a_plan(config: dict[str, Any], kind: str, buckets: tuple[int
 
 @pytest.mark.parametrize(
     ("config", "tf32"),
-    [
-        ({}, None),
-        (parameters(precision="fp32"), "0"),
-        (parameters(precision="fp32") | accelerators("gpu", "cuda", use_tf32="1"), "1"),
-    ],
-)
+    [({}, None), (parameters(precision="fp32"), "0"),
+     (parameters(precision="fp32") | accelerators("gpu", "cuda", use_tf32="1"), "1")],
+)  # fmt: skip
 def test_fp32_is_not_tf32_unless_the_configuration_says_so(
     config: dict[str, Any], tf32: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

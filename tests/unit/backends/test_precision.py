@@ -133,12 +133,9 @@ def test_the_environment_overrides_the_configuration(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(
     ("config", "runtime", "reason"),
-    [
-        (parameters(precision="fp32"), "ONNX Runtime", "fp32 was asked for"),
-        ({}, "OpenVINO", "the fastest on AMD with avx512_bf16"),
-    ],
-    ids=["fp32", "default"],
-)
+    [(parameters(precision="fp32"), "ONNX Runtime", "fp32 was asked for"),
+     ({}, "OpenVINO", "the fastest on AMD with avx512_bf16")],
+)  # fmt: skip
 def test_the_configuration_selects_what_runs_the_model(
     config: dict[str, Any], runtime: str, reason: str, model: Path
 ) -> None:

@@ -30,9 +30,11 @@ from tests.unit.backends.triton_stand_in import (
     Tensor,
     TritonError,
     imported_beside,
+    initialized,
     load_error,
     request_of,
-)
+    run_model_file,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,10 +76,8 @@ def arguments(
 
 @pytest.fixture
 def model(module: types.ModuleType, passport: Path) -> Iterator[Any]:
-    model = module.TritonPythonModel()
-    model.initialize(arguments(passport))
-    yield model
-    model.finalize()
+    with initialized(module, arguments(passport)) as model:
+        yield model
 
 
 def request(*files: bytes, outputs: tuple[str, ...] = ALL_DECODED) -> Request:
@@ -88,27 +88,16 @@ def expected_pixels(file: bytes) -> npt.NDArray[np.uint8]:
     return preprocess(decode(file), PREPROCESS)
 
 
-def test_one_request_of_one_image(model: Any) -> None:
-    (response,) = model.execute([request(GOOD[0])])
-    assert response.error is None
-    assert response.names == set(ALL_DECODED)
-    assert (response["pixels"].shape, response["pixels"].dtype) == ((1, 64, 48, 3), np.uint8)
-    assert np.array_equal(response["pixels"][0], expected_pixels(GOOD[0]))
-    assert (response["status"].tolist(), response["status"].dtype) == ([[0]], np.int32)
-    assert response["error"].tolist() == [[b""]]
-
-
 def test_rows_of_several_requests_keep_their_order_beside_bad_ones(model: Any) -> None:
     bad = request(b"", GOOD[3], b"no image", TRUNCATED)
     responses = model.execute([request(*GOOD[:3]), bad, request(), request(*reversed(GOOD))])
-    assert [response["status"].ravel().tolist() for response in responses] == [
-        [0, 0, 0],
-        [ImageStatus.EMPTY, 0, ImageStatus.NOT_AN_IMAGE, ImageStatus.TRUNCATED],
-        [],
-        [0] * 6,
-    ]
+    statuses = [response["status"].ravel().tolist() for response in responses]
+    assert statuses == [[0] * 3, [ImageStatus.EMPTY, 0, ImageStatus.NOT_AN_IMAGE, ImageStatus.TRUNCATED], [], [0] * 6]
     for row, file in enumerate(reversed(GOOD)):
         assert np.array_equal(responses[3]["pixels"][row], expected_pixels(file))
+    assert responses[0].names == set(ALL_DECODED)
+    assert (responses[0]["pixels"].dtype, responses[0]["status"].dtype) == (np.uint8, np.int32)
+    assert responses[0]["error"].tolist() == [[b""]] * 3
     assert not responses[1]["pixels"][[0, 2, 3]].any()
     assert np.array_equal(responses[1]["pixels"][1], expected_pixels(GOOD[3]))
     assert b"truncated" in responses[1]["error"][3, 0]
@@ -125,15 +114,10 @@ def test_the_handshake_decodes_nothing(model: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "inputs",
-    [
-        [],
-        [Tensor("image", np.array([b"x"], dtype=np.object_))],
-        [Tensor("image", np.zeros((1, 1), dtype=np.float32))],
-        [Tensor("image", np.empty((1, 2), dtype=np.object_))],
-    ],
+    "array", [None, np.array([b"x"], np.object_), np.zeros((1, 1), np.float32), np.empty((1, 2), np.object_)]
 )
-def test_a_malformed_request_fails_alone(model: Any, inputs: list[Tensor]) -> None:
+def test_a_malformed_request_fails_alone(model: Any, array: npt.NDArray[Any] | None) -> None:
+    inputs = [] if array is None else [Tensor("image", array)]
     first, malformed, last = model.execute([request(GOOD[0]), Request(inputs, ALL_DECODED), request(GOOD[1])])
     assert malformed.error.code == TritonError.INVALID_ARG
     assert "input image" in malformed.error.text
@@ -173,20 +157,17 @@ def test_a_defect_stays_in_its_row_and_its_text_in_the_log(model: Any, monkeypat
 def test_parameters_have_their_effect(
     module: types.ModuleType, passport: Path, parameter: str, value: str, file: bytes, status: ImageStatus
 ) -> None:
-    model = module.TritonPythonModel()
-    model.initialize(arguments(passport, **dict[str, Any]({parameter: value})))
-    (response,) = model.execute([request(file)])
-    model.finalize()
+    with initialized(module, arguments(passport, **dict[str, Any]({parameter: value}))) as model:
+        (response,) = model.execute([request(file)])
     assert response["status"].tolist() == [[status]]
 
 
 def test_a_request_that_spent_its_time_gets_no_more_large_images(module: types.ModuleType, passport: Path) -> None:
     large = image_files.encoded(Image.new("L", (4100, 4000), 100), "JPEG")  # over 16 megapixels
     small = image_files.jpeg(size=(30, 20))
-    model = module.TritonPythonModel()
-    model.initialize(arguments(passport, max_decode_seconds="1e-9", max_image_bytes="500000", decode_threads="1"))
-    slow, neighbour = model.execute([request(large, large, small, bytes(600_000)), request(large)])
-    model.finalize()
+    limits = arguments(passport, max_decode_seconds="1e-9", max_image_bytes="500000", decode_threads="1")
+    with initialized(module, limits) as model:
+        slow, neighbour = model.execute([request(large, large, small, bytes(600_000)), request(large)])
     assert slow["status"].ravel().tolist() == [0, ImageStatus.LIMIT, 0, ImageStatus.TOO_LARGE]
     assert b"took more than 1e-09 s" in slow["error"][1, 0]
     assert not slow["pixels"][1].any()
@@ -219,26 +200,17 @@ def test_a_load_that_fails_says_why(
 
 @pytest.mark.parametrize(("asked", "instances", "threads"), [("0", 1, 6), ("0", 4, 2), ("3", 1, 3)])
 def test_instances_share_the_cores(
-    module: types.ModuleType,
-    passport: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    asked: str,
-    instances: int,
-    threads: int,
+    module: types.ModuleType, passport: Path, monkeypatch: pytest.MonkeyPatch, asked: str, instances: int, threads: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
-    model = module.TritonPythonModel()
     tritons_own: dict[str, Any] = {"FORCE_CPU_ONLY_INPUT_TENSORS": "yes"}
-    model.initialize(arguments(passport, instances=instances, decode_threads=asked, **tritons_own))
-    model.finalize()
+    with initialized(module, arguments(passport, instances=instances, decode_threads=asked, **tritons_own)):
+        pass
     assert f" {threads} decode threads" in Logger.infos[-1]
 
 
 def test_the_repository_re_exports_this_model(module: types.ModuleType) -> None:
-    path = ROOT / "triton_models" / "clip_preprocess" / "1" / "model.py"
-    namespace: dict[str, Any] = {}
-    exec(compile(path.read_text(), str(path), "exec"), namespace)
-    assert namespace["TritonPythonModel"] is module.TritonPythonModel
+    assert run_model_file(ROOT / "triton_models" / "clip_preprocess") is module.TritonPythonModel
 
 
 TOKENIZED = ("tokens", "status", "error", "truncated")
@@ -275,13 +247,10 @@ def tokenizer(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
 
 
 def test_the_tokenizer_answers_rows_of_several_requests(tokenizer: types.ModuleType, exported: Path) -> None:
-    model = tokenizer.TritonPythonModel()
-    model.initialize(tokenizer_arguments(exported))
     rows = request_of("text", (b"a dog", b"\xff", b"word " * 20), TOKENIZED)
-    first, malformed, second = model.execute(
-        [rows, Request([], TOKENIZED), request_of("text", (b"a dog",), ("tokens",))]
-    )
-    model.finalize()
+    requests = [rows, Request([], TOKENIZED), request_of("text", (b"a dog",), ("tokens",))]
+    with initialized(tokenizer, tokenizer_arguments(exported)) as model:
+        first, malformed, second = model.execute(requests)
     assert (first["tokens"].shape, first["tokens"].dtype) == ((3, 16), np.int32)
     assert first["status"].tolist() == [[0], [ImageStatus.NOT_UTF8], [0]]
     assert (first["truncated"].tolist(), first["truncated"].dtype) == ([[False], [False], [True]], np.bool_)
@@ -291,12 +260,10 @@ def test_the_tokenizer_answers_rows_of_several_requests(tokenizer: types.ModuleT
     assert second.names == {"tokens"}
     assert np.array_equal(second["tokens"][0], first["tokens"][0])
     assert MetricFamily.counts == {
-        ("clip_tokenize_texts_total", "OK"): 3,
-        ("clip_tokenize_texts_total", "NOT_UTF8"): 1,
+        ("clip_tokenize_texts_total", "OK"): 3, ("clip_tokenize_texts_total", "NOT_UTF8"): 1,
         ("clip_tokenize_truncated_total",): 1,
-        ("clip_tokenize_requests_total", "2-4"): 1,
-        ("clip_tokenize_requests_total", "1"): 1,
-    }
+        ("clip_tokenize_requests_total", "2-4"): 1, ("clip_tokenize_requests_total", "1"): 1,
+    }  # fmt: skip
 
 
 def test_a_tokenizer_that_does_not_belong_to_the_model_is_refused(tokenizer: types.ModuleType, exported: Path) -> None:

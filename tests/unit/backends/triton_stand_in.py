@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -114,6 +115,23 @@ def request_of(name: str, rows: tuple[bytes, ...], outputs: tuple[str, ...]) -> 
     column = np.empty((len(rows), 1), dtype=np.object_)
     column[:, 0] = rows
     return Request([Tensor(name, column)], outputs)
+
+
+@contextmanager
+def initialized(module: types.ModuleType, arguments: dict[str, str]) -> Iterator[Any]:
+    """The model of a module, between ``initialize`` and ``finalize``."""
+    model = module.TritonPythonModel()
+    model.initialize(arguments)
+    yield model
+    model.finalize()
+
+
+def run_model_file(folder: Path) -> Any:
+    """Run a model's ``model.py`` as Triton's Python backend does, and return its class."""
+    path = folder / "1" / "model.py"
+    namespace: dict[str, Any] = {}
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), namespace)
+    return namespace["TritonPythonModel"]
 
 
 def load_error(module: types.ModuleType, arguments: dict[str, str]) -> str:

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from clip_client.cli.main import main
 from tests.fixtures.albums import opened
 from tests.fixtures.crashes import kills
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from clip_client.dedup.store.journal import Journal
@@ -28,3 +29,16 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 def root(tmp_path: Path) -> Path:
     """Folder of a test's photos."""
     return tmp_path / "root"
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
+    """Run a command that ends with this code, and return the lines that it prints, errors last."""
+
+    def run(*words: object, code: int = 0) -> list[str]:
+        capsys.readouterr()
+        assert main(list(map(str, words))) == code
+        captured = capsys.readouterr()
+        return captured.out.splitlines() + captured.err.splitlines()
+
+    return run

@@ -138,8 +138,8 @@ def test_an_output_that_cannot_be_continued_is_named(tmp_path: Path) -> None:
         folder.begin([b])
 
 
-def chunks_in(folder: Path, most_rows: int = 1000) -> tuple[Chunk, ...]:
-    return EmbeddedRows.of(Location.of(folder), most_rows).chunks
+def chunks_in(folder: Path) -> tuple[Chunk, ...]:
+    return EmbeddedRows.of(Location.of(folder), 1000).chunks
 
 
 def test_runs_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
@@ -150,30 +150,24 @@ def test_runs_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     assert [place.name for place, _ in chunk.pieces] == list(names)
 
 
-def without_column(path: Path) -> None:
-    pq.write_table(pq.read_table(path).drop_columns(["sha256"]), path)
-
-
-def of_another_model(path: Path) -> None:
-    write_embedded(path, [], FileModel("m", "m|p|thumb", MODEL.dimension))
-
-
 def of_another_version(path: Path) -> None:
     table = pq.read_table(path)
     pq.write_table(table.replace_schema_metadata({**table.schema.metadata, b"algorithm": b"look-0"}), path)
 
 
-def damaged(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-100])
-
-
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (without_column, "has no column 'sha256'.*features=True"),
-        (of_another_model, r"holds vectors of m\|p\|thumb, which must not be compared with those of m\|p\|original"),
+        (
+            lambda path: pq.write_table(pq.read_table(path).drop_columns(["sha256"]), path),
+            "has no column 'sha256'.*features=True",
+        ),
+        (
+            lambda path: write_embedded(path, [], FileModel("m", "m|p|thumb", MODEL.dimension)),
+            r"holds vectors of m\|p\|thumb, which must not be compared with those of m\|p\|original",
+        ),
         (of_another_version, "holds features of another version"),
-        (damaged, "cannot be read"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-100]), "cannot be read"),
     ],
 )
 def test_bad_input_is_named(tmp_path: Path, damage: Any, reason: str) -> None:

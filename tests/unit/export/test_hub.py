@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,13 +23,11 @@ from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from preprocess_ensemble.export.model_source import ExportError, WrongChoice
 from preprocess_ensemble.export.tokenizer_files import write_tokenizer
 from preprocess_ensemble.text.tokenizer import TOKENIZER_FILE, TokenizerConfig
+from tests.fixtures.models.exports import python
 from tests.fixtures.texts.tokenizers import write_gemma, write_xlm_roberta
-from tests.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
-
 
 REPOSITORY = "laion/CLIP-ViT-B-32-laion2B-s34B-b79K"
 FILE = "open_clip_model.safetensors"
@@ -104,17 +100,8 @@ def hub() -> Iterator[str]:
 
 def start(endpoint: str, home: Path, program: str = DOWNLOAD) -> subprocess.Popen[str]:
     """Start a download in a process of its own, because huggingface_hub reads its settings when it is imported."""
-    settings = {
-        "HF_ENDPOINT": endpoint,
-        "HF_HOME": str(home),
-        "HF_HUB_CACHE": str(home),
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-    }
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")} | settings
-    command = [sys.executable, "-c", program]
-    return subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    folders = {"HF_HOME": str(home), "HF_HUB_CACHE": str(home)}
+    return python("-c", program, HF_ENDPOINT=endpoint, HF_HUB_OFFLINE="0", HF_HUB_DISABLE_TELEMETRY="1", **folders)
 
 
 def download(endpoint: str, home: Path, program: str = DOWNLOAD) -> subprocess.CompletedProcess[str]:

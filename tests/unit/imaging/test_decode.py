@@ -19,7 +19,7 @@ from tests.fixtures.images.good_files import CONVERTED_FILES, GOOD_FILES, assert
 
 @pytest.mark.parametrize("name", GOOD_FILES)
 def test_good_files_have_pillows_pixels(name: str) -> None:
-    assert_same_pixels(decode(GOOD_FILES[name]), reference(GOOD_FILES[name]))
+    assert_same_pixels(decode(memoryview(GOOD_FILES[name])), reference(GOOD_FILES[name]))
 
 
 @pytest.mark.parametrize("name", CONVERTED_FILES)
@@ -45,11 +45,6 @@ def test_every_readable_format_is_met_here() -> None:
     assert met == {known.name for known in FORMATS if known.readable}
 
 
-def test_a_memoryview_is_as_good_as_bytes() -> None:
-    data = image_files.jpeg()
-    assert_same_pixels(decode(memoryview(data)), decode(data))
-
-
 @pytest.mark.parametrize("image_format", ["JPEG", "PNG", "WEBP", "TIFF"])
 def test_exif_orientation(image_format: str) -> None:
     for orientation in range(9) if image_format == "JPEG" else (3, 6):
@@ -61,16 +56,10 @@ def test_exif_orientation(image_format: str) -> None:
 
 @pytest.mark.parametrize(
     "exif",
-    [
-        b"",
-        b"II*\0",
-        b"garbage garbage garbage",
-        b"MM\0*\0\0\0\x08\xff\xff" + b"\xff" * 40,
-        b"II*\0\xff\xff\xff\x7f",
-        b"MM\0*\0\0\0\x08\0\x01\x01\x12\0\x02\0\0\0\x02AB\0\0\0\0\0\0",
-        b"MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\x01\0\0\0\0\0\0\0",
-    ],
-)
+    [b"", b"II*\0", b"garbage garbage garbage", b"MM\0*\0\0\0\x08\xff\xff" + b"\xff" * 40, b"II*\0\xff\xff\xff\x7f",
+     b"MM\0*\0\0\0\x08\0\x01\x01\x12\0\x02\0\0\0\x02AB\0\0\0\0\0\0",
+     b"MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\x01\0\0\0\0\0\0\0"],
+)  # fmt: skip
 def test_broken_exif_leaves_the_image_as_it_is(exif: bytes) -> None:
     data = image_files.jpeg_with_segment(0xE1, b"Exif\0\0" + exif)
     assert_same_pixels(decode(data), Image.open(io.BytesIO(image_files.jpeg())))

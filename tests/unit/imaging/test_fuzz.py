@@ -29,6 +29,7 @@ from preprocess_ensemble.imaging.limits import large_image_lock
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 from tests.fixtures.images import image_files
 from tests.fixtures.images.damaged_files import Inputs
+from tests.fixtures.images.good_files import refused
 
 INPUTS = int(os.environ.get("FUZZ_INPUTS", "1000"))
 SEED = int(os.environ.get("FUZZ_SEED", "7"))
@@ -116,23 +117,12 @@ def test_damaged_files_end_as_pixels_or_with_a_status() -> None:
     assert {"OK", "CORRUPT", "TRUNCATED", "UNSUPPORTED_FORMAT", "TOO_LARGE", "LIMIT"} <= statuses.keys()
 
 
-def test_inputs_follow_from_seed_and_number() -> None:
-    assert Inputs(seed=3)[41] == Inputs(seed=3)[41]
-    assert Inputs(seed=3)[41] != Inputs(seed=4)[41]
-
-
-def status_of(data: bytes, at_least: tuple[int, int] | None = None) -> ImageStatus:
-    with pytest.raises(DecodeError) as caught:
-        decode(data, at_least=at_least)
-    return caught.value.status
-
-
 @pytest.mark.parametrize("at_least", [None, (16, 16)])
 def test_found_a_jpeg_with_exif_that_pillow_cannot_open(at_least: tuple[int, int] | None) -> None:
     data = image_files.jpeg(exif=b"Exif\0\0")
     table = data.index(b"\xff\xdb")
     broken = data[: table + 2] + struct.pack(">H", 5) + b"\x00\x01\x02" + data[table:]
-    assert status_of(broken, at_least) is ImageStatus.CORRUPT
+    assert refused(broken, at_least=at_least).status is ImageStatus.CORRUPT
 
 
 def test_found_an_animation_with_a_huge_canvas() -> None:
@@ -141,7 +131,7 @@ def test_found_an_animation_with_a_huge_canvas() -> None:
     data = bytearray(image_files.encoded(pictures[0], "WEBP", save_all=True, append_images=pictures[1:]))
     canvas = data.index(b"VP8X") + 12  # 24 bits of width - 1, then of height - 1
     data[canvas : canvas + 6] = (9999).to_bytes(3, "little") + (4999).to_bytes(3, "little")
-    assert status_of(bytes(data)) is ImageStatus.TOO_LARGE
+    assert refused(bytes(data)).status is ImageStatus.TOO_LARGE
 
 
 def test_found_large_images_needing_memory_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

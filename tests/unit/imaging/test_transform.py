@@ -30,17 +30,8 @@ def reference(image: Image.Image, of: PreprocessConfig) -> npt.NDArray[np.uint8]
     """open_clip's whole evaluation transform; with mean 0 and std 1/255 its floats are the pixels, exactly."""
     from open_clip.transform import PreprocessCfg, image_transform_v2
 
-    transform = image_transform_v2(
-        PreprocessCfg(
-            size=of.size,
-            mean=(0, 0, 0),
-            std=(1 / 255, 1 / 255, 1 / 255),
-            interpolation=of.interpolation,
-            resize_mode=of.resize_mode,
-            fill_color=of.fill_color,
-        ),
-        is_train=False,
-    )
+    settings = {**of.to_mapping(), "size": of.size, "mean": (0, 0, 0), "std": (1 / 255,) * 3}
+    transform = image_transform_v2(PreprocessCfg(**settings), is_train=False)
     pixels = transform(image).numpy()  # (3, H, W), whole numbers within float32's precision
     return np.rint(pixels).astype(np.uint8).transpose(1, 2, 0)  # type: ignore[no-any-return]
 
@@ -85,12 +76,7 @@ sides = st.integers(1, 300)
 @example((3, 7), "L", (4, 1), "shortest", "bicubic", 0)
 @example((300, 400), "RGB", (224, 160), "shortest", "bicubic", 0)
 def test_pixels_are_those_of_open_clip(
-    image_size: tuple[int, int],
-    mode: str,
-    size: tuple[int, int],
-    resize_mode: str,
-    interpolation: str,
-    fill_color: int,
+    image_size: tuple[int, int], mode: str, size: tuple[int, int], resize_mode: str, interpolation: str, fill_color: int
 ) -> None:
     if resize_mode == "longest":  # open_clip fails if the short side rounds to 0
         ratio = max(image_size[1] / size[0], image_size[0] / size[1])
@@ -151,16 +137,9 @@ def test_id(changes: dict[str, Any], expected: str) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"interpolation": "random"},
-        {"resize_mode": "stretch"},
-        {"size": (0, 224)},
-        {"size": (224,)},
-        {"fill_color": 256},
-        {"std": (0, 1, 1)},
-        {"mean": (0, 1)},
-    ],
-)
+    [{"interpolation": "random"}, {"resize_mode": "stretch"}, {"size": (0, 224)}, {"size": (224,)}, {"fill_color": 256},
+     {"std": (0, 1, 1)}, {"mean": (0, 1)}],
+)  # fmt: skip
 def test_a_config_that_makes_no_sense_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(changes))):
         config(**changes)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from preprocess_ensemble import contract
@@ -16,7 +15,6 @@ from tests.fixtures.models.configurations import DEFAULT
 from tests.paths import ROOT
 
 TRITON_MODELS = ROOT / "triton_models"
-CONFIGS = sorted(TRITON_MODELS.glob("*/config.pbtxt"))
 
 # (tensor, type, dims) as in the wire contract; None is the model's own dimension.
 IMAGE = (contract.IMAGE, "TYPE_STRING", [1])
@@ -29,8 +27,7 @@ PIXELS = ("pixels", "TYPE_UINT8", [224, 224, 3])
 
 
 def parse(name: str) -> Any:
-    text = (TRITON_MODELS / name / "config.pbtxt").read_text(encoding="ascii")
-    return text_format.Parse(text, model_config_pb2.ModelConfig())
+    return repository.read_config(TRITON_MODELS / name / "config.pbtxt")
 
 
 def signature(tensors: Any) -> list[tuple[str, str, list[int]]]:
@@ -45,7 +42,7 @@ TENSORS: dict[str, tuple[list[Any], list[Any]]] = {
 
 
 def test_models_and_tensors_are_those_of_the_wire_contract() -> None:
-    configs = {path.parent.name: parse(path.parent.name) for path in CONFIGS}
+    configs = {path.parent.name: parse(path.parent.name) for path in TRITON_MODELS.glob("*/config.pbtxt")}
     assert {name: config.name for name, config in configs.items()} == {name: name for name in TENSORS}
     assert {name: (signature(one.input), signature(one.output)) for name, one in configs.items()} == TENSORS
 

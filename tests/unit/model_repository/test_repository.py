@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2
 
 from preprocess_ensemble import contract
 from preprocess_ensemble.errors import ReportedError
-from preprocess_ensemble.model_repository.config import installed_passport, pending_files
+from preprocess_ensemble.model_repository.config import installed_passport, pending_files, read_config
 from preprocess_ensemble.model_repository.location import (
     HERE,
     MisnamedModel,
@@ -41,7 +40,7 @@ def lay_out(repository: Path, passport: Passport) -> set[str]:
 
 
 def parse(repository: Path, name: str) -> Any:
-    return text_format.Parse((repository / name / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
+    return read_config(repository / name / "config.pbtxt")
 
 
 def test_an_empty_directory_gets_a_whole_repository_once(tmp_path: Path) -> None:

@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from google.protobuf import json_format, text_format
-from tritonclient.grpc import model_config_pb2
+from google.protobuf import json_format
 
 from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
 from preprocess_ensemble.contract import ModelNames
 from preprocess_ensemble.export.atomic_install import write
 from preprocess_ensemble.export.command import main
-from preprocess_ensemble.model_repository.config import pending_files
+from preprocess_ensemble.model_repository.config import pending_files, read_config
 from preprocess_ensemble.model_repository.tensorrt import VERSIONS, Tensorrt
-from tests.fixtures.models.configurations import configs
 from tests.fixtures.models.passports import WITH_TEXT
 
 if TYPE_CHECKING:
@@ -31,14 +29,11 @@ def exported(folder: Path, passport: Passport, version: int | None = None, cache
     """Export into ``folder``; return the configurations by the names of their models."""
     tensorrt = None if version is None else Tensorrt(version=version, cache=Path(cache))
     write(pending_files(folder, passport, ModelNames("mine"), tensorrt))
-    return {
-        path.parent.name: text_format.Parse(path.read_text(), model_config_pb2.ModelConfig())
-        for path in folder.glob("*/config.pbtxt")
-    }
+    return {path.parent.name: read_config(path) for path in folder.glob("*/config.pbtxt")}
 
 
 def keys(config: Any) -> dict[str, str]:
-    """Return the parameters of the only accelerator; none if there is none."""
+    """Return the parameters of the accelerator, if there is one."""
     found = config.optimization.execution_accelerators.gpu_execution_accelerator
     return dict(found[0].parameters) if found else {}
 
@@ -47,6 +42,7 @@ def keys(config: Any) -> dict[str, str]:
 def test_only_the_encoders_change_and_the_backend_takes_every_key(version: int, tmp_path: Path) -> None:
     plain, found = exported(tmp_path / "plain", HALF), exported(tmp_path / "with", HALF, version)
     assert {name for name in found if found[name] != plain[name]} == set(ENCODERS)
+    assert not any(map(keys, plain.values())), "the default configuration names no GPU"
     for name in ENCODERS:
         config = json_format.MessageToDict(found[name], preserving_proto_field_name=True)
         tensorrt, *_ = plan_session(config, kind="GPU", device_id=0).providers
@@ -99,10 +95,6 @@ def test_engines_of_other_weights_precision_or_batch_have_another_name(tmp_path:
     assert len({first, changed, full, prefix(FULL)}) == 4
     left = keys(exported(tmp_path, FULL)["mine_encoder"])
     assert (left["precision_mode"], left["trt_engine_cache_path"]) == ("FP32", "/mine")
-
-
-def test_the_default_configuration_names_no_gpu() -> None:
-    assert not any(keys(config) for config in configs(HALF).values())
 
 
 @pytest.mark.parametrize(

@@ -255,7 +255,7 @@ def test_the_last_step_is_taken_back_first_and_what_it_replaced_holds_again(revi
     review.post("/undo")
     found = review.session.groups.get(1)
     assert found is not None
-    assert [os.path.basename(photo.path) for photo in found.chosen] == ["a.jpg", "b.jpg"]
+    assert [os.path.basename(photo.path) for photo in found.choice.photos] == ["a.jpg", "b.jpg"]
     review.post("/undo")
     assert review.post("/undo").status == 409
     assert set(states(review).values()) == {"open"}

@@ -11,7 +11,7 @@ import pytest
 from preprocess_ensemble.export.tokenizer_files import write_tokenizer
 from preprocess_ensemble.runtimes.model import OpenModel, RuntimeUnusable
 from preprocess_ensemble.runtimes.precision import parse_precision
-from preprocess_ensemble.runtimes.processor import TABLE, Processor, row_of
+from preprocess_ensemble.runtimes.processor import Processor, row_of
 from preprocess_ensemble.runtimes.selection import Selection, select
 from tests.fixtures.models.passports import WITH_TEXT
 from tests.fixtures.models.scripted_runtimes import CLIP, Scripted, turned
@@ -82,11 +82,6 @@ def test_the_table_says_what_runs_a_model(kind: tuple[str, str], runs: str, says
     assert machine.opened == ([runs[-4:]] if runs.startswith("OpenVINO") else []), "nothing else is opened"
 
 
-def test_each_row_counts_for_a_processor() -> None:
-    kinds = [ZEN_4, SAPPHIRE_RAPIDS, COOPER_LAKE, ZEN_3]
-    assert [row_of(processor(kind)) for kind in kinds] == list(TABLE)
-
-
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
@@ -113,11 +108,7 @@ def test_the_text_tower_is_checked_with_texts(tmp_path: Path) -> None:
     reference = OpenModel(
         session=Scripted(fingerprint=text.fingerprint), runtime="ONNX Runtime 1", compute_precision="fp32"
     )
-    tower: dict[str, Any] = {
-        "passport": replace(CLIP, text=text),
-        "tokenizer": tmp_path,
-        "reference": reference,
-    }
+    tower: dict[str, Any] = {"passport": replace(CLIP, text=text), "tokenizer": tmp_path, "reference": reference}
     right = Machine(session=Scripted(turned(0.005), text.fingerprint))
     assert right.select(**tower).model.compute_precision == "bf16"
     for wrong in ({"change": turned(0.1)}, {"change": alone_right}, {"nan": False}, {"fingerprint": CLIP.fingerprint}):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Self, cast
 
 from clip_client._health import Step
+from clip_client.serving.activity import Activity
 from clip_client.serving.config import ServeConfig
 from clip_client.serving.probed_triton import Probe, ProbeOutcome
 from clip_client.serving.supervisor import Supervisor
@@ -32,6 +33,8 @@ def now() -> float:
 
 
 class FakeProcess:
+    """A server and its process. What is common to all servers of a test is the FakeServer's."""
+
     def __init__(self, server: FakeServer) -> None:
         self.server = server
         self.opened = server.opened
@@ -40,6 +43,14 @@ class FakeProcess:
         self.stub_ended: Callable[[], None] = lambda: None
         self._started = now()
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.activity = Activity(cast("Any", self), lambda: self.server.progress())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.server, name)
+
+    @property
+    def process(self) -> Self:
+        return self
 
     @property
     def running(self) -> bool:
@@ -67,6 +78,8 @@ class FakeProcess:
         return self._end.result() < 0
 
     async def stop(self, *, drain_s: float) -> None:
+        if self.stopped_at is not None:
+            return
         self.stopped_at = now()
         self.stops.append(drain_s)
         self.die(0)
@@ -109,6 +122,7 @@ class FakeServer:
     """The state that was reported just before each canary."""
     ready: list[Probe] = field(default_factory=list)
     may_hand_over: bool = True
+    metrics_url: str = ""
     switched: list[float] = field(default_factory=list)
     """Times at which a process got the port of another."""
     supervisor: Supervisor = field(init=False)
@@ -127,7 +141,7 @@ class FakeServer:
 
         async def supervise() -> None:
             loop = asyncio.get_running_loop()
-            self.supervisor = Supervisor(cast("Any", self), config)
+            self.supervisor = Supervisor(cast("Any", self.start), config)
             if until is not None:
                 loop.call_at(until, self.supervisor.stop)
             for moment, happens in (at or {}).items():
@@ -167,17 +181,11 @@ class FakeServer:
     def close(self) -> None:
         """The fake has no sockets to close."""
 
-    def successor(self) -> Self:
-        return self
-
     async def take_over(self) -> None:
         """The fake has no connections to take over."""
 
     async def no_connections(self) -> None:
         await asyncio.sleep(self.answers_all_after)
-
-    async def aclose(self) -> None:
-        """The fake has no files to close."""
 
     async def start(self, *, beside: bool = False) -> FakeProcess:
         assert len(self.starts) < 100, "restarted without a pause"

@@ -63,16 +63,15 @@ def probing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Probing:
 
         monkeypatch.setattr(TritonProcess, "start", start)
         if own_port:
-            monkeypatch.setattr(probed_triton, "listens", lambda pid, port: True)
+            monkeypatch.setattr(probed_triton, "listening_addresses", lambda pid, port: None)
         config = ServeConfig(repository=tmp_path, grpc_port=server.port, canary_timeout_s=timeout_s)
-        async with contextlib.aclosing(ProbedTriton(config)) as triton:
-            process = await triton.start()
-            try:
-                if program == "true":
-                    await process.ended()
-                yield triton
-            finally:
-                await process.stop(drain_s=0)
+        triton = await ProbedTriton.start(config)
+        try:
+            if program == "true":
+                await triton.process.ended()
+            yield triton
+        finally:
+            await triton.stop(drain_s=0)
 
     return probing
 
@@ -89,7 +88,7 @@ async def test_a_check_is_one_request(probing: Probing) -> None:
         assert [request.images for request in server.requests] == [(PNG_1X1,)] * 5
         assert (server.handshakes, server.questions["ModelConfig"]) == (1, 1), "once for each start of the server"
         assert server.questions["ModelReady"] == 3 * 5
-        await triton.reconnect()
+        await triton.take_over()
         assert await triton.probe() == right
         assert server.handshakes == 2
 
@@ -154,14 +153,6 @@ async def test_a_closed_port_is_waited_for(probing: Probing) -> None:
         assert (probe.outcome, probe.step) == (ProbeOutcome.SLOW, Step.CONNECT)
 
 
-async def test_another_program_at_its_port_is_never_taken_for_the_server(probing: Probing) -> None:
-    async with Listening() as server, probing(server, own_port=False) as triton:
-        probe = await triton.probe()
-        assert (probe.outcome, probe.step) == (ProbeOutcome.BROKEN, Step.CONNECT)
-        assert probe.message.startswith(f"Another program has opened port {server.port}: stop it, or choose another")
-        assert not server.requests
-
-
 LISTEN = """
 import pathlib, signal, socket, sys
 listener = socket.socket(socket.AF_INET6)  # as gRPC does
@@ -173,16 +164,22 @@ signal.pause()
 """
 
 
-async def test_a_port_that_another_program_has_opened_too_is_taken(probing: Probing, tmp_path: Path) -> None:
+@pytest.mark.parametrize("listens_too", [False, True])
+async def test_another_program_at_its_port_is_never_taken_for_the_server(
+    listens_too: bool, probing: Probing, tmp_path: Path
+) -> None:
     """A request may get to either of two servers that start together."""
     (script := tmp_path / "listen.py").write_text(LISTEN)
     async with Listening() as server:
-        program = f"{sys.executable} -S {script} {server.port} {tmp_path / 'up'}"
-        async with probing(server, program=program, own_port=False, timeout_s=5) as triton:
-            await until((tmp_path / "up").exists)
+        listen = f"{sys.executable} -S {script} {server.port} {tmp_path / 'up'}"
+        async with probing(server, program=listen if listens_too else "sleep 600", own_port=False) as triton:
+            await until(lambda: (tmp_path / "up").exists() or not listens_too)
             probe = await triton.probe()
             assert (probe.outcome, probe.step) == (ProbeOutcome.BROKEN, Step.CONNECT)
-            assert probe.message.startswith(f"Another program has opened port {server.port}")
+            assert probe.message.startswith(
+                f"Another program has opened port {server.port}: stop it, or choose another"
+            )
+            assert not server.requests
 
 
 async def test_a_model_that_is_not_ready_is_broken_although_the_canary_is_right(probing: Probing) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +15,7 @@ from tests.fixtures.simulated_time import simulate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 READY = {"status": "ready", "model": "m@1", "restarts": 3}
@@ -26,6 +27,9 @@ class Endpoint:
     def __init__(self, port: int) -> None:
         self.healthy = True
         self.port = port
+
+    def serving(self) -> AbstractAsyncContextManager[None]:
+        return serve_health(["127.0.0.1"], self.port, lambda: (self.healthy, READY))
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.port)
@@ -39,29 +43,21 @@ class Endpoint:
         return head, body
 
 
-@asynccontextmanager
-async def running(port: int) -> AsyncIterator[Endpoint]:
-    endpoint = Endpoint(port)
-    async with serve_health(["127.0.0.1"], port, lambda: (endpoint.healthy, READY)):
+@pytest.fixture
+async def endpoint(unused_tcp_port: int) -> AsyncIterator[Endpoint]:
+    async with (endpoint := Endpoint(unused_tcp_port)).serving():
         yield endpoint
 
 
 async def test_metrics_of_the_other_family_are_those_of_triton(
     endpoint: Endpoint, unused_tcp_port_factory: Callable[[], int]
 ) -> None:
-    port = unused_tcp_port_factory()
-    async with serve_metrics(["127.0.0.1"], port, lambda: f"http://127.0.0.1:{endpoint.port}/metrics"):
-        head, body = await Endpoint(port).ask(b"GET /metrics HTTP/1.1\r\n\r\n")
-        assert (head.split(b"\r\n")[0], b"clip_serve_healthy" in body) == (b"HTTP/1.1 200 OK", True)
-    async with serve_metrics(["127.0.0.1"], port, lambda: f"http://127.0.0.1:{unused_tcp_port_factory()}/metrics"):
-        head, body = await Endpoint(port).ask(b"GET /metrics HTTP/1.1\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 503 ")
-
-
-@pytest.fixture
-async def endpoint(unused_tcp_port: int) -> AsyncIterator[Endpoint]:
-    async with running(unused_tcp_port) as endpoint:
-        yield endpoint
+    for source, status in ((endpoint.port, b"200 OK"), (unused_tcp_port_factory(), b"503 Service Unavailable")):
+        port, url = unused_tcp_port_factory(), f"http://127.0.0.1:{source}/metrics"
+        async with serve_metrics(["127.0.0.1"], port, partial(str, url)):
+            head, body = await Endpoint(port).ask()
+        assert head.startswith(b"HTTP/1.1 " + status)
+        assert (b"clip_serve_healthy" in body) == (source == endpoint.port)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +125,7 @@ async def test_answered_requests_close_no_waiting_connection(endpoint: Endpoint)
 
 def test_a_silent_connection_is_closed_after_five_seconds(unused_tcp_port: int) -> None:
     async def run() -> None:
-        async with running(unused_tcp_port) as endpoint:
+        async with (endpoint := Endpoint(unused_tcp_port)).serving():
             assert await endpoint.ask(b"") == (b"", b"")
             assert asyncio.get_running_loop().time() == pytest.approx(5, abs=0.1)
 

@@ -9,7 +9,9 @@ import re
 import signal
 import socket
 import urllib.request
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -30,40 +32,24 @@ if TYPE_CHECKING:
     from clip_client.serving.probed_triton import Probe
 
 
-class SignalledSupervisor:
-    """Takes the supervisor's place: sends this process a signal and records which method is called."""
-
-    def __init__(self, number: signal.Signals, before: Callable[[], object] = lambda: None) -> None:
-        self.called: list[str] = []
-        self._number = number
-        self._before = before
-
-    def stop(self) -> None:
-        self.called.append("stop")
-
-    def reload(self) -> None:
-        self.called.append("reload")
-
-    def report(self) -> tuple[bool, dict[str, object]]:
-        return True, {}
-
-    async def run(self, _: Callable[[Probe], None]) -> None:
-        self._before()
-        os.kill(os.getpid(), self._number)
-        # Python tells the loop of a signal before the loop does anything else.
-        await asyncio.sleep(0.05)
-
-
 def serve(
     repository: Path, number: signal.Signals, *options: str, before: Callable[[], object] = lambda: None
 ) -> list[str]:
-    """Run the command with a supervisor that sends the signal; return the methods that were called on it."""
-    supervisor: Any = SignalledSupervisor(number, before)
+    """Run the command with a supervisor that sends this process the signal; return what is called on it."""
+    called: list[str] = []
+
+    async def run(_: Callable[[Probe], None]) -> None:
+        before()
+        os.kill(os.getpid(), number)
+        # Python tells the loop of a signal before the loop does anything else.
+        await asyncio.sleep(0.05)
+
+    methods = {name: partial(called.append, name) for name in ("stop", "reload")}
+    supervisor = SimpleNamespace(run=run, report=lambda: (True, {}), **methods)
     ports = [f"--{name}-port={free_port()}" for name in ("grpc", "metrics")]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command, "Supervisor", lambda *_: supervisor)
         assert main([f"--repository={repository}", *ports, *options]) == 0
-    called: list[str] = supervisor.called
     return called
 
 
@@ -96,28 +82,20 @@ def test_under_nohup_the_terminal_may_close(repository: Path) -> None:
 
 
 def test_what_would_not_start_is_not_reloaded(
-    repository: Path, tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture
+    repository: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    certificate, key = Authority(tmp_path_factory.mktemp("authority"), "right").issue("clip.example.org")
+    certificate, key = Authority(tmp_path, "right").issue("clip.example.org")
     options = (f"--tls-certificate={certificate}", f"--tls-key={key}")
     assert serve(repository, signal.SIGUSR1, *options) == ["reload"]
-    assert serve(repository, signal.SIGUSR1, before=(repository / "clip_encoder").mkdir) == []
-    assert re.search("reload rejected.* no model.onnx", caplog.text)
-    (repository / "clip_encoder").rmdir()
     assert serve(repository, signal.SIGUSR1, *options, before=key.unlink) == []
     assert re.search(r"reload rejected.*\(No such file", caplog.text)
-
-
-def test_a_repository_for_a_gpu_is_not_reloaded_without_one(
-    repository: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def export() -> None:
-        (repository / "clip_encoder").mkdir()
-        config = 'default_model_filename: "model.plan" instance_group { kind: KIND_GPU }'
-        (repository / "clip_encoder" / "config.pbtxt").write_text(config)
-
+    config = repository / "clip_encoder" / "config.pbtxt"
+    assert serve(repository, signal.SIGUSR1, before=config.parent.mkdir) == []
+    assert re.search("reload rejected.* no model.onnx", caplog.text)
+    config.write_text(plan := 'default_model_filename: "model.plan" ')
     monkeypatch.setattr(tensorrt, "usable_gpus", lambda: 0)
-    assert serve(repository, signal.SIGUSR1, before=export) == []
+    for_gpu = partial(config.write_text, plan + "instance_group { kind: KIND_GPU }")
+    assert serve(repository, signal.SIGUSR1, before=for_gpu) == []
     assert "asks for an NVIDIA GPU" in caplog.text
 
 
@@ -270,12 +248,9 @@ TO_ALL = "--http-port would let clients in without the certificate that --tls-cl
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--no-such-option"], "there is no option --no-such-option"),
         (["models"], "put arguments for tritonserver after --"),
         (["--grpc-port", "x"], "a port from 1 to 65535, got 'x'"),
-        (["--grpc-port", "70000"], "a port from 1 to 65535, got '70000'"),
         (["--frozen-after-s", "-5"], "a number of seconds above 0, got '-5'"),
-        (["--frozen-after-s", "inf"], "a number of seconds above 0, got 'inf'"),
         (["--pretrained=openai"], "--pretrained needs --model"),
         (["--tls-key=k"], "belong together"),
         (["--tls-client-ca=c"], "--tls-client-ca needs"),

@@ -61,9 +61,9 @@ def test_health_says_no_from_the_signal_to_stop_on() -> None:
         ([OK, "die", OK], [[0], [UNLOAD_S]]),
         (["crash", OK], [[0], [UNLOAD_S]]),
         ([OK, "reload", WRONG, WRONG, WRONG, OK], [[UNLOAD_S], [0]]),
-        ([OK, "reload", "crash", OK], [[UNLOAD_S], [0, 0], [UNLOAD_S]]),
-        ([OK, "reload", "crash", "crash", OK], [[UNLOAD_S], [0, 0], [0, 0]]),
-        ([OK, "reload", "die", OK], [[UNLOAD_S], [0, 0]]),
+        ([OK, "reload", "crash", OK], [[UNLOAD_S], [0], [UNLOAD_S]]),
+        ([OK, "reload", "crash", "crash", OK], [[UNLOAD_S], [0], [0]]),
+        ([OK, "reload", "die", OK], [[UNLOAD_S], [0]]),
     ],
     ids=[
         *("well", "stuck", "degraded", "reload at start", "reload", "broken", "ended", "crash at start", "new model"),

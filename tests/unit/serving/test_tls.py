@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 import grpc
@@ -88,13 +87,12 @@ async def test_the_canary_trusts_the_certificate_of_the_restart(
     monkeypatch.setattr(grpc, "ssl_channel_credentials", credentials)
     pair = authority.issue("clip.example.org")
     config = ServeConfig(repository=tmp_path, tls=server_tls(pair))
-    async with contextlib.aclosing(ProbedTriton(config)) as canary:
-        await canary.reconnect()
-        first = pair.certificate.read_bytes()
-        authority.issue("clip.example.org")
-        await canary.reconnect()
-        assert trusted == [first, pair.certificate.read_bytes()]
-        assert first != trusted[1]
-        pair.key.write_text("no key", encoding="ascii")
-        with pytest.raises(ReportedError, match="not a PEM certificate"):
-            await canary.reconnect()
+    ProbedTriton(config)
+    first = pair.certificate.read_bytes()
+    authority.issue("clip.example.org")
+    ProbedTriton(config)
+    assert trusted == [first, pair.certificate.read_bytes()]
+    assert first != trusted[1]
+    pair.key.write_text("no key", encoding="ascii")
+    with pytest.raises(ReportedError, match="not a PEM certificate"):
+        ProbedTriton(config)

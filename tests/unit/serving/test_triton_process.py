@@ -17,6 +17,7 @@ from tests.fixtures.waiting import until
 if TYPE_CHECKING:
     from pathlib import Path
 
+OPENED = 'I1123 17:36:47.728355 15107 grpc_server.cc:2558] "Started GRPCInferenceService at 127.0.0.1:18001"'
 NO_STUB = "I1123 17:32:04.137233 12613 pb_stub.cc:2105]  Failed to preinitialize Python stub: no file model.py"
 SERVE = "echo up > up; while :; do sleep 0.05; done"
 """Say that the traps are set, and go on."""
@@ -28,14 +29,19 @@ async def start(script: str, folder: Path) -> TritonProcess:
     return await TritonProcess.run(command, os.environ, secret="s3cret")
 
 
-async def test_its_end_is_noticed_while_a_stub_holds_its_output(tmp_path: Path) -> None:
+async def test_its_end_is_noticed_while_a_stub_holds_its_output_and_the_stub_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Stubs end seconds after their server, or never."""
     process = await start("echo 'error: why'; sleep 600 & exit 3", tmp_path)
     with anyio.fail_after(30):
         assert await process.ended() == 3
         assert any_runs(process.pid)
-        await process.stop(drain_s=0)
+        await process.stop(drain_s=600)
         assert await process.reason() == "why"
+    assert not any_runs(process.pid)
+    monkeypatch.setattr(os, "killpg", lambda *_: pytest.fail("its PID may be another's by now"))
+    await process.stop(drain_s=0)
 
 
 @pytest.mark.parametrize(
@@ -88,15 +94,6 @@ async def test_a_server_ends_by_itself_if_it_drains_and_is_killed_otherwise(
     assert not any_runs(process.pid)
 
 
-async def test_what_outlives_the_server_is_killed(tmp_path: Path) -> None:
-    """A busy stub outlives its server."""
-    process = await start("sleep 600 >/dev/null 2>&1 & exit 0", tmp_path)
-    await process.ended()
-    assert any_runs(process.pid)
-    await process.stop(drain_s=30)
-    assert not any_runs(process.pid)
-
-
 @pytest.mark.parametrize("before", ["", "I1123 17:32:04.137100 12600 model_lifecycle.cc:473] loading: clip_encoder:1"])
 async def test_a_stub_that_cannot_start_ends_the_server_with_the_reason(before: str, tmp_path: Path) -> None:
     """Triton (24.10) would wait for it without limit. The server may write to the same line."""
@@ -108,33 +105,25 @@ async def test_a_stub_that_cannot_start_ends_the_server_with_the_reason(before: 
     assert not process.opened
 
 
-async def test_a_stub_that_ends_before_it_says_why_ends_the_server_with_its_last_words(tmp_path: Path) -> None:
-    """bash ends like this at the process limit. Triton waits for the stub's answer, and does not notice its end."""
-    stub = "sh -c 'echo bash: fork: Resource temporarily unavailable >&2; exit 254' &"
-    process = await start(f"echo 'I1123 17:32:04.137233 12613 x.cc:1] loading'; {stub} exec sleep 600", tmp_path)
-
-    def ended() -> bool:
-        process.end_without_stub()
-        return not process.running
-
-    await until(ended)
-    await process.stop(drain_s=0)
-    reason = "the process of a model has ended: bash: fork: Resource temporarily unavailable (the limit on processes"
-    assert (await process.reason()).startswith(reason)
+NO_PROCESS = "bash: fork: Resource temporarily unavailable"
 
 
 @pytest.mark.parametrize(
-    ("script", "crashed"),
+    ("script", "crashed", "reason"),
     [
-        ("false & exec sleep 600", True),
-        ("sh -c 'echo no file model.py >&2; exit 1' & exec sleep 600", False),
-        ("echo 'E1123 17:32:04.137233 12613 x.cc:1] \"boost::interprocess::lock_exception\"'; exit 1", True),
-        ("kill -ABRT $$", True),
-        ("exit 1", False),
+        # bash ends like this at the process limit. Triton waits for the stub's answer, and does not notice its end.
+        (f"sh -c 'echo {NO_PROCESS} >&2; exit 254' & exec sleep 600", False, f"has ended: {NO_PROCESS} (the limit on"),
+        ("false & exec sleep 600", True, "has ended: it left no message"),
+        ("sh -c 'echo no file model.py >&2; exit 1' & exec sleep 600", False, "has ended: no file model.py"),
+        ("echo 'E1123 17:32:04.137233 12613 x.cc:1] \"boost::interprocess::lock_exception\"'; exit 1", True, "lock_e"),
+        ("kill -ABRT $$", True, "signal 6"),
+        ("exit 1", False, "exit code 1"),
     ],
-    ids=["stub", "stub with a reason", "lock", "abort", "exit"],
+    ids=["process limit", "stub", "stub with a reason", "lock", "abort", "exit"],
 )
-async def test_what_ends_without_a_reason_has_crashed(script: str, crashed: bool, tmp_path: Path) -> None:
+async def test_a_start_whose_stub_ends_is_ended_and_what_has_no_reason_has_crashed(
+    script: str, crashed: bool, reason: str, tmp_path: Path
+) -> None:
     process = await start(script, tmp_path)
 
     def ended() -> bool:
@@ -143,13 +132,12 @@ async def test_what_ends_without_a_reason_has_crashed(script: str, crashed: bool
 
     await until(ended)
     await process.stop(drain_s=0)
-    await process.reason()
+    assert reason in await process.reason()
     assert process.crashed == crashed
 
 
 async def test_a_process_of_a_served_model_that_ends_is_left_to_the_canary(tmp_path: Path) -> None:
-    opened = 'I1123 17:36:47.728355 15107 grpc_server.cc:2558] "Started GRPCInferenceService at 127.0.0.1:18001"'
-    process = await start(f"echo '{opened}'; true & exec sleep 600", tmp_path)
+    process = await start(f"echo '{OPENED}'; true & exec sleep 600", tmp_path)
     await until(lambda: process.opened)
     await until(lambda: bool(ended_children(process.pid)))
     for _ in range(3):
@@ -159,8 +147,7 @@ async def test_a_process_of_a_served_model_that_ends_is_left_to_the_canary(tmp_p
 
 
 async def test_what_a_client_has_logged_does_not_end_the_server(tmp_path: Path) -> None:
-    opened = 'I1123 17:36:47.728355 15107 grpc_server.cc:2558] "Started GRPCInferenceService at 127.0.0.1:18001"'
-    process = await start(f"echo '{opened}'; echo '{NO_STUB}'; sleep 0.2; exit 3", tmp_path)
+    process = await start(f"echo '{OPENED}'; echo '{NO_STUB}'; sleep 0.2; exit 3", tmp_path)
     assert await process.ended() == 3
     await process.stop(drain_s=0)
     assert process.opened

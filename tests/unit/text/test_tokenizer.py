@@ -80,13 +80,8 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 KNOWN = (
-    "",
-    "İSTANBUL ığdır",
-    "<start_of_text> a dog <END_OF_TEXT>",
-    "\ud83d\ude00 \ud800",
-    "&amp;lt;b&amp;gt;",
-    "of" * 40,
-)
+    "", "İSTANBUL ığdır", "<start_of_text> a dog <END_OF_TEXT>", "\ud83d\ude00 \ud800", "&amp;lt;b&amp;gt;", "of" * 40,
+)  # fmt: skip
 
 
 @pytest.mark.timeout(60 + TEXTS // 100)
@@ -130,12 +125,9 @@ def test_files_that_do_not_belong_to_the_model_are_refused(
 
 @pytest.mark.parametrize(
     ("change", "says"),
-    [
-        ({"kind": "bytes"}, "has no tokenizer of the kind"),
-        ({"clean": "upper"}, "has no tokenizer of the kind"),
-        ({"language": "de"}, "cannot be read"),
-    ],
-)
+    [({"kind": "bytes"}, "has no tokenizer of the kind"), ({"clean": "upper"}, "has no tokenizer of the kind"),
+     ({"language": "de"}, "cannot be read")],
+)  # fmt: skip
 def test_a_tokenizer_of_a_later_version_is_refused(change: dict[str, str], says: str) -> None:
     mapping = asdict(TokenizerConfig(kind="clip-bpe", clean="lower", context_length=77))
     with pytest.raises(TokenizerError, match=says):

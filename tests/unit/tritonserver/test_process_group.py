@@ -12,7 +12,13 @@ from typing import Any
 
 import pytest
 
-from preprocess_ensemble.tritonserver.process_group import any_runs, listens, processor_time_s, shares_port, watch_ends
+from preprocess_ensemble.tritonserver.process_group import (
+    any_runs,
+    listening_addresses,
+    processor_time_s,
+    shares_port,
+    watch_ends,
+)
 
 
 def test_processor_time_is_that_of_the_whole_group() -> None:
@@ -43,14 +49,14 @@ def test_a_port_belongs_to_the_process_that_listens(host: str) -> None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, 0), family=family) as server, socket.socket(family) as client:
         port = server.getsockname()[1]
-        assert listens(os.getpid(), port)
+        assert listening_addresses(os.getpid(), port) == [(family, host)]
         client.connect(server.getsockname())
-        assert not listens(os.getpid(), client.getsockname()[1]), "a connection is not a server"
+        assert listening_addresses(os.getpid(), client.getsockname()[1]) == [], "a connection is not a server"
         with subprocess.Popen(["sleep", "600"]) as other:
-            assert not listens(other.pid, port)
+            assert listening_addresses(other.pid, port) == []
             assert not shares_port(os.getpid(), port)
             other.kill()
-    assert not listens(os.getpid(), port)
+    assert listening_addresses(os.getpid(), port) == []
 
 
 @pytest.mark.parametrize("pidfd", [True, False], ids=["pidfd", "none"])

@@ -17,16 +17,8 @@ class Viewer {
     this.stage = dialog.querySelector(".stage");
     this.photos = [];
     this.mode = "one";
-    this.#panes = [0, 1].map(() => {
-      const element = document.createElement("div");
-      element.className = "pane";
-      const name = document.createElement("p");
-      const region = document.createElement("div");
-      region.className = "outline";
-      element.append(name, region);
-      return { element, name, region };
-    });
-    this.stage.append(...this.#panes.map((pane) => pane.element));
+    this.#panes = [...this.stage.children]
+      .map((element) => ({ element, name: element.firstChild, region: element.lastChild }));
     this.stage.style.setProperty("--brighter", Viewer.#BRIGHTER);
     this.#listen();
   }
@@ -309,9 +301,7 @@ class Viewer {
       event.preventDefault();
       this.#zoomBy(Math.exp(-event.deltaY / (event.ctrlKey ? 100 : 400)), ...fromMiddle(event));
     }, { passive: false });
-    stage.addEventListener("dblclick", (event) => {
-      this.#zoomBy(this.#toActual, ...fromMiddle(event));
-    });
+    stage.addEventListener("dblclick", (event) => this.#zoomBy(this.#toActual, ...fromMiddle(event)));
     stage.addEventListener("pointerdown", (event) => {
       stage.setPointerCapture(event.pointerId);
       this.#pointers.set(event.pointerId, event);

@@ -15,7 +15,7 @@ from clip_client.dedup.actions.chosen_runs import declare, notice_put_back, take
 from clip_client.dedup.compare.chosen_groups import chosen_photos
 from clip_client.dedup.store.choices import DONE, KEEP, UNDONE, WAITING, ChosenPhoto
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
-from clip_client.dedup.store.journal import MovedFile, State
+from clip_client.dedup.store.journal import JournalEntry, MovedFile, State
 from clip_client.dedup.types import BURST, SIMILAR
 from tests.fixtures.albums import MODEL, carried_out, link_what_moved, member, planned, report, write
 from tests.fixtures.crashes import fork_and_kill
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from clip_client.dedup import DuplicateReport
     from clip_client.dedup.store.choices import Choice
     from tests.fixtures.crashes import Kills
-
-MOVES = (State.PLANNED, State.MOVED, State.RESTORING, State.RESTORED)
 
 
 @pytest.fixture
@@ -233,17 +231,16 @@ def test_a_choice_waits_until_its_photo_has_moved_and_is_not_withdrawn_meanwhile
     chosen_pairs(root, store, count=1)
     with Store(store) as opened:
         (choice,) = opened.choices.all()
-        entry = opened.journal.plan(
-            run="a run", method="quarantine", kept="/nowhere/a", kept_sha256="", tier="exact", choice=choice.id,
-            files=[MovedFile(choice.photos[1].path, "/nowhere/q", "", 1, 0, 0)],
-        )  # fmt: skip
+        file = MovedFile(choice.photos[1].path, "/nowhere/q", "", 1, 0, 0)
+        facts = JournalEntry(run="a run", kept="/nowhere/a", choice=choice.id, files=(file,))
+        entry = opened.journal.plan(facts)
         opened.choices.withdraw([choice.id])
         assert states(store) == [WAITING]
         entry = opened.journal.set_state(entry, State.MOVED)
         opened.choices.withdraw([choice.id])
         assert [(one.state, one.run) for one in opened.choices.all()] == [(DONE, "a run")]
         opened.journal.set_state(entry, State.RESTORED)
-        assert states(store) == [UNDONE]
+        assert [one.state for one in opened.choices.all()] == [UNDONE]
         opened.choices.withdraw([choice.id])
         assert states(store) == []
 
@@ -301,7 +298,7 @@ def test_undo_restores_one_run_or_what_is_named_the_newest_first(root: Path, sto
         (_, a1, a2), (_, b1, b2) = ([str(path) for path in of_run] for of_run in photos.values())
 
         def restored(**chosen: Any) -> list[str]:
-            outcomes = take_back(opened, **chosen).outcomes
+            outcomes, _ = take_back(opened, **chosen)
             assert all(outcome.message == "Restored." for outcome in outcomes)
             return [outcome.path for outcome in outcomes]
 
@@ -312,48 +309,16 @@ def test_undo_restores_one_run_or_what_is_named_the_newest_first(root: Path, sto
         assert restored() == [a2]
 
 
-@pytest.mark.timeout(300)  # a fork for each statement
-@pytest.mark.parametrize("is_undone", [False, True])
-def test_a_move_and_its_choice_are_recorded_and_taken_back_together(kills: Kills, is_undone: bool) -> None:
-    """No process has to compare them, even if the one that moved the photo was killed between any two statements."""
-    seen = set()
-    for folder in kills.every(1):
-        root, store = folder / "root", folder / "store"
-        found = chosen_pairs(root, store, count=1)
-        if is_undone:
-            apply_in(store, found, root)
-            kills.kill(command, store, "undo")
-        else:
-            kills.kill(apply_in, store, found, root)
-        with Store(store) as opened:
-            entries = opened.journal.entries(MOVES)
-            seen.add((*(one.state for one in opened.choices.all()), *(one.state for one in entries)))
-    moving = {(WAITING,), (WAITING, State.PLANNED), (DONE, State.MOVED)}
-    restoring = {(DONE, State.MOVED), (DONE, State.RESTORING), (UNDONE, State.RESTORED)}
-    assert seen == (restoring if is_undone else moving)
-
-
-def apply_in(store: Path, found: DuplicateReport, root: Path) -> None:
-    with Store(store) as opened:
-        (choice,) = opened.choices.all()
-        apply(planned(found, [root]), opened.journal, choices={choice.photos[1].path: choice.id})
-
-
-@pytest.mark.parametrize("is_undone", [False, True])
-def test_a_decision_and_its_choice_are_recorded_and_taken_back_together(kills: Kills, is_undone: bool) -> None:
+def test_a_decision_and_its_choice_are_recorded_together(kills: Kills) -> None:
     seen = set()
     for folder in kills.every(1):
         store = folder / "store"
         with Store(store) as opened:
             choices = opened.choices.add([(KEEP_ALL, [ChosenPhoto(f"/{one}.jpg", one) for one in "ab"])])
-        if is_undone:
-            declare_in(store, choices)
-            kills.kill(command, store, "undo", "--run", "a run")
-        else:
-            kills.kill(declare_in, store, choices)
+        kills.kill(declare_in, store, choices)
         with Store(store) as opened:
             seen.add((*states(store), len(opened.decisions.all())))
-    assert seen == ({(DONE, 1), (UNDONE, 0)} if is_undone else {(WAITING, 0), (DONE, 1)})
+    assert seen == {(WAITING, 0), (DONE, 1)}
 
 
 def test_only_what_another_process_does_with_choices_counts_as_a_change(store: Path) -> None:

@@ -49,19 +49,6 @@ def store(root: Path, tmp_path: Path) -> list[str]:
     return ["--store", str(tmp_path / "store")]
 
 
-@pytest.fixture
-def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
-    """Run a command that ends with this code, and return the lines that it prints, errors last."""
-
-    def run(*words: object, code: int = 0) -> list[str]:
-        capsys.readouterr()
-        assert main(list(map(str, words))) == code
-        captured = capsys.readouterr()
-        return captured.out.splitlines() + captured.err.splitlines()
-
-    return run
-
-
 def test_undo_lists_and_brings_back_what_is_named(store: list[str], root: Path, said: Callable[..., list[str]]) -> None:
     of_run, _, *lines = said("undo", "--list", *store)
     run = of_run.split()[0]
@@ -95,9 +82,10 @@ def test_undo_lists_and_brings_back_what_is_named(store: list[str], root: Path, 
 def test_undo_and_purge_of_nothing_say_so(tmp_path: Path, said: Callable[..., list[str]]) -> None:
     where = ["--store", tmp_path]
     assert said("purge", *where) == ["the quarantine is empty"]
-    unknown = "no run 'unknown' has photos in the quarantine; clip-client undo --list shows the runs"
     for command in (["purge"], ["undo"], ["undo", "--list"], ["undo", "--dry-run"]):
-        assert said(*command, "--run", "unknown", *where, code=1) == [f"clip-client: {unknown}"]
+        (line,) = said(*command, "--run", "unknown", *where, code=1)
+        assert "no run 'unknown' of this store has photos in the quarantine" in line
+        assert "clip-client undo --from FOLDER restores those of other stores" in line
         if command != ["purge"]:
             assert said(*command, *where) == ["there is nothing in the quarantine to restore"]
 

@@ -101,7 +101,8 @@ def test_purge_of_one_run_leaves_the_others_and_tells_how_far_it_is(tmp_path: Pa
     second = [write(tmp_path / "b" / f"{number}.jpg", b"y") for number in range(2)]
     run, other = move(journal, *first), move(journal, *second)
     told: list[tuple[str, int, int]] = []
-    outcomes = purge(journal, run=run, trash=os.unlink, on_progress=lambda *progress: told.append(progress))
+    only = {entry.id for entry in journal.entries(IN_QUARANTINE, run=run)}
+    outcomes = purge(journal, only=only, trash=os.unlink, on_progress=lambda *progress: told.append(progress))
     assert [outcome.path for outcome in outcomes] == [str(path) for path in first[1:]]
     assert told == [("purging", 1, 3), ("purging", 2, 3), ("purging", 3, 3)]
     assert [entry.run for entry in journal.entries(IN_QUARANTINE)] == [other]
@@ -252,18 +253,6 @@ def test_what_an_earlier_version_moved_is_proved_again(tmp_path: Path, journal: 
     assert outcomes["2.jpg"].message.startswith(f"{why} {kept}, which is not proved to show all of it; restore it")
     # The same bytes prove themselves, as long as the file is there.
     assert outcomes["exact.jpg"].done == (how == "kept")
-
-
-@pytest.mark.parametrize("is_chosen", [False, True])
-def test_what_moved_by_the_metadata_of_a_camera_is_proved_again_unless_a_person_chose_it(
-    tmp_path: Path, journal: Journal, is_chosen: bool
-) -> None:
-    kept, copy = (write(tmp_path / "r" / f"{number}.jpg", b"%d" % number) for number in range(2))
-    move(journal, kept, copy, tier=RE_ENCODED, chosen=[str(copy)] if is_chosen else ())
-    with closing(sqlite3.connect(tmp_path / "history.sqlite")) as connection, connection:
-        connection.execute("UPDATE units SET proof = 1")
-    (outcome,) = purge(journal, prove=lambda _kept, _moved: "", trash=os.unlink)
-    assert outcome.done == is_chosen
 
 
 def test_a_proof_is_recorded_once(tmp_path: Path, journal: Journal) -> None:

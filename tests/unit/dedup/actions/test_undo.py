@@ -123,25 +123,6 @@ def test_a_disk_that_goes_away_during_undo_is_waited_for(tmp_path: Path) -> None
     assert copy.exists()
 
 
-def test_another_disk_in_the_same_place_is_not_taken_for_an_emptied_quarantine(
-    tmp_path: Path, journal: Journal
-) -> None:
-    """Drive letters and mount points are given again; what lies on the first disk must not be forgotten for that."""
-    disk, away = tmp_path / "disk", tmp_path / "away"
-    groups = album(disk)
-    before = files(disk)
-    apply(planned(groups, [disk]), journal)
-    disk.rename(away)
-    write(disk / "something.txt", b"else")
-    for outcomes in (undo(journal), purge(journal, trash=os.unlink)):
-        assert ["looks like another disk" in outcome.message for outcome in outcomes] == [True] * 3
-    (disk / "something.txt").unlink()
-    disk.rmdir()
-    away.rename(disk)
-    assert [outcome.done for outcome in undo(journal)] == [True] * 3
-    assert files(disk) == before
-
-
 def test_a_quarantine_that_may_not_be_looked_into_is_not_taken_for_an_empty_one(
     root: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,17 +139,6 @@ def test_a_quarantine_that_may_not_be_looked_into_is_not_taken_for_an_empty_one(
             assert {(one.done, one.message) for one in outcomes} == {(False, "The system refuses: Permission denied.")}
     assert [outcome.done for outcome in undo(journal)] == [True] * 3
     assert files(root) == before
-
-
-def test_a_hard_link_comes_back_where_the_kept_file_was_replaced(tmp_path: Path, journal: Journal) -> None:
-    """An editor that writes a new file does this: then the link is not the kept file, and has the old bytes."""
-    groups = album(tmp_path / "root")
-    apply(planned(groups, [tmp_path / "root"]), journal)
-    link_what_moved(journal.directory / "history.sqlite")
-    (tmp_path / "new.jpg").write_bytes(b"edited")
-    os.replace(tmp_path / "new.jpg", tmp_path / "root" / "a" / "1.jpg")
-    assert all(outcome.done for outcome in undo(journal))
-    assert (tmp_path / "root" / "a" / "3.jpg").stat().st_mtime_ns == 10**18 + 2
 
 
 # What two photos share.

@@ -16,7 +16,7 @@ from clip_client.dedup.compare.neighbours import HASH_BITS, Evidence
 from clip_client.dedup.compare.star_groups import CannotLink, minimum_similarity, star_groups
 from clip_client.dedup.group import DuplicateGroup, Member
 from clip_client.dedup.photo import ImageFeatures, Photo
-from clip_client.dedup.types import BURST, EXACT, SAME_PIXELS, SAME_SCENE, SIMILAR, CaptureTime
+from clip_client.dedup.types import BURST, EXACT, SAME_PIXELS, SAME_SCENE, SIMILAR, Metadata
 from tests.fixtures.vectors import at_degrees, clusters, unit
 from tests.unit.dedup.compare.comparisons import evidence_of, grouped, with_peak_bytes
 
@@ -191,7 +191,7 @@ def test_a_copy_of_another_photo_than_the_kept_one_names_its_original() -> None:
 def test_frames_of_a_burst_have_one_form_and_other_pixels(change: dict[str, Any]) -> None:
     form = {"width": 4, "height": 3, "format": "JPEG"}
     frames = [
-        [file(f"{name}.jpg", size, **form | more, capture_time=CaptureTime(taken_ms=taken_ms, has_sub_second=True))]
+        [file(f"{name}.jpg", size, **form | more, metadata=Metadata(taken_ms=taken_ms, has_sub_second=True))]
         for name, size, taken_ms, more in (("a", 3, 0, {}), ("b", 2, 120, change), ("c", 1, 120, {}))
     ]
     (group,) = groups(frames, [A, A, A], pixels=[0, 1, 0])

@@ -14,7 +14,7 @@ from clip_client.dedup.aligned import MADE_LATER
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, KeepRules, converted_from_lossy
 from clip_client.dedup.features.image_features import extract_features
 from clip_client.dedup.photo import ImageFeatures, Photo
-from clip_client.dedup.types import CaptureTime, Companion, LibraryPhoto, Metadata
+from clip_client.dedup.types import Companion, LibraryPhoto, Metadata
 from tests.fixtures.images.camera_files import as_lossless, camera_jpeg, exif
 from tests.fixtures.images.image_files import encoded, picture
 
@@ -29,7 +29,7 @@ HOUR_NS = 3_600 * 10**9
 
 
 def photo(path: str = "a.jpg", *, taken_ms: int | None = None, width: int = 8, **more: Any) -> Photo:
-    features = ImageFeatures(width=width, height=8, format="PNG", capture_time=CaptureTime(taken_ms=taken_ms))
+    features = ImageFeatures(width=width, height=8, format="PNG", metadata=Metadata(taken_ms=taken_ms))
     given: dict[str, Any] = {"sha256": "00", "size_bytes": 9, "features": features, **more}
     return Photo(path=path, **given)
 
@@ -149,8 +149,7 @@ CAMERA = ImageFeatures(
     width=8,
     height=8,
     format="JPEG",
-    capture_time=CaptureTime(camera="Canon EOS 5D"),
-    metadata=Metadata(taken="2019-05-03", has_exposure=True),
+    metadata=Metadata(camera="Canon EOS 5D", taken="2019-05-03", has_exposure=True),
 )
 PREFERRED: dict[str, dict[str, Any]] = {
     "reference": {"is_reference": True},
@@ -160,7 +159,7 @@ PREFERRED: dict[str, dict[str, Any]] = {
     "pixels": {"width": 9},
     "lossy": {"sha256": "22"},
     "siblings": {"files": 2},
-    "metadata": {"features": ImageFeatures(width=8, height=8, format="PNG", capture_time=CaptureTime(fields=1))},
+    "metadata": {"features": ImageFeatures(width=8, height=8, format="PNG", metadata=Metadata(fields=1))},
     "oldest": {"mtime_ns": NS},
     "name": {"path": "z.jpg"},
 }

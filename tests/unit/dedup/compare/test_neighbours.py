@@ -25,7 +25,7 @@ from clip_client.dedup.compare.neighbours import (
 from clip_client.dedup.compare.same_pixels import pixel_candidates
 from clip_client.dedup.compare.similarity_join import UnionFind
 from clip_client.dedup.compare.star_groups import CannotLink, star_groups
-from clip_client.dedup.features.perceptual_hash import inner_hash, perceptual_hash
+from clip_client.dedup.features.hashes import inner_hash, perceptual_hash
 from tests.fixtures.images.scenes import scene
 from tests.unit.dedup.compare.comparisons import evidence_of, with_peak_bytes
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 from dataclasses import replace
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any
@@ -14,8 +14,21 @@ from hypothesis import strategies as st
 
 from clip_client.dedup.compare.chosen_groups import CHOSEN, keep_instead, rerank
 from clip_client.dedup.compare.keep_rules import KeepRules
+from clip_client.dedup.judge.verdicts import as_proved
 from clip_client.dedup.photo import ImageFeatures, Photo
-from clip_client.dedup.types import ALTERED, BURST, EDITED, EXACT, SAME_PIXELS, SIMILAR, TIERS, CaptureTime
+from clip_client.dedup.types import (
+    ALTERED,
+    BURST,
+    BY_DEFAULT,
+    EDITED,
+    EXACT,
+    IF_CHOSEN,
+    ON_REQUEST,
+    RE_ENCODED,
+    SAME_PIXELS,
+    SIMILAR,
+    Metadata,
+)
 from tests.fixtures.members import alignment
 from tests.unit.dedup.compare.comparisons import grouped
 
@@ -27,19 +40,19 @@ SEARCHED, WANTED = (KeepRules([f"path={name}*.jpg" for name in order]) for order
 
 
 def file(name: str, size_bytes: int, **features: Any) -> Photo:
-    known = ImageFeatures(width=8, height=8, format="JPEG", **features)
+    known = ImageFeatures(**{"width": 8, "height": 8, "format": "JPEG", **features})
     return Photo(path=name, sha256=name[0] * 64, size_bytes=size_bytes, mtime_ns=size_bytes, features=known)
 
 
 def search(rules: KeepRules) -> DuplicateGroup:
     """Two pictures in five contents: a, b and c have the same pixels, as have x and e; and there are two files of x."""
-    at_once = [CaptureTime(taken_ms=moment, has_sub_second=True) for moment in (5_000, 5_500)]
+    at_once = [Metadata(taken_ms=moment, has_sub_second=True) for moment in (5_000, 5_500)]
     files = [
-        [file("a.jpg", 90, capture_time=at_once[0]), file("a2.jpg", 90, capture_time=at_once[0])],
-        [file("b.jpg", 80, capture_time=at_once[0])],
-        [file("c.jpg", 10, capture_time=at_once[0])],
-        [file("x.jpg", 60, capture_time=at_once[1]), file("x2.jpg", 60, capture_time=at_once[1])],
-        [file("e.jpg", 5, capture_time=at_once[1])],
+        [file("a.jpg", 90, metadata=at_once[0]), file("a2.jpg", 90, metadata=at_once[0])],
+        [file("b.jpg", 80, metadata=at_once[0])],
+        [file("c.jpg", 10, metadata=at_once[0])],
+        [file("x.jpg", 60, metadata=at_once[1]), file("x2.jpg", 60, metadata=at_once[1])],
+        [file("e.jpg", 5, metadata=at_once[1])],
         [file("f.jpg", 7)],
     ]
     angles = np.array([0, 0, 0, 0.2, 0.2, 0.1])
@@ -59,15 +72,6 @@ def test_rules_choose_as_a_search_would(rules: KeepRules) -> None:
     assert facts(reranked) == facts(searched)
 
 
-def test_no_member_seems_more_alike_than_it_is() -> None:
-    group = search(SEARCHED)
-    angle = {"a": 0.0, "b": 0.0, "c": 0.0, "x": 0.2, "e": 0.2, "f": 0.1}
-    for kept, member in itertools.product(group.members, group.members):
-        (found,) = [one for one in keep_instead(group, kept.path).members if one.path == member.path]
-        true = np.cos(angle[kept.path[0]] - angle[member.path[0]])
-        assert group.min_similarity <= found.similarity <= true + 1e-5
-
-
 def test_what_a_person_keeps_is_first_whatever_the_rules_say() -> None:
     group = search(SEARCHED)
     chosen = keep_instead(group, "e.jpg")
@@ -84,32 +88,47 @@ def test_what_a_person_keeps_is_first_whatever_the_rules_say() -> None:
         ("a.jpg", SAME_PIXELS),
         ("a.jpg", SAME_PIXELS),
     ]
-    # The tests that e passed against a are known, those against f are not.
-    assert [match.test for match in of["a.jpg"].matches] == ["embedding"]
-    assert of["f.jpg"].matches == ()
-    with pytest.raises(KeyError):
-        keep_instead(group, "elsewhere.jpg")
 
 
-def test_what_the_search_measured_remains() -> None:
+def test_only_what_the_search_measured_is_known() -> None:
     group = search(SEARCHED)
     assert keep_instead(group, group.keep) == replace(group, reason=CHOSEN)
     of = {member.path: member for member in keep_instead(group, "f.jpg").members}
     assert of["a.jpg"].similarity == pytest.approx(np.cos(0.1))
+    assert [math.isnan(of[name].similarity) for name in ("b.jpg", "x.jpg", "e.jpg")] == [True] * 3
     # The best file of the other picture is still the best of it.
     assert {name: of[name].copy_of for name in ("x.jpg", "x2.jpg", "e.jpg")} == {
         "x.jpg": "", "x2.jpg": "x.jpg", "e.jpg": "x.jpg",
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("tier", TIERS[2:])
-def test_two_members_are_no_surer_copies_of_each_other_than_of_the_kept_photo(tier: str) -> None:
-    group = search(SEARCHED)
-    members = [replace(one, tier=tier if one.path == "f.jpg" else one.tier) for one in group.members]
-    of = {member.path: member for member in keep_instead(replace(group, members=tuple(members)), "f.jpg").members}
-    assert of["a.jpg"].tier == tier
-    # x is similar to a; what differs in an altered photo may not be in x either.
-    assert of["x.jpg"].tier == (ALTERED if tier == ALTERED else SIMILAR)
+def test_proofs_hold_on_in_their_direction_and_say_of_other_pairs_only_that_they_are_the_same_shot() -> None:
+    """Three files of one second: y and z are crops of x, and z is a copy of y. W only looks like x."""
+    second = Metadata(taken_ms=1_000, camera="c")
+    widths = {"x.jpg": 9, "y.jpg": 8, "z.jpg": 8}
+    files = [[file(name, 9, metadata=second, width=width)] for name, width in widths.items()] + [[file("w.jpg", 9)]]
+    proved = {(0, 1): alignment(EDITED), (0, 2): alignment(EDITED), (1, 2): alignment(RE_ENCODED)}
+    (group,) = grouped(
+        files, [(1, 0)] * 4, KeepRules(["path=x.jpg"]), similar=0.9, align=lambda kept, row: proved.get((kept, row))
+    )
+    unknown, looks_alike = (ALTERED, "", IF_CHOSEN), (SIMILAR, "", ON_REQUEST)
+    for kept, known in (
+        ("y.jpg", {"x.jpg": unknown, "z.jpg": (RE_ENCODED, "", BY_DEFAULT), "w.jpg": (SIMILAR, "", IF_CHOSEN)}),
+        ("z.jpg", {"x.jpg": unknown, "y.jpg": (ALTERED, "x.jpg", ON_REQUEST), "w.jpg": (SIMILAR, "", IF_CHOSEN)}),
+        (
+            "w.jpg",
+            {"x.jpg": looks_alike, "y.jpg": (SIMILAR, "x.jpg", ON_REQUEST), "z.jpg": (SIMILAR, "y.jpg", BY_DEFAULT)},
+        ),
+    ):
+        chosen = keep_instead(group, kept)
+        others = chosen.members[1:]
+        assert {
+            one.path: (one.tier, one.copy_of, as_proved(one, chosen, is_trained=True).moves) for one in others
+        } == known
+        assert {one.other_shot for one in others} == {""}
+    without = keep_instead(replace(group, proofs={}), "y.jpg")
+    moves = {one.path: as_proved(one, without, is_trained=True).moves for one in without.members[1:]}
+    assert moves == {"x.jpg": ON_REQUEST, "z.jpg": IF_CHOSEN, "w.jpg": IF_CHOSEN}
 
 
 def test_a_file_that_rules_prefer_takes_the_place_of_the_one_it_was_a_copy_of() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from PIL import ExifTags, Image
@@ -12,20 +13,19 @@ from PIL.TiffImagePlugin import IFDRational as Rational
 
 from clip_client.dedup.features.capture_time import classify_burst
 from clip_client.dedup.metadata.summary import read_metadata
-from clip_client.dedup.types import BURST, SAME_SCENE, CaptureTime
+from clip_client.dedup.types import BURST, SAME_SCENE, Metadata
 from tests.fixtures.images.image_files import encoded, picture, with_segment
 
 NOON = 43_200_000
 """A whole second. Times are not taken from 0, where a sign cannot be wrong."""
 
 
-def at(taken_ms: int | None, *, sequence: int | None = None, camera: str = "A") -> CaptureTime:
-    return CaptureTime(taken_ms=taken_ms, has_sub_second=True, sequence=sequence, camera=camera)
+def at(taken_ms: int | None, *, sequence: int | None = None, camera: str = "A") -> Metadata:
+    return Metadata(taken_ms=taken_ms, has_sub_second=True, sequence=sequence, camera=camera)
 
 
-def in_second(taken_ms: int, *, sequence: int | None = None) -> CaptureTime:
-    """A time without a sub-second."""
-    return CaptureTime(taken_ms=taken_ms, has_sub_second=False, sequence=sequence, camera="A")
+def in_second(taken_ms: int, *, sequence: int | None = None) -> Metadata:
+    return replace(at(taken_ms, sequence=sequence), has_sub_second=False)
 
 
 MOMENTS = {
@@ -48,14 +48,14 @@ MOMENTS = {
 
 
 @pytest.mark.parametrize(("first", "second", "same_form", "other_form"), MOMENTS.values(), ids=MOMENTS)
-def test_times_tell_moments_apart(first: CaptureTime, second: CaptureTime, same_form: str, other_form: str) -> None:
+def test_times_tell_moments_apart(first: Metadata, second: Metadata, same_form: str, other_form: str) -> None:
     for one, other in ((first, second), (second, first)):
         assert classify_burst(one, other) == same_form
         assert classify_burst(one, other, same_form=False) == other_form
 
 
-SHOT = {"exposure_s": 1 / 60, "f_number": 2.8, "iso": 100.0, "exposure_bias": 0.0}
-EXPOSURES: dict[str, tuple[dict[str, float | None], bool]] = {
+SHOT: dict[str, Any] = {"exposure_s": 1 / 60, "f_number": 2.8, "iso": 100.0, "exposure_bias": 0.0}
+EXPOSURES: dict[str, tuple[dict[str, Any], bool]] = {
     "the same": ({}, False),
     "twice the time": ({"exposure_s": 1 / 30}, True),
     "a third of an EV more time": ({"exposure_s": 1 / 50}, True),
@@ -73,50 +73,39 @@ EXPOSURES: dict[str, tuple[dict[str, float | None], bool]] = {
 
 @pytest.mark.parametrize(("changed", "are_two"), EXPOSURES.values(), ids=EXPOSURES)
 @pytest.mark.parametrize("later_ms", [0, 3_600_000])
-def test_two_exposures_are_two_shots(changed: dict[str, float | None], are_two: bool, later_ms: int) -> None:
-    one = CaptureTime(taken_ms=NOON, has_sub_second=True, camera="A", **SHOT)  # type: ignore[arg-type]
-    other = CaptureTime(taken_ms=NOON + later_ms, has_sub_second=True, camera="A", **{**SHOT, **changed})  # type: ignore[arg-type]
+def test_two_exposures_are_two_shots(changed: dict[str, Any], are_two: bool, later_ms: int) -> None:
+    one, other = replace(at(NOON), **SHOT), replace(at(NOON + later_ms), **{**SHOT, **changed})
     for first, second in ((one, other), (other, one)):
         for same_form in (True, False):
             assert classify_burst(first, second, same_form=same_form) == (SAME_SCENE if are_two else "")
-    another_camera = replace(other, camera="B")
-    assert classify_burst(one, another_camera) == ""
-
-
-NAMES = [
-    ("IMG_0001.JPG", "IMG_0002.jpg", True),
-    ("DSC01234.JPG", "DSC01235 small.jpg", True),
-    ("IMG_0001.JPG", "IMG_0001 (1).jpg", False),
-    ("IMG_0001.JPG", "DSC_0002.jpg", False),
-    ("IMG_0001.JPG", "IMG_00021.jpg", False),
-    ("IMG_0001.JPG", "holiday.jpg", False),
-]
-
-
-@pytest.mark.parametrize(("first", "second", "are_two"), NAMES)
-def test_names_of_two_shots_tell_the_frames_of_a_stack_apart(first: str, second: str, are_two: bool) -> None:
-    one, other = in_second(NOON), in_second(NOON)
-    for names in ((first, second), (second, first)):
-        assert classify_burst(one, other, same_form=False, names=names) == (SAME_SCENE if are_two else "")
-        assert classify_burst(one, other, names=names) == BURST
-        assert classify_burst(one, other, is_proved=True, names=names) == (BURST if are_two else "")
-        # With sub-seconds the time says more than the names.
-        assert classify_burst(at(NOON), at(NOON), same_form=False, names=names) == ""
+    assert classify_burst(one, replace(other, camera="B")) == ""
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "are_two"),
+    ("first", "second", "are_shots", "are_frames"),
     [
-        ("00001IMG_00001_BURST2019.jpg", "00002IMG_00002_BURST2019.jpg", True),
-        ("frame 1.jpg", "frame 12.jpg", True),
-        ("frame.jpg", "frame 1.jpg", False),
-        ("frame 1.jpg", "frame 1.jpg", False),
+        ("IMG_0001.JPG", "IMG_0002.jpg", True, True),
+        ("DSC01234.JPG", "DSC01235 small.jpg", True, True),
+        ("IMG_0001.JPG", "IMG_0001 (1).jpg", False, False),
+        ("IMG_0001.JPG", "DSC_0002.jpg", False, False),
+        ("IMG_0001.JPG", "IMG_00021.jpg", False, False),
+        ("IMG_0001.JPG", "holiday.jpg", False, False),
+        ("00001IMG_00001_BURST2019.jpg", "00002IMG_00002_BURST2019.jpg", False, True),
+        ("frame 1.jpg", "frame 12.jpg", False, True),
+        ("frame.jpg", "frame 1.jpg", False, False),
+        ("frame 1.jpg", "frame 1.jpg", False, False),
     ],
 )
-def test_names_that_differ_in_their_numbers_are_two_frames(first: str, second: str, are_two: bool) -> None:
+def test_names_tell_the_frames_of_a_stack_and_of_a_burst_apart(
+    first: str, second: str, are_shots: bool, are_frames: bool
+) -> None:
+    one, other = in_second(NOON), in_second(NOON)
     for names in ((first, second), (second, first)):
-        found = classify_burst(in_second(NOON), in_second(NOON), is_proved=True, names=names)
-        assert found == (BURST if are_two else "")
+        assert classify_burst(one, other, same_form=False, names=names) == (SAME_SCENE if are_shots else "")
+        assert classify_burst(one, other, names=names) == BURST
+        assert classify_burst(one, other, is_proved=True, names=names) == (BURST if are_frames else "")
+        # With sub-seconds the time says more than the names.
+        assert classify_burst(at(NOON), at(NOON), same_form=False, names=names) == ""
 
 
 def test_a_proof_does_not_count_against_what_shows_two_shots() -> None:
@@ -138,10 +127,6 @@ def photo_with(tags: Mapping[int, object], details: Mapping[int, object] | None 
 MAKE, MODEL, TAKEN, SUB_SECOND, NUMBER = 0x010F, 0x0110, 0x9003, 0x9291, 0x9211
 SECOND = "2019:05:03 10:11:12"
 SECOND_MS = 1_556_878_272_000
-
-
-def capture_time(data: bytes) -> CaptureTime:
-    return read_metadata(data)[0]
 
 
 TIMES: list[tuple[str | None, str | None, int | None, bool]] = [
@@ -166,7 +151,7 @@ TIMES: list[tuple[str | None, str | None, int | None, bool]] = [
 def test_the_time_of_capture_is_read_to_the_sub_second(
     taken: str | None, sub_second: str | None, taken_ms: int | None, has_sub_second: bool
 ) -> None:
-    read = capture_time(photo_with({}, {TAKEN: taken, SUB_SECOND: sub_second}))
+    read = read_metadata(photo_with({}, {TAKEN: taken, SUB_SECOND: sub_second}))
     assert (read.taken_ms, read.has_sub_second) == (taken_ms, has_sub_second)
 
 
@@ -175,7 +160,7 @@ def test_the_time_zone_of_the_computer_changes_nothing(monkeypatch: pytest.Monke
     with monkeypatch.context() as changed:
         changed.setenv("TZ", "XYZ-9")
         time.tzset()
-        read = capture_time(photo_with({}, {TAKEN: SECOND}))
+        read = read_metadata(photo_with({}, {TAKEN: SECOND}))
     time.tzset()
     assert read.taken_ms == SECOND_MS
 
@@ -194,31 +179,31 @@ CAMERAS: list[tuple[str | None, str | None, str]] = [
 
 @pytest.mark.parametrize(("make", "model", "camera"), CAMERAS)
 def test_a_camera_is_its_make_and_model(make: str | None, model: str | None, camera: str) -> None:
-    assert capture_time(photo_with({MAKE: make, MODEL: model})).camera == camera
+    assert read_metadata(photo_with({MAKE: make, MODEL: model})).camera == camera
 
 
 def test_the_number_of_a_shot_may_stand_in_two_places() -> None:
     for tags, details, number in (({}, 7, 7), ({NUMBER: 7}, None, 7), ({NUMBER: 7}, 8, 8), ({}, "seven", None)):
-        assert capture_time(photo_with(tags, {NUMBER: details})).sequence == number
+        assert read_metadata(photo_with(tags, {NUMBER: details})).sequence == number
 
 
 def test_all_fields_are_counted() -> None:
-    assert capture_time(photo_with({MAKE: "a"})).fields == 1
+    assert read_metadata(photo_with({MAKE: "a"})).fields == 1
     # The first directory counts its pointers to the two others.
-    assert capture_time(photo_with({MAKE: "a", MODEL: "b"}, {TAKEN: SECOND, SUB_SECOND: "1"}, 3)).fields == 4 + 5
+    assert read_metadata(photo_with({MAKE: "a", MODEL: "b"}, {TAKEN: SECOND, SUB_SECOND: "1"}, 3)).fields == 4 + 5
 
 
 def test_the_exposure_is_read() -> None:
     details: dict[int, object] = {0x829A: Rational(1, 60), 0x829D: 2.8, 0x8827: (100, 200), 0x9204: Rational(-1, 3)}
-    read = capture_time(photo_with({}, details))
+    read = read_metadata(photo_with({}, details))
     assert [read.exposure_s, read.f_number, read.iso, read.exposure_bias] == pytest.approx([1 / 60, 2.8, 100, -1 / 3])
-    nothing = capture_time(photo_with({}, {0x829A: Rational(1, 0), 0x829D: "wide"}))
+    nothing = read_metadata(photo_with({}, {0x829A: Rational(1, 0), 0x829D: "wide"}))
     assert (nothing.exposure_s, nothing.f_number, nothing.iso, nothing.exposure_bias) == (None,) * 4
 
 
 def test_damaged_files_say_what_can_be_read() -> None:
     data = photo_with({MAKE: "a"}, {TAKEN: SECOND})
     for nothing in (b"", b"no image", data[:40]):
-        assert capture_time(nothing) == CaptureTime()
-    read = capture_time(with_segment(data, 0xE1, b"http://ns.adobe.com/xap/1.0/\0<x"))
+        assert read_metadata(nothing) == Metadata()
+    read = read_metadata(with_segment(data, 0xE1, b"http://ns.adobe.com/xap/1.0/\0<x"))
     assert read.taken_ms == SECOND_MS

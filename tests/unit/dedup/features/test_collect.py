@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import shutil
 import sys
@@ -31,7 +32,7 @@ from tests.fixtures.images.image_files import encoded, picture
 from tests.fixtures.images.raw_files import dng
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
     from clip_client._files import FailedFile
@@ -40,19 +41,30 @@ if TYPE_CHECKING:
 
 
 class OneVector(NoPictures):
-    """A client whose server gives every image the same vector."""
+    """A client whose server gives every image the same vector; ``at_answer`` may give an error in its place."""
+
+    def __init__(self, *, reads_ahead: bool = False, at_answer: Callable[[], Any] = lambda: None) -> None:
+        self._reads_ahead, self._at_answer = reads_ahead, at_answer
 
     async def embed_stream(self, images: AsyncIterator[Any], *, ordered: bool) -> AsyncIterator[Any]:
-        index = 0
-        async for _ in images:
-            yield SimpleNamespace(index=index, error=None, vector=np.array([1, 0, 0, 0], dtype=np.float32))
-            index += 1
+        answers, vector = itertools.count(), np.array([1, 0, 0, 0], dtype=np.float32)
+        ahead = [image async for image in images] if self._reads_ahead else []
+        for _image in ahead:
+            yield SimpleNamespace(index=next(answers), error=self._at_answer(), vector=vector)
+        async for _image in images:
+            yield SimpleNamespace(index=next(answers), error=self._at_answer(), vector=vector)
 
 
-def three_photos(folder: Path) -> Path:
+@pytest.fixture
+def clip() -> Any:
+    return OneVector()
+
+
+@pytest.fixture
+def album(tmp_path: Path) -> Path:
     for level in range(3):
-        write(folder / "album" / f"{level}.png", encoded(Image.new("L", (8, 8), 40 * level), "PNG"))
-    return folder / "album"
+        write(tmp_path / "album" / f"{level}.png", encoded(Image.new("L", (8, 8), 40 * level), "PNG"))
+    return tmp_path / "album"
 
 
 @pytest.fixture
@@ -63,7 +75,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.mark.parametrize("quicker", ["1.dng", "2.tif"])
 async def test_of_two_copies_the_first_decides_about_the_features(
-    quicker: str, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+    quicker: str, tmp_path: Path, store: Store, clip: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A RAW file and a TIFF have equal bytes; only the RAW file has a preview."""
     data = dng(Image.radial_gradient("L").resize((320, 240)).convert("RGB"))
@@ -86,55 +98,42 @@ async def test_of_two_copies_the_first_decides_about_the_features(
     monkeypatch.setattr(collect, "read_file", read_quicker_first)
     monkeypatch.setattr(collect, "extract_features", extract)
     files = scan([tmp_path / "1.dng", tmp_path / "2.tif"]).files
-    embedder: Any = OneVector()
-    collected = await collect.collect_features(embedder, files, store, lambda *progress: None)
+    collected = await collect.collect_features(clip, files, store, lambda *progress: None)
     (content,) = collected.copies
     assert collected.features[content] == extract_features(data, is_raw=True)[0]
     assert collected.stats.decoded == 1
 
 
-async def test_a_photo_that_an_earlier_program_took_for_damaged_is_sent_again(tmp_path: Path, store: Store) -> None:
-    album = three_photos(tmp_path)
-    embedder: Any = OneVector()
-    model = await embedder.model()
+async def test_a_photo_that_an_earlier_program_took_for_damaged_is_sent_again(
+    album: Any, store: Store, clip: Any
+) -> None:
+    model = await clip.model()
     earlier = store.vectors(model.vector_id, model.dimension)
     for path in album.iterdir():
         key = hashlib.sha256(path.read_bytes()).digest()
         earlier.add({"sha256": key, "vector": None, "code": "TRUNCATED", "message": "It ends early."})
     earlier.flush()
     for embedded in (3, 0):
-        report = await find_duplicates(embedder, album, store=store)
+        report = await find_duplicates(clip, album, store=store)
         assert (report.failed, report.work.embedded) == ((), embedded)
 
 
-class ReadsAhead(OneVector):
-    """A client that takes every image before the first answer."""
-
-    async def embed_stream(self, images: AsyncIterator[Any], *, ordered: bool) -> AsyncIterator[Any]:
-        taken = [image async for image in images]
-        for index, _image in enumerate(taken):
-            yield SimpleNamespace(index=index, error=None, vector=np.array([1, 0, 0, 0], dtype=np.float32))
-
-
-async def test_progress_counts_what_is_embedded_and_not_what_is_read_ahead(tmp_path: Path, store: Store) -> None:
-    album = three_photos(tmp_path)
+async def test_progress_counts_what_is_embedded_and_not_what_is_read_ahead(album: Any, store: Store) -> None:
     write(album / "0 copy.png", (album / "0.png").read_bytes())
-    told: list[tuple[str, int, int | None]] = []
-    embedder: Any = ReadsAhead()
-    await find_duplicates(embedder, album, store=store, on_progress=lambda *progress: told.append(progress))
-    embedding = [progress for progress in told if progress[0] == "reading and embedding"]
+    embedder: Any = OneVector(reads_ahead=True)
+
+    async def done_while_embedding() -> list[int]:
+        told: list[tuple[str, int, int | None]] = []
+        await find_duplicates(embedder, album, store=store, on_progress=lambda *progress: told.append(progress))
+        return [done for what, done, _ in told if what == "reading and embedding"]
+
     # 0: from here the rate counts; 1: the copy; then each answer, and the end.
-    assert [done for _, done, _ in embedding] == [0, 1, 2, 3, 4, 4]
-
-    told.clear()
+    assert await done_while_embedding() == [0, 1, 2, 3, 4, 4]
     Image.new("L", (8, 8), 250).save(album / "new.png")
-    await find_duplicates(embedder, album, store=store, on_progress=lambda *progress: told.append(progress))
-    assert [done for what, done, _ in told if what == "reading and embedding"] == [4, 5, 5]
+    assert await done_while_embedding() == [4, 5, 5]
 
 
-async def test_progress_says_what_goes_on_and_each_kind_of_work_ends(tmp_path: Path, store: Store) -> None:
-    album = three_photos(tmp_path)
-    clip: Any = OneVector()
+async def test_progress_says_what_goes_on_and_each_kind_of_work_ends(album: Path, store: Store, clip: Any) -> None:
 
     async def kinds(embedder: Any) -> list[str]:
         told: list[tuple[str, int, int | None]] = []
@@ -152,8 +151,7 @@ async def test_progress_says_what_goes_on_and_each_kind_of_work_ends(tmp_path: P
     assert await kinds(clip) == ["finding known photos", "reading and embedding"]
 
 
-async def test_moved_files_are_read_and_not_decoded_again(tmp_path: Path, store: Store) -> None:
-    clip: Any = NoPictures()
+async def test_moved_files_are_read_and_not_decoded_again(tmp_path: Path, store: Store, clip: Any) -> None:
     album = tmp_path / "album"
     files = [str(write(album / name, name.encode())) for name in ("1.nef", "2.nef", "3.nef")]
     for some in (files[1:], files):  # the report does not tell what the store knew
@@ -167,12 +165,10 @@ async def test_moved_files_are_read_and_not_decoded_again(tmp_path: Path, store:
     assert [len(group.members) for group in report.groups] == [2]
 
 
-async def test_features_of_another_version_are_made_again_with_one_read(tmp_path: Path, store: Store) -> None:
-    album = three_photos(tmp_path)
-    embedder: Any = OneVector()
-    await find_duplicates(embedder, album, store=store)
+async def test_features_of_another_version_are_made_again_with_one_read(album: Path, store: Store, clip: Any) -> None:
+    await find_duplicates(clip, album, store=store)
     shutil.rmtree(store.directory / "looks")
-    work = (await find_duplicates(embedder, album, store=store)).work
+    work = (await find_duplicates(clip, album, store=store)).work
     assert (work.files_read, work.decoded, work.embedded) == (3, 3, 0)
 
 
@@ -181,13 +177,12 @@ async def test_features_of_another_version_are_made_again_with_one_read(tmp_path
     [("1.nef", b"no preview either", "rawpy"), ("1.heic", phone_files.heic(), "pillow_heif")],
 )
 async def test_a_moved_file_is_decoded_again_after_its_package_is_installed(
-    name: str, data: bytes, package: str, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+    name: str, data: bytes, package: str, tmp_path: Path, store: Store, clip: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip(package)
     file = write(tmp_path / name, data)
 
     async def decoded() -> int:
-        clip: Any = OneVector()
         return (await find_duplicates(clip, file, store=store)).work.decoded
 
     with monkeypatch.context() as without:
@@ -197,7 +192,7 @@ async def test_a_moved_file_is_decoded_again_after_its_package_is_installed(
     assert [await decoded(), await decoded()] == [1, 0]
 
 
-async def test_of_a_large_store_only_the_rows_of_the_searched_files_are_read(tmp_path: Path) -> None:
+async def test_of_a_large_store_only_the_rows_of_the_searched_files_are_read(tmp_path: Path, clip: Any) -> None:
     rows_read: list[int] = []
 
     class CountingParquetStore(ParquetStore):
@@ -211,7 +206,6 @@ async def test_of_a_large_store_only_the_rows_of_the_searched_files_are_read(tmp
             table = super().table(folder, columns, about)
             return CountingParquetStore(self.directory / folder, table.schema)
 
-    clip: Any = NoPictures()
     files = [write(tmp_path / "album" / f"{number:04d}.nef", b"%d" % number) for number in range(600)]
     with CountingStore(tmp_path / "store") as store:
         await find_duplicates(clip, files[:300], store=store)
@@ -222,10 +216,8 @@ async def test_of_a_large_store_only_the_rows_of_the_searched_files_are_read(tmp
     assert rows_read == [4, 4, 1]  # what is known, and then the features of all five, from two files
 
 
-async def test_damaged_features_are_made_again(tmp_path: Path, store: Store) -> None:
-    album = three_photos(tmp_path)
-    embedder: Any = OneVector()
-    await find_duplicates(embedder, album, store=store)
+async def test_damaged_features_are_made_again(album: Path, store: Store, clip: Any) -> None:
+    await find_duplicates(clip, album, store=store)
     (file,) = cached_features(store).folder.iterdir()
     with pq.ParquetFile(file) as parquet:
         columns = parquet.metadata.row_group(0)
@@ -234,7 +226,7 @@ async def test_damaged_features_are_made_again(tmp_path: Path, store: Store) -> 
     data[camera.data_page_offset : camera.data_page_offset + 20] = bytes(20)
     file.write_bytes(data)
     for decoded in (3, 0):
-        work = (await find_duplicates(embedder, album, store=store)).work
+        work = (await find_duplicates(clip, album, store=store)).work
         assert (work.decoded, work.embedded) == (decoded, 0)
 
 
@@ -244,12 +236,11 @@ def test_features_that_cannot_be_read_any_more_are_one_sentence(store: Store) ->
 
 
 async def test_a_file_that_no_server_takes_is_hashed_in_pieces(
-    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: Store, clip: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("1.jpg", "2.nef"):
         os.truncate(write(tmp_path / "album" / name, name.encode()), 2**26 + 1)
     monkeypatch.setattr(collect, "read_file", None)
-    clip: Any = NoPictures()
     report = await find_duplicates(clip, tmp_path / "album", store=store)
     (failed,) = report.failed
     assert (os.path.basename(failed.path), failed.code) == ("1.jpg", "TOO_LARGE")
@@ -257,38 +248,19 @@ async def test_a_file_that_no_server_takes_is_hashed_in_pieces(
     assert report.bytes_only == (str(tmp_path / "album" / "2.nef"),)
 
 
-class Changes(OneVector):
-    """A client that changes the file that it reads."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    async def embed_stream(self, images: AsyncIterator[Any], *, ordered: bool) -> AsyncIterator[Any]:
-        async for item in super().embed_stream(images, ordered=ordered):
-            os.utime(self.path, ns=(1, 1))
-            yield item
-
-
 async def test_a_file_that_changes_while_it_is_embedded_has_no_vector(tmp_path: Path, store: Store) -> None:
     path = write(tmp_path / "1.png", encoded(picture(), "PNG"))
-    embedder: Any = Changes(path)
+    embedder: Any = OneVector(at_answer=lambda: os.utime(path, ns=(1, 1)))
     collected = await collect.collect_features(embedder, scan(path).files, store, lambda *progress: None)
     assert [(one.path, one.message) for one in collected.failed] == [(str(path), "It was changed while it was read.")]
     assert collected.copies == {}
 
 
-class Gone(ReadsAhead):
-    """A client that does not find the files any more."""
-
-    async def embed_stream(self, images: AsyncIterator[Any], *, ordered: bool) -> AsyncIterator[Any]:
-        async for item in super().embed_stream(images, ordered=ordered):
-            yield SimpleNamespace(index=item.index, error=SimpleNamespace(code="UNREADABLE", message="Gone."))
-
-
 async def test_a_file_that_goes_away_leaves_its_copies(tmp_path: Path, store: Store) -> None:
     for name in ("1", "2", "2 copy"):
         write(tmp_path / f"{name}.png", encoded(picture(seed=int(name[0])), "PNG"))
-    embedder: Any = Gone()
+    gone = SimpleNamespace(code="UNREADABLE", message="Gone.")
+    embedder: Any = OneVector(reads_ahead=True, at_answer=lambda: gone)
     collected = await collect.collect_features(embedder, scan(tmp_path).files, store, lambda *progress: None)
     ((content, (copy,)),) = collected.copies.items()
     assert os.path.basename(copy.path) == "2.png"
@@ -296,18 +268,13 @@ async def test_a_file_that_goes_away_leaves_its_copies(tmp_path: Path, store: St
     assert np.isnan(collected.vectors_of([content])).all()
 
 
-async def test_the_pictures_of_raw_files_are_not_kept(tmp_path: Path, store: Store) -> None:
-    """Alignment reads their previews again."""
+async def test_the_pictures_of_raw_files_are_not_kept(tmp_path: Path, store: Store, clip: Any) -> None:
     made = Image.radial_gradient("L").resize((320, 240)).convert("RGB")
     write(tmp_path / "1.dng", dng(made))
     made.save(tmp_path / "2.png")
     kept: list[str] = []
-    embedder: Any = OneVector()
+    files = scan(tmp_path, raw=True).files
     collected = await collect.collect_features(
-        embedder,
-        scan(tmp_path, raw=True).files,
-        store,
-        lambda *progress: None,
-        keep_picture=lambda sha256, decoded: kept.append(sha256),
+        clip, files, store, lambda *progress: None, keep_picture=lambda sha256, decoded: kept.append(sha256)
     )
     assert [file.path for sha256 in kept for file in collected.copies[sha256]] == [str(tmp_path / "2.png")]

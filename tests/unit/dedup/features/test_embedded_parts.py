@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from clip_client.dedup.features.hashes import pixel_hash
 from clip_client.dedup.features.image_features import extract_features
-from clip_client.dedup.features.pixel_hash import pixel_hash
-from clip_client.dedup.formats.embedded_parts import embedded_parts
+from clip_client.dedup.formats.embedded_parts import EmbeddedParts, embedded_parts
 from tests.fixtures.images import image_files, phone_files
 from tests.fixtures.images.embedded_files import (
     MP4,
@@ -33,15 +33,13 @@ from tests.fixtures.images.good_files import animation
 PIXEL_FILM = with_xmp(b'<rdf:Description GCamera:MotionPhoto="1" GCamera:MicroVideoOffset="280"/>')
 DEPTH_IN_XMP = XMP_EXTENSION + b"0" * 32 + bytes(8) + b'<rdf:Description GDepth:Data="' + b"A" * 900 + b'"/>'
 UTC = (0x0A01, b"Image_UTC_Data", b"1700000000000")
-
-
 JPEG = image_files.jpeg()
 HEIC = phone_files.heic()
 JXL = phone_files.jxl(exif=phone_files.exif())
 
 
 def with_auxiliary(urn: bytes) -> bytes:
-    """A HEIC whose second picture is called auxiliary to the first, as depth maps are."""
+    """A HEIC whose second picture is auxiliary to the first, as depth maps are."""
     data = phone_files.heic(append_images=[image_files.picture(seed=1)])
     auxiliary = box(b"auxC", bytes(4), urn + b"\0")
     reference = box(b"iref", bytes(4), box(b"auxl", struct.pack(">HHH", 2, 1, 1)))
@@ -87,6 +85,7 @@ def bmp_with_gap(gap: bytes) -> bytes:
     return data[:10] + struct.pack("<I", 54 + len(gap)) + data[14:54] + gap + data[54:]
 
 
+FORMATS = ("PNG", "WEBP", "BMP", "QOI", "PPM", "TIFF", "JPEG2000")
 PARTS: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "Pixel motion photo": (PIXEL_FILM + MP4, ("film",)),
     "Samsung motion photo": (STILL + samsung_trailer(UTC, (0x0A30, b"MotionPhoto_Data", MP4)), ("film",)),
@@ -101,17 +100,12 @@ PARTS: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "Samsung depth map": (STILL + samsung_trailer((0x0AB1, b"DualShot_DepthMap_1", bytes(300))), ("depth map",)),
     "depth map in XMP": (with_segments((0xE1, DEPTH_IN_XMP)), ("depth map",)),
     "appended data": (STILL + b"?" * 1024, ("unknown data",)),
-    "PNG with a film": (image_files.file("PNG") + MP4, ("film",)),
-    "WebP with a film": (image_files.file("WEBP") + MP4, ("film",)),
-    "BMP with a film": (image_files.file("BMP") + MP4, ("film",)),
+    **{f"{name} with a film": (image_files.file(name) + MP4, ("film",)) for name in FORMATS},
     "BMP with a film before its pixels": (bmp_with_gap(MP4), ("film",)),
     "QOI with data": (image_files.file("QOI") + bytes([7]) * 1024, ("unknown data",)),
-    "PPM with a film": (image_files.file("PPM") + MP4, ("film",)),
     "plain PPM with data": (b"P3 1 1 255 1 2 3\n" + b"?" * 1024, ("unknown data",)),
     "two pictures in a PPM": (image_files.file("PPM") * 2, ("further frames", "unknown data")),
     "GIF with a film": (image_files.file("GIF", "P") + MP4, ("film",)),
-    "TIFF with a film": (image_files.file("TIFF") + MP4, ("film",)),
-    "JPEG 2000 with a film": (image_files.file("JPEG2000") + MP4, ("film",)),
     "JPEG 2000 with data": (image_files.file("JPEG2000") + b"?" * 1024, ("unknown data",)),
     "codestream with data": (image_files.file("JPEG2000", no_jp2=True) + b"?" * 1024, ("unknown data",)),
     "thermal camera": (with_segments(THERMAL, THERMAL), ("unknown data",)),
@@ -166,9 +160,7 @@ ALONE = {
     "large thumbnails": with_pictures((0x010001, OTHER), (0x010002, OTHER), gap=bytes(700)),
     "long XMP": with_segments((0xE1, XMP_EXTENSION + bytes(40) + b"<crs:Edits/>" * 500)),
     "picture inside the metadata": with_segments((0xE1, b"Exif\0\0" + OTHER)),
-    "PNG": image_files.file("PNG") + b"\n",
-    "WebP": image_files.file("WEBP") + b"\n",
-    "TIFF": image_files.file("TIFF"),
+    **{name: image_files.file(name) + b"\n" for name in FORMATS},
     "alpha": iso_media(auxiliary=(b"urn:mpeg:hevc:2015:auxid:1",), items=(b"hvc1", b"Exif")),
     "a short segment": with_segments(THERMAL),
     "credentials in a HEIC": HEIC + box(b"uuid", bytes.fromhex("d8fec3d61b0e483c92975828877ec481"), b"?" * 1024),
@@ -178,14 +170,10 @@ ALONE = {
     "resources of Photoshop": with_segments((0xED, b"Photoshop 3.0\0" + b"?" * 2000)),
     "smaller version in a TIFF": tiff_with_another(1),
     "nothing": b"",
-    "BMP": image_files.file("BMP"),
     "BMP with a palette": image_files.file("BMP", "P"),
-    "QOI": image_files.file("QOI"),
-    "PPM": image_files.file("PPM") + b"\n",
     "plain PPM": b"P3 1 1 255 # a comment\n1 2 3\n",
     "GIF": image_files.file("GIF", "P"),
     "compressed TIFF": image_files.file("TIFF", compression="tiff_lzw", exif=phone_files.exif()),
-    "JPEG 2000": image_files.file("JPEG2000"),
     "codestream": image_files.file("JPEG2000", no_jp2=True),
     "HEIC": HEIC,
     "tiles": phone_files.heic(image_files.picture(size=(150, 100)), tile_size=64),
@@ -201,23 +189,20 @@ ALONE = {
 
 @pytest.mark.parametrize("data", ALONE.values(), ids=ALONE)
 def test_a_picture_alone_holds_nothing_more(data: bytes) -> None:
-    assert embedded_parts(data).kinds == ()
-    assert embedded_parts(data).digest == ""
+    assert embedded_parts(data) == EmbeddedParts()
 
 
 def test_the_digest_is_that_of_the_parts_and_not_of_the_picture() -> None:
     other_still = image_files.jpeg(quality=60)
     assert embedded_parts(STILL + MP4) == embedded_parts(other_still + MP4 + bytes(64))
     assert embedded_parts(STILL + MP4).digest != embedded_parts(STILL + MP4 + b"!").digest
-    assert embedded_parts(with_segments(THERMAL, THERMAL)) == embedded_parts(
-        with_segments(THERMAL, THERMAL, still=other_still)
-    )
+    thermal, other_thermal = (with_segments(THERMAL, THERMAL, still=still) for still in (STILL, other_still))
+    assert embedded_parts(thermal) == embedded_parts(other_thermal)
     first, second = (with_segments((0xE1, DEPTH_IN_XMP.replace(b"AAAA", four))) for four in (b"AAAB", b"AAAC"))
     assert embedded_parts(first).digest != embedded_parts(second).digest
 
 
 def test_a_still_has_the_pixels_of_the_file_that_holds_more() -> None:
-    """The still may be moved as a copy of that file, but not the other way round."""
     with Image.open(io.BytesIO(STILL)) as image:
         export = image_files.encoded(image, "PNG")
     jxl, jxl_of_film = phone_files.jxl_of(JPEG), phone_files.jxl_of(JPEG + MP4)
@@ -251,9 +236,8 @@ def test_a_still_has_the_pixels_of_the_file_that_holds_more() -> None:
 )
 def test_damaged_files_never_raise(seed: bytes, changes: list[tuple[int, int]], length: int) -> None:
     data = bytearray(seed[:length])
-    for position, value in changes:
-        if data:
-            data[position % len(data)] = value
+    for position, value in changes if data else ():
+        data[position % len(data)] = value
     found = embedded_parts(bytes(data))
     assert bool(found.kinds) == bool(found.digest)
 
@@ -275,7 +259,7 @@ def test_damaged_files_never_raise(seed: bytes, changes: list[tuple[int, int]], 
     ],
 )
 def test_the_work_has_limits_and_what_lies_beyond_counts_as_content(data: bytes, kinds: tuple[str, ...]) -> None:
-    """Work that grew with the square of the file would take hours here."""
+    # Work that grew with the square of the file would take hours here.
     assert embedded_parts(data).kinds == kinds
 
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def picture() -> Image.Image:
-    """Something with an upper and a lower half."""
     levels = np.linspace(0, 255, 240, dtype=np.uint8)[:, None, None] * np.ones((1, 320, 3), np.uint8)
     levels[:60, :80] = 255
     return Image.fromarray(levels)
@@ -46,8 +45,8 @@ def test_features_are_those_of_the_oriented_preview(picture: Image.Image, orient
     features = extract_features(data, is_raw=True)[0]
     assert features.perceptual_hash == extract_features(jpeg)[0].perceptual_hash
     assert (features.width, features.height) == ((64, 48) if orientation < 5 else (48, 64))
-    assert features.capture_time.taken_ms == 1_588_748_889_000
-    assert features.capture_time.camera == "Maker Model"
+    assert features.metadata.taken_ms == 1_588_748_889_000
+    assert features.metadata.camera == "Maker Model"
     small = thumbnail(str(write(tmp_path / "a.dng", data)), 64)
     assert small is not None
     with Image.open(io.BytesIO(small)) as seen:
@@ -65,14 +64,10 @@ def test_a_preview_of_bare_pixels_is_an_upright_image_file(picture: Image.Image,
     assert extract_features(data, is_raw=True)[0].perceptual_hash == of_png.perceptual_hash
 
 
-@pytest.mark.parametrize("data", [dng(None), b"no RAW file at all", b""], ids=["no preview", "text", "empty"])
-def test_without_a_preview_only_bytes_count(data: bytes) -> None:
-    assert raw_preview(data) is None
-    features = extract_features(data, is_raw=True)[0]
-    assert (features.code, features.is_flat) == (BYTES_ONLY, True)
-
-
-def test_without_rawpy_only_bytes_count(picture: Image.Image, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_preview_or_rawpy_only_bytes_count(picture: Image.Image, monkeypatch: pytest.MonkeyPatch) -> None:
+    for data in (dng(None), b"no RAW file at all", b""):
+        features = extract_features(data, is_raw=True)[0]
+        assert (features.code, features.is_flat) == (BYTES_ONLY, True)
     monkeypatch.setitem(sys.modules, "rawpy", None)  # as if it were not installed
     features = extract_features(dng(picture), is_raw=True)[0]
     assert (features.code, features.message) == (BYTES_ONLY, NEEDS_RAWPY)
@@ -147,10 +142,8 @@ def test_models_of_other_input_sizes_get_the_pixels_that_they_need() -> None:
 
 def test_the_features_do_not_depend_on_the_model_input_and_the_whole_picture_is_kept() -> None:
     seen: list[tuple[int, int]] = []
-    model_input = ModelInput.of(model())
-    assert model_input is not None
     file = photo(640, 480, "PNG")
-    found, _ = extract_features(file, model_input, lambda decoded: seen.append(decoded.picture.size), is_raw=False)
+    found, _ = extract_features(file, ModelInput.of(model()), lambda decoded: seen.append(decoded.picture.size))
     assert found == extract_features(file)[0]
     assert seen == [(640, 480)]
 

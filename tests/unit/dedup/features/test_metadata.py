@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,6 @@ from clip_client.dedup.features.image_features import extract_features
 from clip_client.dedup.metadata.facts import Facts, read_facts, read_sidecar_facts
 from clip_client.dedup.metadata.summary import read_metadata
 from clip_client.dedup.metadata.xmp import XmpError, read_xmp, texts_of, write_xmp
-from clip_client.dedup.types import Metadata
 from tests.fixtures.images import phone_files
 from tests.fixtures.images.camera_files import as_lossless, camera_jpeg, exif, packet, with_iptc
 from tests.fixtures.images.image_files import encoded, file, jpeg
@@ -24,10 +24,7 @@ XMP_FIELDS: list[tuple[str, dict[str, Any]]] = [
     ('xmp:Rating="none">', {"rating": {"none"}}),
     (f"><dc:subject><rdf:Bag>{WORDS}</rdf:Bag></dc:subject>", {"keywords": {"Caf\u00e9", "Wien"}}),
     (f"><dc:title><rdf:Alt>{TITLES}</rdf:Alt></dc:title>", {"title": {"Gate", "Tor"}}),
-    (
-        '><dc:description><rdf:Alt><rdf:li xml:lang="x-default">A &amp; B</rdf:li></rdf:Alt></dc:description>',
-        {"caption": {"A & B"}},
-    ),
+    ("><dc:description><rdf:Alt><rdf:li>A &amp; B</rdf:li></rdf:Alt></dc:description>", {"caption": {"A & B"}}),
     ('exif:DateTimeOriginal="2019-05-03T10:11:12.34+02:00">', {"taken": "2019-05-03T10:11:12"}),
     ('photoshop:DateCreated="2019-05-03">', {"taken": "2019-05-03"}),
     ('xmp:CreateDate="2019-05-03T10:11">', {"taken": "2019-05-03T10:11"}),
@@ -38,42 +35,24 @@ XMP_FIELDS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def metadata_of(data: bytes) -> Metadata:
-    return read_metadata(data)[1]
-
-
 def approximately(expected: dict[str, Any]) -> dict[str, Any]:
     return {name: pytest.approx(value) if isinstance(value, float) else value for name, value in expected.items()}
 
 
+READ = ("taken", "latitude", "longitude", "lens", "software", "has_maker_note", "has_exposure", "is_resized")
+
+
 def said(data: bytes) -> dict[str, Any]:
-    """The fields of Metadata that are not empty, and what people write."""
-    metadata = metadata_of(data)
-    read = {name: getattr(metadata, name) for name in Metadata.__dataclass_fields__}
-    facts = read_facts(data).said
+    """The fields of ``READ`` that are not empty, and what people write."""
+    metadata, facts = read_metadata(data), read_facts(data).said
     written = {name: facts[name] for name in ("rating", "keywords", "title", "caption") if name in facts}
-    return {name: value for name, value in read.items() if value != getattr(Metadata(), name)} | written
-
-
-def test_exif_of_a_camera() -> None:
-    expected = {
-        "taken": "2019-05-03T10:11:12",
-        "latitude": 48.2,
-        "longitude": -16.37,
-        "lens": "EF50mm f/1.8",
-        "software": "Firmware Version 1.1.1",
-        "has_maker_note": True,
-        "has_exposure": True,
-    }
-    assert said(camera_jpeg(gps=True)) == approximately(expected)
+    return {name: value for name in READ if (value := getattr(metadata, name)) not in ("", None, False)} | written
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"Rating": 3}, {"rating": {(3.0,)}}),
         ({"Rating": 99}, {"rating": {(99.0,)}}),
-        ({"ImageDescription": "A gate"}, {"caption": {"A gate"}}),
         ({"ImageDescription": "Caf\u00e9".encode()}, {"caption": {"Caf\u00e9"}}),
         ({"XPTitle": "Gate\0".encode("utf-16-le")}, {"title": {"Gate"}}),
         ({"XPComment": "A gate".encode("utf-16-le")}, {"caption": {"A gate"}}),
@@ -99,6 +78,13 @@ def test_each_field_of_exif(changes: dict[str, Any], expected: dict[str, Any]) -
     assert said(jpeg(exif=made)) == expected
 
 
+def test_exif_of_a_camera() -> None:
+    of_lens = {"lens": "EF50mm f/1.8", "has_maker_note": True, "has_exposure": True}
+    place = {"latitude": 48.2, "longitude": -16.37, "taken": "2019-05-03T10:11:12"}
+    expected = approximately({**of_lens, **place, "software": "Firmware Version 1.1.1"})
+    assert said(camera_jpeg(gps=True)) == expected
+
+
 @pytest.mark.parametrize(("inner", "expected"), XMP_FIELDS)
 def test_each_field_of_xmp_in_files_and_sidecars(inner: str, expected: dict[str, Any]) -> None:
     text, xmp = PngImagePlugin.PngInfo(), packet(inner)
@@ -113,10 +99,8 @@ def test_each_field_of_xmp_in_files_and_sidecars(inner: str, expected: dict[str,
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ([(5, b"Gate")], {"title": {"Gate"}}),
-        ([(120, "Caf\u00e9".encode())], {"caption": {"Caf\u00e9"}}),
+        ([(5, b"Gate"), (120, "Caf\u00e9".encode())], {"title": {"Gate"}, "caption": {"Caf\u00e9"}}),
         ([(120, b"Caf\xe9")], {"caption": {"Caf\u00e9"}}),
-        ([(25, b"Wien")], {"keywords": {"Wien"}}),
         ([(25, b"Wien"), (25, b"Tor")], {"keywords": {"Tor", "Wien"}}),
         ([(55, b"20190503"), (60, b"101112+0200")], {"taken": "2019-05-03T10:11:12"}),
     ],
@@ -153,13 +137,12 @@ def test_keywords_from_all_places_are_one_set() -> None:
 )
 def test_a_hostile_packet_says_nothing_and_is_marked(hostile: bytes) -> None:
     with_packet = file("TIFF", tiffinfo={700: hostile})
-    assert metadata_of(with_packet) == Metadata()
+    assert said(with_packet) == {}
     is_whole = hostile.endswith(b"</a>")  # but deep
     assert read_facts(with_packet) == read_sidecar_facts(hostile) == Facts(is_unreadable=not is_whole)
-    if is_whole:
-        return
-    with pytest.raises(XmpError):
-        read_xmp(hostile)
+    if not is_whole:
+        with pytest.raises(XmpError):
+            read_xmp(hostile)
 
 
 def test_texts_hold_no_control_characters() -> None:
@@ -181,7 +164,7 @@ def test_what_is_written_is_read_again() -> None:
 
 def test_a_picture_without_a_word_says_nothing() -> None:
     for image_format in ("PNG", "TIFF", "WEBP", "GIF", "BMP"):
-        assert metadata_of(encoded(Image.new("RGB", (8, 8)), image_format)) == Metadata()
+        assert said(encoded(Image.new("RGB", (8, 8)), image_format)) == {}
 
 
 XMP = packet('xmp:Rating="4">')
@@ -201,9 +184,8 @@ def test_metadata_is_read_as_that_of_a_jpeg(name: str) -> None:
     expected, found = extract_features(JPEG)[0], extract_features(PHONES[name])[0]
     assert (found.code, found.format, found.embedded) == ("", name.partition(" of ")[0], "")
     assert (found.width, found.height) == (48, 64)
-    assert found.capture_time.taken_ms == expected.capture_time.taken_ms
-    assert found.capture_time.camera == "Apple iPhone 15"
-    assert found.metadata == expected.metadata
+    assert found.metadata.camera == "Apple iPhone 15"
+    assert replace(found.metadata, fields=0) == replace(expected.metadata, fields=0)
     assert found.metadata.taken == "2024-05-06T07:08:09"
     assert read_facts(PHONES[name]).said["rating"] == {(4.0,)}
 

@@ -28,22 +28,12 @@ GREY = space_of_profile(b"\0" * 16 + b"GRAY" + b"\0" * 108)
 DEEP, CLEAR = ("more than 8 bits a channel",), ("transparency",)
 
 
-@pytest.mark.parametrize(
-    ("kept", "copy", "lacks"),
-    [
-        (Encoding(), Encoding(extras=CLEAR), "transparency"),
-        (Encoding(extras=CLEAR), Encoding(extras=CLEAR), "transparency"),
-        (Encoding(), Encoding(colour_space=P3), "the colour profile Display P3"),
-        (Encoding(colour_space=P3), Encoding(), ""),
-        (
-            Encoding(),
-            Encoding(extras=DEEP, colour_space=P3),
-            "more than 8 bits a channel and the colour profile Display P3",
-        ),
-    ],
-)
-def test_what_no_quality_makes_up_for(kept: Encoding, copy: Encoding, lacks: str) -> None:
-    assert kept.lacks_kinds_of(copy) == lacks
+def test_what_no_quality_makes_up_for() -> None:
+    plain, clear, wide = Encoding(), Encoding(extras=CLEAR), Encoding(colour_space=P3)
+    assert plain.lacks_kinds_of(clear) == clear.lacks_kinds_of(clear) == "transparency"
+    assert (plain.lacks_kinds_of(wide), wide.lacks_kinds_of(plain)) == ("the colour profile Display P3", "")
+    both = Encoding(extras=DEEP, colour_space=P3)
+    assert plain.lacks_kinds_of(both) == "more than 8 bits a channel and the colour profile Display P3"
 
 
 def jpeg_2000_with(profile: bytes) -> bytes:

@@ -15,17 +15,13 @@ from clip_client.dedup.metadata.xmp import read_xmp, texts_of
 from tests.fixtures.images import phone_files
 from tests.fixtures.images.camera_files import camera_jpeg, exif, packet, with_iptc
 from tests.fixtures.images.embedded_files import box
-from tests.fixtures.images.image_files import (
-    file,
-    jpeg,
-    jpeg_with_segment,
-    png_with_chunk,
-)
+from tests.fixtures.images.image_files import file, jpeg, jpeg_with_segment, png_with_chunk
 from tests.fixtures.images.metadata_files import (
     HISTORY,
     REGIONS,
     WINDOWS_REGIONS,
     detailed,
+    in_xmp,
     listed,
     placed,
     png,
@@ -38,44 +34,37 @@ if TYPE_CHECKING:
 
 SAME: dict[str, tuple[bytes, bytes]] = {
     "a creator in IPTC and XMP": (
-        with_iptc(jpeg(), [(80, b"Ann")]), jpeg(xmp=xmp(">" + listed("dc:creator", "Ann", of="Seq"))),
+        with_iptc(jpeg(), [(80, b"Ann")]), in_xmp(">" + listed("dc:creator", "Ann", of="Seq")),
     ),
-    "a text that IPTC cut off": (
-        with_iptc(jpeg(), [(105, b"x" * 64)]), jpeg(xmp=xmp(f'photoshop:Headline="{"x" * 80}">')),
-    ),
-    "a camera in XMP": (jpeg(xmp=xmp('tiff:Make="Canon" tiff:Model="Canon EOS 5D">')), camera_jpeg()),
-    "an aperture in XMP": (jpeg(xmp=xmp('exif:FNumber="28/10" exif:ApertureValue="3">')), camera_jpeg()),
-    "a list of numbers in XMP": (jpeg(xmp=xmp(">" + listed("exif:FNumber", "2.8", of="Seq"))), camera_jpeg()),
-    "a lens that is in the maker's notes": (jpeg(xmp=xmp('aux:Lens="EF50mm" aux:LensID="7">')), camera_jpeg()),
-    "a date in XMP": (jpeg(xmp=xmp('photoshop:DateCreated="2019-05-03T10:11:12.50+02:00">')), camera_jpeg()),
+    "a text that IPTC cut off": (with_iptc(jpeg(), [(105, b"x" * 64)]), in_xmp(f'photoshop:Headline="{"x" * 80}">')),
+    "a camera in XMP": (in_xmp('tiff:Make="Canon" tiff:Model="Canon EOS 5D">'), camera_jpeg()),
+    "an aperture in XMP": (in_xmp('exif:FNumber="28/10" exif:ApertureValue="3">'), camera_jpeg()),
+    "a list of numbers in XMP": (in_xmp(">" + listed("exif:FNumber", "2.8", of="Seq")), camera_jpeg()),
+    "a lens that is in the maker's notes": (in_xmp('aux:Lens="EF50mm" aux:LensID="7">'), camera_jpeg()),
+    "a date in XMP": (in_xmp('photoshop:DateCreated="2019-05-03T10:11:12.50+02:00">'), camera_jpeg()),
     "a time zone and a fraction": (
         detailed(f9011="+02:00", f9291="50"),
         jpeg(exif=exif(), xmp=xmp('photoshop:DateCreated="2019-05-03T10:11:12.5+02:00">')),
     ),
     "a comment in another form": (detailed(f9286=b"ASCII\0\0\0Tor"), detailed(f9286=b"UNICODE\0T\0o\0r\0")),
     "a face in another program's form": (
-        jpeg(xmp=xmp(">" + WINDOWS_REGIONS.format("Anna"))), jpeg(xmp=xmp(">" + REGIONS.format("Anna", 0.5))),
+        in_xmp(">" + WINDOWS_REGIONS.format("Anna")), in_xmp(">" + REGIONS.format("Anna", 0.5)),
     ),
-    "a face of a cropped copy": (
-        jpeg(xmp=xmp(">" + REGIONS.format("Anna", 0.7))), jpeg(xmp=xmp(">" + REGIONS.format("Anna", 0.5))),
-    ),
-    "a face without a name": (
-        jpeg(xmp=xmp(">" + REGIONS.format("", 0.5))), jpeg(xmp=xmp(">" + REGIONS.format("Anna", 0.5))),
-    ),
-    "a rating as a text": (jpeg(xmp=xmp('xmp:Rating="4.0">')), camera_jpeg(Rating=4)),
+    "a face of a cropped copy": (in_xmp(">" + REGIONS.format("Anna", 0.7)), in_xmp(">" + REGIONS.format("Anna", 0.5))),
+    "a face without a name": (in_xmp(">" + REGIONS.format("", 0.5)), in_xmp(">" + REGIONS.format("Anna", 0.5))),
+    "a rating as a text": (in_xmp('xmp:Rating="4.0">'), camera_jpeg(Rating=4)),
     "keywords of Windows": (
         camera_jpeg(XPKeywords="a;b\0".encode("utf-16-le")),
         jpeg(exif=exif(), xmp=xmp(">" + listed("dc:subject", "a", "b"))),
     ),
     "a hierarchy by another separator": (
-        jpeg(xmp=xmp(">" + listed("digiKam:TagsList", "a/b"))),
-        jpeg(xmp=xmp(">" + listed("lr:hierarchicalSubject", "a|b"))),
+        in_xmp(">" + listed("digiKam:TagsList", "a/b")), in_xmp(">" + listed("lr:hierarchicalSubject", "a|b")),
     ),
     "an altitude that was rounded": (placed(f6=340.5), placed(f6=341.0)),
     "notes of a maker that were moved": (camera_jpeg(MakerNote=b"other offsets"), camera_jpeg()),
     "a text that Pillow wrote": (camera_jpeg(Artist="J??rgen"), camera_jpeg(Artist="J\u00fcrgen".encode())),
     "a list in another order": (
-        jpeg(xmp=xmp(">" + listed("dc:creator", "a", "b"))), jpeg(xmp=xmp(">" + listed("dc:creator", "b", "a"))),
+        in_xmp(">" + listed("dc:creator", "a", "b")), in_xmp(">" + listed("dc:creator", "b", "a")),
     ),
 }  # fmt: skip
 
@@ -113,17 +102,17 @@ def test_numbers_of_private_fields_are_never_rounded_or_cut_off() -> None:
 
 
 def test_a_name_is_lost_if_the_other_face_has_none() -> None:
-    named, nameless = (read_facts(jpeg(xmp=xmp(">" + REGIONS.format(name, 0.5)))) for name in ("Anna", ""))
+    named, nameless = (read_facts(in_xmp(">" + REGIONS.format(name, 0.5))) for name in ("Anna", ""))
     assert named.lost_in([nameless]) == {"face regions": {"Anna"}}
 
 
 HOUSEKEEPING: dict[str, bytes] = {
-    "a history": jpeg(xmp=xmp(f'xmpMM:DocumentID="1" xmpMM:InstanceID="2">{HISTORY}')),
+    "a history": in_xmp(f'xmpMM:DocumentID="1" xmpMM:InstanceID="2">{HISTORY}'),
     "an id in RDF": jpeg(xmp=xmp(">").replace(b'rdf:about=""', b'rdf:about="uuid:faf5bdd5"')),
     "programs": camera_jpeg(Software="GIMP 3", ProcessingSoftware="x", DateTime="2024:01:01 10:00:00"),
-    "programs in XMP": jpeg(xmp=xmp('xmp:CreatorTool="x" xmp:ModifyDate="2024-01-01" xmp:MetadataDate="2024-01-01">')),
+    "programs in XMP": in_xmp('xmp:CreatorTool="x" xmp:ModifyDate="2024-01-01" xmp:MetadataDate="2024-01-01">'),
     "sizes": camera_jpeg(ExifImageWidth=1, ExifImageHeight=2, XResolution=300.0, YResolution=300.0, Orientation=6),
-    "sizes in XMP": jpeg(xmp=xmp('tiff:ImageWidth="1" exif:PixelXDimension="2" tiff:XResolution="300/1">')),
+    "sizes in XMP": in_xmp('tiff:ImageWidth="1" exif:PixelXDimension="2" tiff:XResolution="300/1">'),
     "versions": detailed(f9000=b"0232", fA000=b"0100", fA001=1),
     "empty fields": detailed(f9286=bytes(64), f9999=""),
     "a sign of a program": jpeg(comment=b"CREATOR: gd-jpeg v1.0 (using IJG JPEG v62), quality = 90"),
@@ -146,8 +135,8 @@ HOUSEKEEPING: dict[str, bytes] = {
     "quality for the web": jpeg_with_segment(0xEC, b"Ducky\0\1\0\4\0\0\0\x3c\0\0"),
     "a line break behind a JPEG": jpeg() + b"\r\n",
     "no rating": camera_jpeg(Rating=0),
-    "no rating in XMP": jpeg(xmp=xmp('xmp:Rating="0">')),
-    "no position": jpeg(xmp=xmp('exif:GPSLatitude="0,0.0N" exif:GPSLongitude="0,0.0E">')),
+    "no rating in XMP": in_xmp('xmp:Rating="0">'),
+    "no position": in_xmp('exif:GPSLatitude="0,0.0N" exif:GPSLongitude="0,0.0E">'),
     "layout of a TIFF": file("TIFF"),
     "date of digitisation of an export": jpeg(exif=exif(), xmp=xmp('xmp:CreateDate="2024-01-01">')),
 }
@@ -186,7 +175,7 @@ def test_a_depth_is_not_an_altitude() -> None:
 
 
 def test_creators_are_written_in_their_order() -> None:
-    kept, copy = (read_facts(jpeg(xmp=xmp(">" + listed("dc:creator", *names, of="Seq")))) for names in ("yx", "zax"))
+    kept, copy = (read_facts(in_xmp(">" + listed("dc:creator", *names, of="Seq"))) for names in ("yx", "zax"))
     written = read_xmp(sidecar_text(merged(Facts(), copy, [kept])))
     assert texts_of(written["dc:creator"]) == ["y", "x", "z", "a"]
 
@@ -243,8 +232,6 @@ def test_tags_and_comments_of_file_managers_are_read(tmp_path: Path) -> None:
 
 DAY, MORNING = ('photoshop:DateCreated="2019-05-03">', 'photoshop:DateCreated="2019-05-03T10:11:12">')
 HERE, NEAR, AWAY = (f'exif:GPSLatitude="1,0N" exif:GPSLongitude="{east}E">' for east in ("2,0", "1,59.994", "2,0.06"))
-
-
 RATED, TITLED = 'xmp:Rating="4">', 'dc:title="Gate">'
 
 
@@ -302,8 +289,7 @@ def test_what_is_merged_is_what_was_written(data: bytes) -> None:
 
 @pytest.mark.parametrize("text", ["\u5bb6\u65cf\u3000\u65c5", "10\u00a0km", "\U0001f469\u200d\U0001f680", "\ue0a0"])
 def test_every_character_of_a_caption_stays(text: str) -> None:
-    """An ideographic space, a space that does not break, a joined emoji, a character of somebody's own."""
-    said = read_facts(jpeg(xmp=xmp(f'dc:description="{text}">')))
+    said = read_facts(in_xmp(f'dc:description="{text}">'))
     written = sidecar_text(merged(Facts(), said, [read_facts(jpeg())]))
     assert read_xmp(written)["dc:description"] == [{"": [text]}]
     assert read_facts(camera_jpeg(Artist="A\x1b[31m\x9bn\x85".encode())).said["creator"] == {"A[31mn"}

@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -80,30 +81,20 @@ def test_every_format_that_is_read_is_searched(ending: str, data: bytes, tmp_pat
     assert decode(data).size == (64, 48)
 
 
-def test_one_path_is_not_taken_for_its_letters(tmp_path: Path) -> None:
-    photo = write(tmp_path / "a.jpg")
-    assert scan(tmp_path).photos == scan(str(tmp_path)).photos == (photo,)
+def test_one_path_or_many_in_any_order_have_the_photos_of_any_name(tmp_path: Path) -> None:
+    names = [b"b/two words.jpg", "a/\U0001f468\u200d\U0001f469.jpg".encode(), b"a b/caf\xe9.jpg", b"a/line\nbreak.jpg"]
+    for name in names:
+        write(tmp_path / os.fsdecode(name))
+    folders = [tmp_path / "b", tmp_path / "a b", tmp_path / "a"]
+    assert scan(folders) == scan(reversed(folders))
+    found = [os.path.relpath(os.fsencode(path), os.fsencode(tmp_path)) for path in scan(folders).photos]
+    assert found == sorted(names)
+    assert scan(tmp_path).photos == scan(str(tmp_path)).photos == scan(folders).photos
     with pytest.raises(TypeError, match="got bytes"):
         scan([b"\xff\xd8\xff"])  # type: ignore[list-item]
 
 
-def test_order_does_not_depend_on_the_arguments(tmp_path: Path) -> None:
-    for name in ("b/1.jpg", "a/2.jpg", "a/10.jpg", "a b/3.jpg"):
-        write(tmp_path / name)
-    folders = [tmp_path / "b", tmp_path / "a b", tmp_path / "a"]
-    assert scan(folders) == scan(reversed(folders))
-    assert len(scan(folders).photos) == 4
-
-
-def test_keeps_names_with_spaces_emoji_and_invalid_utf8(tmp_path: Path) -> None:
-    names = [b"two words.jpg", "\U0001f468\u200d\U0001f469.jpg".encode(), b"caf\xe9.jpg", b"line\nbreak.jpg"]
-    for name in names:
-        write(tmp_path / os.fsdecode(name))
-    assert {os.path.basename(os.fsencode(path)) for path in scan([tmp_path]).photos} == set(names)
-
-
 def test_no_link_leads_into_the_quarantine(tmp_path: Path) -> None:
-    """A photo that has moved must not be kept instead of another one, nor move a second time."""
     away = tmp_path / "photos" / QUARANTINE_NAME / "run"
     write(away / "a.jpg")
     links = {tmp_path / "folder": away, tmp_path / "photo.jpg": away / "a.jpg", tmp_path / "photos" / "run": away}
@@ -128,15 +119,7 @@ def test_a_link_back_up_is_listed_and_ends_no_walk(tmp_path: Path) -> None:
         assert "back to a folder above" in found.failed[0].message
 
 
-def test_links_that_lead_to_each_other_end_the_walk(tmp_path: Path) -> None:
-    photos = [write(tmp_path / "a" / "1.jpg"), write(tmp_path / "b" / "2.jpg")]
-    (tmp_path / "a" / "to_b").symlink_to(tmp_path / "b")
-    (tmp_path / "b" / "to_a").symlink_to(tmp_path / "a")
-    found = scan([tmp_path], follow_links=True)
-    assert (found.photos, found.failed) == (tuple(photos), ())
-
-
-def test_links_to_folders_are_followed_only_when_told(tmp_path: Path) -> None:
+def test_links_to_folders_are_followed_only_when_told_and_end_the_walk(tmp_path: Path) -> None:
     write(tmp_path / "outside" / "a.jpg")
     (tmp_path / "inside").mkdir()
     link = tmp_path / "inside" / "link"
@@ -146,6 +129,9 @@ def test_links_to_folders_are_followed_only_when_told(tmp_path: Path) -> None:
     assert (found.photos, found.failed) == ((), (failed,))
     assert scan([tmp_path / "inside"], follow_links=True).photos == (str(link / "a.jpg"),)
     assert scan([link]).photos == (str(link / "a.jpg"),)
+    (tmp_path / "outside" / "back").symlink_to(tmp_path / "inside")
+    found = scan([tmp_path], follow_links=True)
+    assert (found.photos, found.failed) == ((str(tmp_path / "outside" / "a.jpg"),), ())
 
 
 def test_one_file_under_several_names_is_one_photo(tmp_path: Path) -> None:
@@ -238,7 +224,9 @@ def test_other_files_are_counted_by_kind(tmp_path: Path) -> None:
     assert scan([tmp_path], include_hidden=True).skipped[".txt"] == 5
 
 
-def test_images_whose_ending_does_not_say_so_are_counted_by_their_format(tmp_path: Path) -> None:
+def test_images_whose_ending_does_not_say_so_are_counted_by_their_format(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("a.jpg_large", "b.dat", "download"):
         write(tmp_path / name, jpeg())
     write(tmp_path / "c.dat", b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
@@ -254,13 +242,8 @@ def test_images_whose_ending_does_not_say_so_are_counted_by_their_format(tmp_pat
         "JPEG image with the ending .dat": 1,
         "JPEG image with the ending .jpg_large": 1,
     }
-
-
-def test_few_files_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scanner, "_MOST_OPENED", 3)
-    for number in range(5):
-        write(tmp_path / f"{number}.dat", jpeg())
-    assert scan([tmp_path]).skipped == {"JPEG image with the ending .dat": 3, ".dat": 2}
+    monkeypatch.setattr(scanner, "_MOST_OPENED", 1)
+    assert sum(number for kind, number in scan(tmp_path).skipped.items() if "image" in kind) <= 1
 
 
 def test_every_output_says_what_was_skipped() -> None:
@@ -284,13 +267,6 @@ def test_a_search_that_finds_no_photo_says_what_it_found(tmp_path: Path, capsys:
     assert said in capsys.readouterr().out
 
 
-class Placeholder:
-    """The ``os.stat`` of a file whose content is only in the cloud, as macOS or Windows has it."""
-
-    def __init__(self, status: os.stat_result, **flags: int) -> None:
-        self.__dict__.update({name: getattr(status, name) for name in dir(status) if name.startswith("st_")}, **flags)
-
-
 @pytest.mark.parametrize(
     "flags",
     [
@@ -309,7 +285,8 @@ def test_what_is_only_in_the_cloud_is_listed_and_not_downloaded(
 
     def stat(path: str, **named: Any) -> Any:
         status = look(path, **named)
-        return Placeholder(status, **flags) if path in there else status
+        seen = {name: getattr(status, name) for name in dir(status) if name.startswith("st_")}
+        return SimpleNamespace(**seen | flags) if path in there else status
 
     def open_it(path: str, *how: Any, **named: Any) -> int:
         opened.append(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections import Counter
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from clip_client.dedup.actions.plan import Plan
 
 FILM = {"embedded": "film", "embedded_digest": "1"}
-NOT_ALIGNED = "It was not aligned with the kept photo."
+UNKNOWN = "It was not compared with the kept photo, so only a person can tell whether it is wanted."
 NOT_PROVED = "The kept photo is not proved to show all of this photo, so neither moves."
 A_REGION = "It differs from the kept photo, so only a person can tell whether it is wanted."
 
@@ -96,8 +97,8 @@ def test_the_first_reason_counts_and_a_tier_only_without_one(
         ({"tier": RE_ENCODED, "matches": aligned(RE_ENCODED)}, ""),
         ({"tier": EDITED, "matches": aligned(EDITED)}, WAITS.format(EDITED)),
         ({"tier": SIMILAR}, WAITS.format(SIMILAR)),
-        ({"tier": RE_ENCODED}, NOT_ALIGNED),
-        ({"tier": EDITED}, NOT_ALIGNED),
+        *(({"tier": tier}, UNKNOWN) for tier in (RE_ENCODED, EDITED, ALTERED)),
+        ({"tier": SIMILAR, "similarity": math.nan}, UNKNOWN),
         *(
             ({"tier": tier, "matches": aligned(tier, **facts)}, reason)
             for tier, facts, reason in (
@@ -178,6 +179,8 @@ def test_of_copies_of_a_frame_the_best_stays_or_the_kept_photo_if_that_moves_too
     plan = planned(report(members), [root], chosen=dict.fromkeys(map(str, (backup, copy, alike))))
     follow = [("alike.jpg", "kept.jpg", SIMILAR), ("copy.jpg", "kept.jpg", SIMILAR)]
     assert sorted(moved(plan)) == sorted([to_the_frame, *follow])
+    both = planned(report(members), [root], chosen=dict.fromkeys(map(str, (backup, frame))))
+    assert {move.reason.partition(",")[0] for move in both.moves} == {f"It shows {BURST}"}
     assert all(outcome.done for outcome in carry_out(plan, root.with_name("history.sqlite")))
 
 

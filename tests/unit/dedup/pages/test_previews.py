@@ -71,11 +71,19 @@ def test_previews_have_one_area_whatever_their_shape_and_are_never_enlarged(
     assert fit(*size, 320) == fitted
 
 
-def test_a_small_report_has_its_pictures_in_the_page(tmp_path: Path) -> None:
-    previews = draw_previews(many(100), Drawer(), tmp_path / "report-files")
-    assert previews.are_large
-    assert all(source.startswith("data:image/jpeg;base64,") for source in previews.sources.values())
-    assert os.listdir(tmp_path) == []
+@pytest.mark.parametrize(("number", "side"), [(100, 480), (5_000, 320), (5_001, 240)])
+def test_a_small_report_has_its_pictures_in_the_page_and_a_large_one_has_smaller_ones(
+    tmp_path: Path, number: int, side: int
+) -> None:
+    of, folder = many(number), tmp_path / "report-files"
+    drawer = Drawer(*(one.path for one in of.groups[0].members[100:]))
+    previews = draw_previews(of, drawer, folder)
+    assert {drawn for _, drawn in drawer.drawn} == {side}
+    assert previews.are_large == (side == 480)
+    sources = set(previews.sources.values())
+    assert (
+        {source.startswith("data:image/jpeg;base64,") for source in sources} == {not folder.exists()} == {side == 480}
+    )
 
 
 def test_a_large_report_has_its_pictures_in_a_folder_beside_the_page(tmp_path: Path) -> None:
@@ -104,13 +112,6 @@ def test_a_folder_with_photos_of_a_person_is_never_the_one_of_a_page(tmp_path: P
     assert os.listdir(theirs) == ["mine.jpg"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report-files", "report-files-2"]
     assert len(os.listdir(tmp_path / "report-files-2")) == 102
-
-
-def test_a_very_large_report_has_small_previews(tmp_path: Path) -> None:
-    photos = [member(f"{index}.jpg") for index in range(5_001)]
-    drawer = Drawer(*(one.path for one in photos))
-    draw_previews(report(*photos), drawer, tmp_path / "report-files")
-    assert {side for _, side in drawer.drawn} == {240}
 
 
 def test_a_second_report_draws_only_what_is_new_and_removes_only_its_own_old_previews(tmp_path: Path) -> None:
@@ -183,20 +184,16 @@ def test_an_interrupted_drawing_does_not_draw_the_rest() -> None:
     assert len(drawer.drawn) < 5_000
 
 
-def test_previews_of_real_photos_take_the_space_that_the_documentation_names(photos: Path) -> None:
-    files = list(photos.iterdir())
-    for side, kilobytes in ((480, 26), (320, 15), (240, 9)):
-        previews = draw_previews_of(files, side)
-        assert round(sum(map(len, previews)) / len(files) / 1000) == kilobytes
-
-
-def draw_previews_of(files: list[Path], side: int) -> list[bytes]:
-    drawn = []
-    for path in files:
+@pytest.mark.parametrize(("side", "kilobytes"), [(480, 26), (320, 15), (240, 9)])
+def test_previews_of_real_photos_take_the_space_that_the_documentation_names(
+    photos: Path, side: int, kilobytes: int
+) -> None:
+    sizes = []
+    for path in photos.iterdir():
         with Image.open(path) as image:
-            width, height = fit(*image.size, side)
-        drawn.append(thumbnail(str(path), max(width, height)) or b"")
-    return drawn
+            longest = max(fit(*image.size, side))
+        sizes.append(len(thumbnail(str(path), longest) or b""))
+    assert round(sum(sizes) / len(sizes) / 1000) == kilobytes
 
 
 def test_a_thumbnail_is_upright_and_what_is_no_picture_has_none(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from clip_client.dedup.types import (
     NEVER,
     ON_REQUEST,
     TIERS,
-    CaptureTime,
     LibraryPhoto,
     Metadata,
 )
@@ -44,8 +43,7 @@ def full_report() -> DuplicateReport:
         Match(test="alignment", value=1, threshold=1, alignment=aligned),
         Match(test="embedding", value=0.993, threshold=0.99),
     )
-    said = Metadata(taken="2019-05-03T10:11:12", lens="EF50mm")
-    camera = CaptureTime(camera="Canon EOS 5D")
+    said = Metadata(taken="2019-05-03T10:11:12", lens="EF50mm", camera="Canon EOS 5D")
     found = group(
         member("a.jpg", tier=EXACT),
         member("b\udcff.jpg", similarity=0.993, matches=matches, format="JPEG", doubt=MADE_LATER),
@@ -58,7 +56,6 @@ def full_report() -> DuplicateReport:
             copy_alignment=replace(aligned, region=None),
             cannot_verify="It is flat.",
             is_reference=True,
-            capture_time=camera,
         ),
         reason="most pixels",
     )
@@ -93,8 +90,8 @@ def test_a_report_is_what_the_schema_says() -> None:
     for one, said in (
         (kept, {"path": "a.jpg", "matches": [], "format": None, "taken": None, "camera": None, "verdict": nothing}),
         (near, {"verdict": lost}),
-        (frame, {"taken": "2019-05-03T10:11:12", "embedded": ["film", "gain map"]}),
-        (copied, {"copy_of": "L/c.jpg", "reference": True, "camera": "Canon EOS 5D"}),
+        (frame, {"taken": "2019-05-03T10:11:12", "camera": "Canon EOS 5D", "embedded": ["film", "gain map"]}),
+        (copied, {"copy_of": "L/c.jpg", "reference": True}),
     ):
         assert {key: one[key] for key in said} == said
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from clip_client._files import printable
 from clip_client.dedup import FailedFile, Match, Member
-from clip_client.dedup.aligned import MADE_LATER, PUT_INTO, Alignment
+from clip_client.dedup.aligned import PUT_INTO, Alignment
 from clip_client.dedup.group import Verdict
 from clip_client.dedup.judge.verdicts import WAITS
 from clip_client.dedup.pages.rows import CSV_COLUMNS, copy_lines, csv_lines
@@ -32,7 +32,6 @@ from clip_client.dedup.types import (
     SAFE_TIERS,
     SAME_PIXELS,
     SIMILAR,
-    CaptureTime,
     LibraryPhoto,
     Metadata,
 )
@@ -76,7 +75,7 @@ def test_the_groups_with_most_to_free_come_first_and_ten_are_shown() -> None:
 
 def test_numbers_date_and_camera_are_shown_on_request_only() -> None:
     why = Match(test="embedding", value=0.9934, threshold=0.99)
-    origin = {"metadata": Metadata(taken="2019-05-03T10:11:12"), "capture_time": CaptureTime(camera="Canon EOS 5D")}
+    origin = {"metadata": Metadata(taken="2019-05-03T10:11:12", camera="Canon EOS 5D")}
     of = report((member("a.jpg"), member("b.jpg", tier=SIMILAR, similarity=0.9934, matches=(why,), **origin)))
     plain, verbose = printed(of), printed(of, verbose=True)
     for said in (
@@ -248,28 +247,6 @@ def test_an_alignment_in_words(found: Alignment, words: str) -> None:
     assert in_words(copy(found), photo()) == words
     closer = photo(tier=SIMILAR, copy_of="c.jpg", copy_tier=found.tier, copy_alignment=found)
     assert in_words(closer, photo()) == f"{words}; compared with c.jpg"
-
-
-@pytest.mark.parametrize(
-    ("one", "reason"),
-    [
-        (photo("b.jpg", tier=EXACT), ""),
-        (copy(alignment(RE_ENCODED)), ""),
-        (copy(alignment(EDITED)), WAITS.format(EDITED)),
-        (photo("b.jpg", tier=SIMILAR), WAITS.format(SIMILAR)),
-        (copy(alignment(EDITED, lost=("colour",))), "It shows what the kept photo lacks: colour."),
-        (copy(alignment(RE_ENCODED, doubts=(MADE_LATER,))), f"The kept photo may be made from it: {MADE_LATER}."),
-        (copy(alignment(EDITED), copy_of="a.jpg", copy_tier=EXACT), ""),
-        (copy(alignment(ALTERED), copy_of="a.jpg", copy_tier=EXACT), ""),
-    ],
-)
-def test_the_page_says_which_copies_stay(one: Member, reason: str) -> None:
-    group = members.group(photo(), one)
-    assert group.members[1].verdict.reason_to_stay(SAFE_TIERS) == reason
-    # With other tiers selected, even a certain copy waits.
-    certain = members.group(photo(), photo("b.jpg", tier=EXACT))
-    assert certain.members[1].verdict.reason_to_stay([RE_ENCODED]) == "It moves only with --act-on exact."
-    assert certain.members[0].verdict.reason_to_stay(SAFE_TIERS) == ""
 
 
 def test_what_was_found_is_counted_by_verdict() -> None:

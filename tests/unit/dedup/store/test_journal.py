@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import platform
 import sqlite3
+from contextlib import closing
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import clip_client.dedup.store.journal as journal_module
+from clip_client.dedup.store.choices import DONE, ChosenPhoto
 from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, JournalEntry, MovedFile, Sidecar, State
 from tests.fixtures.albums import opened
 
@@ -25,12 +28,12 @@ def moved_file(original: str, number: int = 1) -> MovedFile:
 
 
 def planned(journal: Journal, *originals: str, run: str = "run", **more: Any) -> JournalEntry:
-    given: dict[str, Any] = {"method": "quarantine", "kept": "/kept.jpg", "kept_sha256": "ab", "tier": "exact", **more}
-    return journal.plan(run=run, files=list(map(moved_file, originals)), **given)
+    files = tuple(map(moved_file, originals))
+    return journal.plan(JournalEntry(run=run, files=files, **{"kept": "/kept.jpg", "kept_sha256": "ab", **more}))
 
 
 def test_an_entry_is_read_as_it_was_planned(tmp_path: Path) -> None:
-    sidecars = [Sidecar(path=NOT_UTF8, sha256="cd", is_ours=True), Sidecar(path="/b.xmp", sha256="", is_ours=False)]
+    sidecars = Sidecar(path=NOT_UTF8, sha256="cd", is_ours=True), Sidecar(path="/b.xmp", sha256="", is_ours=False)
     with opened(tmp_path / "history.sqlite") as journal:
         first = planned(journal, NOT_UTF8, "/2.nef", "/1.xmp", kept=NOT_UTF8, method="hardlink", sidecars=sidecars)
         second = planned(journal, "/3.jpg", run="later")
@@ -38,7 +41,7 @@ def test_an_entry_is_read_as_it_was_planned(tmp_path: Path) -> None:
         assert (first.kept, first.kept_sha256) == (NOT_UTF8, "ab")
         assert first.at_ns <= second.at_ns
         assert [file.original for file in first.files] == [NOT_UTF8, "/2.nef", "/1.xmp"]
-        assert first.sidecars == tuple(sidecars)
+        assert first.sidecars == sidecars
     with opened(tmp_path / "history.sqlite") as journal:
         assert journal.entries((State.PLANNED,)) == [first, second]
 
@@ -67,6 +70,19 @@ def test_a_commit_is_on_the_disk_when_it_returns(tmp_path: Path, monkeypatch: py
         full = 2  # "PRAGMA synchronous"
         assert connection.execute("PRAGMA synchronous").fetchone() == (full,)
         assert connection.execute("PRAGMA fullfsync").fetchone() == (True,)
+
+
+def test_a_file_of_the_first_format_gets_what_it_lacks(tmp_path: Path) -> None:
+    with opened(tmp_path / "history.sqlite") as journal:
+        (choice,) = journal.choices.add([("keep", [ChosenPhoto("/1.jpg", "")])])
+        entry = planned(journal, "/1.jpg", choice=choice.id)
+    with closing(sqlite3.connect(tmp_path / "history.sqlite")) as connection:
+        connection.executescript("DROP TABLE runs; DROP TRIGGER move_carries_out_choice; PRAGMA user_version = 1")
+    with opened(tmp_path / "history.sqlite") as journal:
+        assert journal.entries((State.PLANNED,)) == [entry]
+        journal.set_state(entry, State.MOVED)
+        assert [one.state for one in journal.choices.all()] == [DONE]
+        assert planned(journal, "/2.jpg", run=journal.new_run()).computer == platform.node()
 
 
 @pytest.mark.parametrize("steps_s", [(0, 0.25, 0.25), (0, -3600, 1), (0, 2, 3600)])

@@ -22,22 +22,23 @@ from clip_client.dedup.photo import ImageFeatures
 from clip_client.dedup.store.blob_table import Spool
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.store import default_directory
-from clip_client.dedup.types import CaptureTime, PhotoFile
+from clip_client.dedup.types import Metadata, PhotoFile
 from tests.fixtures.vectors import read
 
 ROW: dict[str, Any] = {"sha256": bytes(32), "vector": np.array([0.6, 0.8], dtype=np.float32), "code": "", "message": ""}
 
 
 def test_a_look_comes_back_whole(tmp_path: Path) -> None:
-    capture_time = CaptureTime(taken_ms=1, has_sub_second=True, sequence=None, camera="A", fields=3)
+    metadata = Metadata(taken_ms=1, has_sub_second=True, sequence=None, camera="A", fields=3)
     features = ImageFeatures(
-        width=4, height=3, format="JPEG", perceptual_hash=2**64 - 1, embedded="film", capture_time=capture_time
+        width=4, height=3, format="JPEG", perceptual_hash=2**64 - 1, embedded="film", metadata=metadata
     )
     with Store(tmp_path) as store:
         looks = cached_features(store)
         looks.add({"sha256": bytes(32), **features.to_row()})
         looks.flush()
         (row,) = read(cached_features(store)).to_pylist()
+        del row["sha256"]
         assert ImageFeatures.from_row(row) == features
 
 
@@ -84,6 +85,15 @@ def test_what_nobody_can_decide_or_name_is_refused(tmp_path: Path) -> None:
             with pytest.raises(ValueError, match="cannot name rules: use 1 to 64"):
                 store.settings.save_keep_rules(name, ["newest"])
         assert (store.decisions.all(), store.settings.keep_rules()) == ([], {})
+
+
+def test_a_decision_is_forgotten_with_its_contents(tmp_path: Path) -> None:
+    """The next decision may get its number."""
+    with Store(tmp_path) as store:
+        store.decisions.add(DIFFERENT, "ab")
+        assert store.decisions.forget("b") == 1
+        store.decisions.add(DIFFERENT, "cd")
+        assert [one.contents for one in store.decisions.all()] == [{"c", "d"}]
 
 
 def test_databases_of_another_version_and_other_files_are_refused(tmp_path: Path) -> None:

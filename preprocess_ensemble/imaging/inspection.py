@@ -1,4 +1,4 @@
-"""Parts, frames and length of a file, read from its structure before its pixels are decoded, and limits for them.
+"""What is known of a file before a pixel is decoded, and the checks of it against the limits.
 
 Pillow handles the parts of a file one by one, in Python, and a part may cost a thousand times its bytes. Each colour
 profile of a PNG is inflated to a megabyte. Each tile of a TIFF is read separately. A thousand tags of EXIF or TIFF may
@@ -8,7 +8,7 @@ all point at the same bytes.
 from __future__ import annotations
 
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from PIL import ImageFile, TiffImagePlugin
 
@@ -16,6 +16,19 @@ from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.containers import gif, iso_media, png, riff, tiff
 from preprocess_ensemble.imaging.containers.container import number
 from preprocess_ensemble.imaging.limits import DecodeError, check_count
+
+if TYPE_CHECKING:
+    from preprocess_ensemble.imaging.limits import DecodeLimits
+
+_MAX_ANIMATED_PIXELS: Final = 32_000_000
+"""Limit for animations. Their decoders hold the canvas several times, 16 bytes per pixel in all, and a file of 4 KB may
+claim any size."""
+_MAX_SLOW_PIXELS: Final = 1_000_000
+"""Limit for variants that Pillow decodes in Python, at a microsecond or more per pixel and with the GIL held."""
+
+_RLE_BYTES_PER_PIXEL: Final = 3
+_RLE_BYTES: Final = 65_536
+"""Limits of a run-length BMP. A run of one pixel takes two bytes; the rest is for header, palette and ends of lines."""
 
 MAX_READS: Final = 10_000
 """Reads of a header. A camera's file takes a few hundred; a GIF with 400 KB of XMP, in blocks of 85 bytes, 10,000."""
@@ -28,12 +41,11 @@ _MAX_PIXEL_CHUNKS: Final = 100_000
 
 _MAX_TILES: Final = 100_000
 """Strips or tiles in a TIFF: half a second if each is one byte. 128 megapixels in tiles of 64 x 64 have 31,250."""
-_TILE_TAGS: Final = frozenset({TiffImagePlugin.STRIPOFFSETS, TiffImagePlugin.TILEOFFSETS})
+_TILE_TAGS: Final = (TiffImagePlugin.STRIPOFFSETS, TiffImagePlugin.TILEOFFSETS)
 
 _PLAIN_PPM: Final = (b"P1", b"P2", b"P3")
 _MAX_COMMENTS: Final = 1_000
 """Comments in a plain-text PPM. Each costs a copy of a megabyte: 600 KB took three seconds, and 15 MB minutes."""
-
 
 _ISO_MEDIA: Final = frozenset({"AVIF", "HEIC"})
 _DECODED_SHARE: Final = 3
@@ -47,15 +59,63 @@ equal: a file of 3 KB has 16 KB in its parts. This many bytes cost as much as an
 _MAX_HEIC_ITEMS: Final = 1_000
 """Items that libheif opens: pictures, tiles, EXIF and XMP. 128 megapixels have 500 tiles of the usual 512 x 512."""
 
-
 _MAX_SCANS: Final = 1000
 _MAX_SCANNED_PIXELS: Final = 2_000_000_000
 """Scans times pixels. A scan of a few bytes takes up to 0.65 ms per megapixel to decode, so this is 1.3 s; encoders
 make about ten scans, so 128 megapixels fit."""
 
 
-_DEEPEST: Final = 8
-"""Pictures that are parts of pictures. Cameras put one picture together from tiles, and some crop or turn it."""
+class Facts(NamedTuple):
+    """Header and structure of a file, as far as limits concern them."""
+
+    file_bytes: int
+    width: int
+    """Pixels, as stored."""
+    height: int
+    frames: int = 1
+    """At most one more than the limit."""
+    metadata_bytes: int = 0
+    scans: int = 0
+    """Number for a progressive JPEG; 0 for other files."""
+    is_slow: bool = False
+    """True if Pillow decodes the pixels in Python."""
+    is_animated: bool = False
+    """True for an animation whose decoder holds the canvas several times."""
+    is_run_length: bool = False
+    """True for a BMP with run-length coding."""
+
+
+def check(facts: Facts, limits: DecodeLimits) -> None:
+    """Raise :class:`DecodeError` for a file whose pixels must not be decoded.
+
+    - TOO_LARGE: more pixels than the limit, or than a limit for this variant of the format.
+    - LIMIT: side ratio, frames, metadata, scans, or codes without pixels.
+    """
+    pixels, sides = facts.width * facts.height, f"{facts.width} x {facts.height}"
+    for applies, most, where in (
+        (True, limits.max_pixels, ""),
+        (facts.is_slow, _MAX_SLOW_PIXELS, " for this rare variant of its format, which is slow to decode"),
+        (facts.is_animated, _MAX_ANIMATED_PIXELS, " for an animation"),
+    ):
+        if applies and pixels > most:
+            message = f"The image has {pixels / 1e6:,.1f} megapixels ({sides}); the limit is {most / 1e6:g}{where}."
+            raise DecodeError(ImageStatus.TOO_LARGE, message)
+    # Limit the bytes of a run-length BMP: codes that only move the position hold no pixels, but cost as much.
+    most = _RLE_BYTES_PER_PIXEL * pixels + _RLE_BYTES
+    if facts.is_run_length and facts.file_bytes > most:
+        message = f"The BMP file has {facts.file_bytes:,} bytes; the limit is {most:,} for {sides} pixels "
+        raise DecodeError(ImageStatus.LIMIT, message + "with run-length coding.")
+    ratio = max(facts.width, facts.height) / min(facts.width, facts.height)
+    if ratio > limits.max_side_ratio:
+        message = f"The image's sides, {sides}, have a ratio of {ratio:.1f}; the limit is {limits.max_side_ratio:g}."
+        raise DecodeError(ImageStatus.LIMIT, message)
+    check_count(facts.frames, limits.max_frames, "image", "frames")
+    if facts.metadata_bytes > limits.max_metadata_bytes:
+        message = f"The image carries {facts.metadata_bytes:,} bytes of metadata (EXIF, XMP, colour profile); "
+        raise DecodeError(ImageStatus.LIMIT, f"{message}the limit is {limits.max_metadata_bytes:,}.")
+    if not scans_within_limit(facts.scans, pixels):
+        message = f"The JPEG file has {facts.scans:,} scans, too many for its {sides} pixels."
+        raise DecodeError(ImageStatus.LIMIT, message)
 
 
 def check_parts(name: str, data: bytes, max_pixels: int) -> None:
@@ -74,7 +134,7 @@ def check_parts(name: str, data: bytes, max_pixels: int) -> None:
     elif name == "TIFF":
         reader = tiff.Tiff(data)
         entries = reader.directory(reader.first, MAX_READS).entries  # a header with more is refused
-        parts = max((entry.values for tag, entry in entries.items() if tag in _TILE_TAGS), default=0)
+        parts = max(entries[tag].values if tag in entries else 0 for tag in _TILE_TAGS)
         check_count(parts, _MAX_TILES, "TIFF file", "strips or tiles")
     elif name == "PPM" and data.startswith(_PLAIN_PPM):
         check_count(data.count(b"#"), _MAX_COMMENTS, "PPM file", "comments")
@@ -89,32 +149,10 @@ def check_parts(name: str, data: bytes, max_pixels: int) -> None:
         most_bytes = max(_STORED_BYTES, _STORED_SHARE * len(data))
         check_count(media.stored_bytes, most_bytes, f"{name} file", "bytes in its parts together")
         most = _DECODED_SHARE * max_pixels
-        if (pixels := decoded_pixels(media, data, most)) > most:
+        if (pixels := media.decoded_pixels(most)) > most:
             total = f"{pixels / 1e6:,.1f} megapixels in all"
             message = f"The {name} file makes its picture of {total}; the limit is {most / 1e6:g}."
             raise DecodeError(ImageStatus.TOO_LARGE, message)
-
-
-def decoded_pixels(media: iso_media.IsoMedia, data: bytes, at_most: int) -> int:
-    """Return how many pixels must be decoded for the primary picture, all its parts and its transparency.
-
-    The number is above ``at_most`` if parts are nested too deep.
-    """
-    known: dict[int, int] = {}
-
-    def pixels(item: int, depth: int = 0) -> int:
-        if depth > _DEEPEST:
-            return at_most + 1
-        if item not in known:
-            parts = media.parts.get(item)
-            known[item] = sum(pixels(part, depth + 1) for part in parts) if parts else size(item)
-        return known[item]
-
-    def size(item: int) -> int:
-        sizes = [box.start + 4 for _, box in media.listed_properties(item) if box.name == b"ispe"]
-        return number(data, sizes[0], 4) * number(data, sizes[0] + 4, 4) if sizes else 0
-
-    return sum(pixels(item) for item in [media.primary, *media.auxiliary_pictures()])
 
 
 def count_frames(name: str, image: ImageFile.ImageFile, data: bytes, at_most: int) -> int:
@@ -125,7 +163,7 @@ def count_frames(name: str, image: ImageFile.ImageFile, data: bytes, at_most: in
     if name == "TIFF":
         frames = sum(1 for _ in tiff.Tiff(data).positions(at_most + 1))
     elif name == "GIF":
-        frames = sum(1 for _ in islice((one for one in gif.blocks(data) if one.label == gif.IMAGE), at_most + 1))
+        frames = sum(1 for _ in islice((1 for label, _, _ in gif.blocks(data) if label == gif.IMAGE), at_most + 1))
     else:
         frames = int(getattr(image, "n_frames", 1))
     return max(1, frames)
@@ -148,7 +186,16 @@ def structure_end(name: str, data: bytes) -> int:
     if name == "TIFF":
         reader = tiff.Tiff(data)
         return reader.pixels_end(reader.directory(reader.first, MAX_READS))
-    return _boxes_end(data) if name in _ISO_MEDIA or data.startswith(iso_media.JXL_CONTAINER) else 0
+    if name not in _ISO_MEDIA and not data.startswith(iso_media.JXL_CONTAINER):
+        return 0
+    position = 0
+    while position + 16 <= len(data):
+        size = number(data, position, 4)
+        size = number(data, position + 8, 8) if size == 1 else size
+        if size < 8:  # 0: up to the end of the file
+            break
+        position += size
+    return position
 
 
 def check_compression(data: bytes) -> None:
@@ -162,15 +209,3 @@ def check_compression(data: bytes) -> None:
         if name is None or name == "webp":
             message = f"The TIFF file is compressed by {name or f'method {method}'}, which Pillow cannot read here."
             raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, f"{message} No extra of this package adds it.")
-
-
-def _boxes_end(data: bytes) -> int:
-    """Return where the last box ends by its own size, which may be beyond the end of the file."""
-    position = 0
-    while position + 16 <= len(data):
-        size = number(data, position, 4)
-        size = number(data, position + 8, 8) if size == 1 else size
-        if size < 8:  # 0: up to the end of the file
-            break
-        position += size
-    return position

@@ -1,0 +1,175 @@
+"""``undo --from`` restores photos without the store that moved them, from a folder that may lie at another path."""
+
+from __future__ import annotations
+
+import os
+import platform
+from typing import TYPE_CHECKING
+
+import pytest
+
+from clip_client.cli.main import main
+from clip_client.dedup.actions.apply import apply, undo, undo_from
+from clip_client.dedup.actions.purge import purge
+from clip_client.dedup.actions.quarantine import MANIFEST
+from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, State
+from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS
+from tests.fixtures.albums import (
+    album,
+    carry_out,
+    files,
+    member,
+    opened,
+    planned,
+    planned_copies,
+    report,
+    snapshot,
+    take_back,
+    without_access,
+    write,
+)
+from tests.fixtures.crashes import contents
+from tests.fixtures.images.camera_files import packet
+from tests.fixtures.images.image_files import jpeg
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.fixtures.crashes import Kills
+
+UNNAMED = "No manifest names it; move it back by hand: its path in the folder of the run is its old path."
+
+
+def test_photos_come_back_where_another_computer_mounts_their_folder(
+    root: Path, journal: Journal, said: Callable[..., list[str]]
+) -> None:
+    found = album(root)
+    before = snapshot(root)
+    apply(planned(found, [root]), journal)
+    (root / "a" / "2.jpg.xmp").parent.chmod(0o750)
+    elsewhere = root.rename(root.with_name("mounted elsewhere"))
+    run = journal.entries(IN_QUARANTINE)[0].run
+    of_run, _, *listed = said("undo", "--from", elsewhere, "--list")
+    assert of_run.startswith(f"{run}  3 photos, 23 B; restore with: clip-client undo --run {run} --from '{elsewhere}'")
+    assert [line.split("  ")[1] for line in listed] == [
+        str(elsewhere / name) for name in ("a/2.jpg", "a/3.jpg", "copy.jpg")
+    ]
+    assert said("undo", "--from", elsewhere, "--run", run, elsewhere / "copy.jpg") == ["1 photo restored"]
+    assert said("undo", "--from", elsewhere) == ["2 photos restored"]
+    assert without_access(snapshot(elsewhere)) == without_access(before)
+    assert not (elsewhere / QUARANTINE_NAME).exists()
+    elsewhere.rename(root)
+    assert {one.message for one in undo(journal)} == {"Restored."}  # the journal finds them back in their places
+
+
+def test_what_cannot_come_back_stays_and_is_named(root: Path, journal: Journal, said: Callable[..., list[str]]) -> None:
+    for number in range(1, 4):
+        write(root / f"{number}.xmp", b"stars")
+    plan, (_, blocked, copy) = planned_copies(root, 3)
+    before = files(root)
+    apply(plan, journal)
+    (run,) = (root / QUARANTINE_NAME).iterdir()
+    stray, taken = write(run / "deep" / "stray.jpg", b"stray"), write(root / "2.xmp", b"of a stranger")
+    assert said("undo", "--from", root, code=1) == [
+        "1 photo restored",
+        f"not done: {blocked}: Another file has taken its name: {taken}.",
+        f"not done: {stray}: {UNNAMED}",
+    ]
+    assert (copy.exists(), blocked.exists(), taken.read_bytes()) == (True, False, b"of a stranger")
+    taken.unlink()
+    stray.unlink()
+    assert said("undo", "--from", root) == ["1 photo restored"]
+    assert files(root) == before
+
+
+LEADS_OUT = b'{"at_ns": 1, "kept": "k", "files": [["../../1.jpg", "", 1, 1, 1]], "sidecars": [], "folders": []}\n'
+
+
+@pytest.mark.parametrize("line", [LEADS_OUT, b'{"at_ns', b"7"])
+def test_a_line_that_was_cut_off_or_leads_out_of_the_folder_restores_nothing(
+    root: Path, journal: Journal, line: bytes
+) -> None:
+    plan, _ = planned_copies(root)
+    before = files(root)
+    apply(plan, journal)
+    (manifest,) = root.glob(f"*/*/{MANIFEST}")
+    manifest.write_bytes(line + manifest.read_bytes())
+    assert [outcome.done for outcome in undo_from(str(root))] == [True]
+    assert files(root) == before
+
+
+def test_undo_from_needs_a_quarantine_and_no_store(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Callable[..., list[str]]
+) -> None:
+    monkeypatch.setenv("CLIP_STORE", str(tmp_path / "none"))
+    root.mkdir()
+    (line,) = said("undo", "--from", root, code=1)
+    assert f"{root / QUARANTINE_NAME} cannot be read: No such file or directory; name the folder" in line
+    assert "--suspects needs the store" in said("undo", "--from", root, "--suspects", code=2)[0]
+    (root / QUARANTINE_NAME / "run").mkdir(parents=True)  # as a killed process leaves it
+    assert said("undo", "--from", root) == ["there is nothing in the quarantine to restore"]
+    assert list(tmp_path.iterdir()) == [root]
+
+
+def test_the_sidecar_that_saved_metadata_stays(root: Path, journal: Journal) -> None:
+    for name, said in (("kept", ">"), ("copy", 'xmp:Rating="4">')):
+        write(root / f"{name}.jpg", jpeg(xmp=packet(said)))
+    pair = member(root / "kept.jpg"), member(root / "copy.jpg", tier=SAME_PIXELS)
+    apply(planned(report(pair), [root], merge_metadata=True), journal)
+    (outcome,) = undo_from(str(root))
+    sidecar = root / "kept.jpg.xmp"
+    assert outcome.message == f"Restored. The sidecar with its metadata stays: {sidecar}."
+    undo(journal)
+    assert not sidecar.exists()
+
+
+def undo_command(root: Path) -> None:
+    main(["undo", "--from", str(root)])
+
+
+@pytest.mark.timeout(300)  # a fork for each step
+@pytest.mark.parametrize("killed", ["apply", "undo"])
+def test_a_kill_between_any_two_steps_loses_nothing(kills: Kills, killed: str) -> None:
+    """Kill ``apply`` or ``undo --from`` at every step; then ``undo --from`` restores all that is away."""
+    for folder in kills.every(1):
+        root, store = folder / "root", folder / "history.sqlite"
+        found = album(root)
+        before, photos = files(root), contents(root)
+        if killed == "apply":
+            kills.kill(carry_out, planned(found, [root]), store)
+            (root / QUARANTINE_NAME).mkdir(exist_ok=True)
+        else:
+            carry_out(planned(found, [root]), store)
+            kills.kill(undo_command, root)
+        assert contents(root) >= photos
+        if (root / QUARANTINE_NAME).exists():
+            assert all(outcome.done for outcome in undo_from(str(root)))
+        assert files(root) == before, f"killed before step {kills.step}"
+        assert not (root / QUARANTINE_NAME).exists()
+        take_back(store)
+        assert files(root) == before
+    assert kills.step > 15
+
+
+@pytest.mark.parametrize("state", [State.MOVED, State.PLANNED, State.PURGING])
+def test_one_store_on_two_computers_forgets_no_photo_of_the_other(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """Both have the same photos at the same paths, as programs that synchronise folders make them."""
+    plan, (_, copy) = planned_copies(root)
+    with opened(tmp_path / "history.sqlite") as journal:
+        apply(plan, journal)
+        (entry,) = journal.entries(IN_QUARANTINE)
+        journal.set_state(entry, state)
+        quarantine = (root / QUARANTINE_NAME).rename(tmp_path / "of the other computer")
+        write(copy, b"x")
+        with monkeypatch.context() as patch:
+            patch.setattr(platform, "node", lambda: "laptop")
+            for outcomes in (undo(journal), purge(journal, trash=os.unlink)):
+                assert all(f"The computer {entry.computer} moved it" in one.message for one in outcomes)
+            assert [one.state for one in journal.entries(IN_QUARANTINE)] == [state]
+        copy.unlink()
+        quarantine.rename(root / QUARANTINE_NAME)
+        assert [outcome.done for outcome in undo(journal)] == [True]
+    assert copy.read_bytes() == b"x"
