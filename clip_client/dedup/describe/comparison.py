@@ -159,6 +159,8 @@ def _same_tones(one: Pixels, other: Pixels, inside: Mask) -> tuple[list[Pixels],
     Also return the change of chroma, root mean square, levels; and the shares that are cut off in each.
     """
     cells = [_cells(picture, inside) for picture in (one, other)]
+    if np.sqrt(((cells[0] - cells[1]) ** 2).mean(axis=0)).max() < _SAME_LEVELS / 2:
+        return [one, other], 0.0, (0.0, 0.0)
     change = _luma_and_chroma(_terms(cells[0]) @ _fit(*cells)) - _luma_and_chroma(cells[0])
     usual = change[np.argsort(np.abs(change).max(axis=1))[: max(1, round(_USUAL * len(change)))]]
     shift, *tints = np.sqrt((usual**2).mean(axis=0)).tolist()
