@@ -222,6 +222,8 @@ def _margins(of: Keypoints, on: Keypoints, to: Affine) -> tuple[float, float, fl
 def _content_outside(photo: Keypoints, other: Keypoints, to_other: Affine) -> float:
     """Return the share of ``photo`` that has content and lies outside of ``other``."""
     height, width = photo.picture.shape[:2]
+    if min(_margins(photo, other, to_other)) > -1.5 / min(other.picture.shape[:2]):
+        return 0.0
     covered = np.ones(other.picture.shape[:2], np.uint8)
     covered = cv2.warpAffine(covered, between_middles(inverse(to_other)), (width, height)).astype(np.uint8)
     outside = (
