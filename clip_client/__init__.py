@@ -12,7 +12,6 @@ from clip_client._errors import (
     DeadlineExceeded,
     ForkedProcess,
     ImageError,
-    ImageErrors,
     ItemError,
     ItemErrors,
     ModelNotReady,
@@ -41,7 +40,7 @@ from clip_client._zero_shot import Classification
 
 __all__ = (
     "Classification", "ClientConfig", "ClientStats", "ClipClient", "ClipError", "DeadlineExceeded", "EmbeddedItem",
-    "EmbeddingBatch", "ForkedProcess", "HealthReport", "HealthStep", "ImageError", "ImageErrors", "ImageSource",
+    "EmbeddingBatch", "ForkedProcess", "HealthReport", "HealthStep", "ImageError", "ImageSource",
     "ImageSources", "ItemError", "ItemErrors", "ModelInfo", "ModelNotReady", "Neighbour", "Overloaded",
     "ProtocolMismatch", "ServerStats", "SyncClipClient", "TextError", "TextInfo", "TextSources", "Unauthorized",
     "Unavailable", "VectorsError", "load_vectors", "nearest", "save_vectors",

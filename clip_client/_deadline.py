@@ -48,9 +48,9 @@ class Deadline:
     def ends_within(self, seconds: float) -> bool:
         return self.at - self._now() <= seconds
 
-    def is_late(self, submitted_at: float, answer_s: float) -> bool:
-        """Return whether an item has waited for half of its time, and the rest is not more than ``answer_s``."""
-        return self.ends_within(answer_s) and self.remaining <= self.waited(submitted_at)
+    def is_half_over(self, submitted_at: float) -> bool:
+        """Return whether an item has waited for half of its time."""
+        return self.remaining <= self.waited(submitted_at)
 
     def or_later(self, other: Deadline) -> Deadline:
         """Return the later of the two deadlines."""

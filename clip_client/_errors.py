@@ -85,10 +85,6 @@ class ItemErrors(ClipError):
         return (type(self), (self.errors,))
 
 
-ImageErrors = ItemErrors
-"""Name of :class:`ItemErrors` in version 0.1."""
-
-
 class Unavailable(ClipError):
     """No server could be reached, the connection was lost, or a model's process has ended. Safe to retry."""
 

@@ -220,8 +220,6 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     async def __aexit__(self, *raised: object) -> None:
         await self.stop()
 
-    # The methods below have the names of Triton's gRPC service.
-
     async def ServerLive(self, request: Any, context: Any) -> Any:
         return service_pb2.ServerLiveResponse(live=self.live)
 
@@ -240,7 +238,6 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         return service_pb2.ModelConfigResponse(config={"name": request.name, "max_batch_size": self.max_batch_size})
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:
-        """Answer a handshake or a request for embeddings, depending on the model's name."""
         await self._check_call(request.model_name, context)
         if request.model_name == self.names.preprocess:
             self.handshakes += 1
@@ -308,12 +305,11 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
             else:
                 statuses[row], errors[row] = reply.row_errors.get(row, empty)
         fingerprint = reply.fingerprint or (_TEXT_FINGERPRINT if is_text else self.fingerprint)
-        fingerprints = np.tile(np.array(fingerprint, dtype="<i4"), rows)
         tensors = {
             contract.EMBEDDING: ("FP32", self.dimension, vectors.tobytes()),
             contract.STATUS: ("INT32", 1, statuses.tobytes()),
             contract.ERROR: ("BYTES", 1, _strings(errors)),
-            contract.FINGERPRINT: ("INT32", 2, fingerprints.tobytes()),
+            contract.FINGERPRINT: ("INT32", 2, rows * np.array(fingerprint, dtype="<i4").tobytes()),
         }
         if is_text:
             truncated = np.array([len(text.split()) > _CONTEXT_WORDS for text in images])

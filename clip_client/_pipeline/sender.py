@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import math
-import secrets
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -164,8 +164,6 @@ class Sender:
         self._fail(self._waiting, Unavailable(_CLOSED))
         self._waiting.clear()
 
-    # The end of an item.
-
     def _finish(self, item: PendingItem, result: Result) -> None:
         if item.is_open:
             self._held_bytes -= len(item.payload)
@@ -175,8 +173,6 @@ class Sender:
         for item in items:
             self._finish(item, copy.copy(error))  # a copy for each, because raising an exception adds to its traceback
         self._room.set()
-
-    # The choice of the next items.
 
     def _start(self) -> None:
         """Tell those who wait for room, and send a request at the end of this iteration, so that bursts share it."""
@@ -251,10 +247,13 @@ class Sender:
             if deadline is None:
                 deadline = own = own or Deadline(self.config.timeout_s)
             elif latency is not None and deadline is not ample:
-                if deadline.is_late(item.submitted_at, 2 * latency):
+                # Twice the mean latency, because half of all answers take longer than the mean. If late items are sent,
+                # goodput falls to zero under overload, because servers work for callers that have left.
+                if not deadline.ends_within(2 * latency):
+                    ample = deadline
+                elif deadline.is_half_over(item.submitted_at):
                     late[item] = deadline
                     continue
-                ample = None if deadline.ends_within(2 * latency) else deadline
             size += len(item.payload)
             if items and size > self.config.max_request_bytes:
                 break
@@ -263,26 +262,16 @@ class Sender:
         for item in (*items, *late):
             del self._waiting[item]
         for item, deadline in late.items():
-            self._shed(item, deadline, server, latency or 0.0)
+            self._counts.images_shed += 1
+            error = Shed(
+                f"{server.endpoint} is overloaded: the {item.tower.value} waited "
+                f"{deadline.waited(item.submitted_at):.2f} s, {deadline.remaining:.2f} s are left, and an answer takes "
+                f"{latency or 0:.2f} s."
+            )
+            self._fail([item], error)
         # Of the items of one deadline, the last was submitted last: items that are sent again keep their order.
         deadlines = {item.deadline: item.submitted_at for item in items if item.deadline is not None}
         return _Request(server, items, deadlines, self._loop.time())
-
-    def _shed(self, item: PendingItem, deadline: Deadline, server: Server, latency: float) -> None:
-        """Fail an item that has waited for more than half of its time and cannot be answered in the rest.
-
-        If such items are sent, goodput falls to zero under overload, because servers work for callers that have left.
-        An item is late at twice the mean latency, because half of all answers take longer than the mean.
-        """
-        self._counts.images_shed += 1
-        error = Shed(
-            f"{server.endpoint} is overloaded: the {item.tower.value} waited "
-            f"{deadline.waited(item.submitted_at):.2f} s, {deadline.remaining:.2f} s are left, and an answer takes "
-            f"{latency:.2f} s."
-        )
-        self._fail([item], error)
-
-    # The way of a request.
 
     async def _send(self, request: _Request) -> None:
         server, items, deadlines, started_at = request
@@ -292,7 +281,7 @@ class Sender:
             self._release(request)
             return
         self._requests[task] = request
-        request_id = secrets.token_hex(16)
+        request_id = os.urandom(16).hex()
         payloads = [item.payload for item in items]
         self._counts.bytes_sent += sum(map(len, payloads))
         # The longest time of all items, because the call of an item that has less time gives it up.

@@ -127,7 +127,7 @@ class _ThreadSource(Source):
         self._announced = False
         # Each number lets the thread take so many more items: to wake it for each would take longer than the item.
         self._permits: SimpleQueue[int] = SimpleQueue()
-        self._permits_at_once = max(1, max_ahead // 8)
+        self._permits_at_once = max(1, max_ahead // 4)
         self._closed = False
         self._is_blocking = True
         """False while the thread waits for permits or closes the iterator; then it ends soon if it is told to."""

@@ -74,7 +74,7 @@ class Stream:
         self._submit_arrived()
         if self._arrived or not self._source.exhausted:
             self._feeding = asyncio.create_task(self._feed(), name="clip_client source")
-            self._feeding.add_done_callback(self._on_fed)
+            self._feeding.add_done_callback(lambda _: self._wake.set())
         self._sender.open_streams.add(self._close)
         if self._sender.closed:
             self._close()
@@ -197,9 +197,6 @@ class Stream:
         if self._queue[0] is item:  # else the consumer waits for another item, or has been woken
             self._wake.set()
 
-    def _on_fed(self, _: asyncio.Task[None]) -> None:
-        self._wake.set()
-
     def _on_timer(self) -> None:
         self._timer = None
         self._wake.set()
@@ -215,7 +212,7 @@ class Stream:
         the only ClipErrors that are not ItemErrors.
         """
         while not self._has_ended and not (self._queue and not self._queue[0].is_open):
-            if self._is_fed() and not self._pending:
+            if self._is_fed and not self._pending:
                 self._has_ended = True
             elif self._deadline is not None and self._deadline.expired:
                 return self._give_up()
@@ -231,6 +228,7 @@ class Stream:
             self._deadline.on_progress()
         return self._deliver()
 
+    @property
     def _is_fed(self) -> bool:
         return self._feeding is None or self._feeding.done()
 
@@ -253,7 +251,7 @@ class Stream:
 
     def _give_up(self) -> Iterator[PendingItem]:
         """End all items that have no result, because the time is over. Raises DeadlineExceeded if more may follow."""
-        untaken = [] if self._is_fed() else self._source.untaken_items()
+        untaken = [] if self._is_fed else self._source.untaken_items()
         late = [item for item in self._pending if item.is_open]
         late += map(self._new_item, self._arrived)
         name = self._tower.value

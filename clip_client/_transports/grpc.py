@@ -265,13 +265,13 @@ def _is_without_proxy(name: str) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _head(model: str, tensor: str, rows: int, outputs: Sequence[str]) -> bytes:
-    """Return a serialised request without its id and items."""
+def _head(model: str, tensor: str, rows: int, outputs: Sequence[str], id_size: int) -> bytes:
+    """Return the part of a serialised request before its id and items."""
     request = service_pb2.ModelInferRequest(model_name=model)
     request.inputs.add(name=tensor, datatype="BYTES", shape=[rows, 1])
     for name in outputs:
         request.outputs.add(name=name)
-    return bytes(request.SerializeToString())
+    return bytes(request.SerializeToString()) + _field(request.ID_FIELD_NUMBER, id_size)
 
 
 def _request(model: str, tensor: str, items: Sequence[bytes], outputs: Sequence[str], request_id: str) -> bytes:
@@ -280,13 +280,11 @@ def _request(model: str, tensor: str, items: Sequence[bytes], outputs: Sequence[
     Concatenated messages of one type are one message (protobuf's encoding, "Last One Wins"). Protobuf itself would copy
     all images twice more.
     """
-    message = service_pb2.ModelInferRequest
     size = sum(map(len, items)) + 4 * len(items)
     parts = [
-        _head(model, tensor, len(items), outputs),
-        _field(message.ID_FIELD_NUMBER, len(request_id)),
+        _head(model, tensor, len(items), outputs, len(request_id)),
         request_id.encode(),
-        _field(message.RAW_INPUT_CONTENTS_FIELD_NUMBER, size),
+        _field(service_pb2.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER, size),
     ]
     for item in items:
         # Each element of a BYTES tensor is a 4-byte little-endian length and then the bytes.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import grpc
 
@@ -19,8 +18,7 @@ from clip_client._errors import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorRow:
+class ErrorRow(NamedTuple):
     """One row of :data:`ERROR_TABLE`."""
 
     code: grpc.StatusCode

@@ -78,7 +78,7 @@ class LocalTransport(Transport):
         self, items: Sequence[bytes], *, tower: Tower = Tower.IMAGE, request_id: str, timeout_s: float
     ) -> Answer:
         embed = self._embed_images if tower is Tower.IMAGE else self._embed_texts
-        return await self._in_thread(lambda: embed(items), timeout_s, request_id)
+        return await self._in_thread(partial(embed, items), timeout_s, request_id)
 
     async def model(self, *, timeout_s: float) -> ModelInfo:
         tower = await self._in_thread(lambda: self._image_tower, timeout_s, None)
@@ -126,7 +126,14 @@ class LocalTransport(Transport):
             passport = Passport.from_json(file.read_bytes())
             preprocess = PreprocessConfig.from_mapping(passport.preprocess)
         except OSError:
-            raise self._missing() from None
+            found = model_names(self.repository)
+            raise ModelNotReady(
+                f"There is no model named {self._names.name!r} in {self.repository}; there is "
+                f"{', '.join(map(repr, found))}. Name a model with model= (--model of the commands)."
+                if found
+                else f"There is no model in {self.repository}: run `clip-export --repository {self.repository}`, or "
+                f"name another repository by local:DIR or {REPOSITORY_VARIABLE}."
+            ) from None
         except ValueError as error:
             raise ProtocolMismatch(f"{file} is not a model's passport ({error}); export the model again.") from None
         runtime = self._select(file.with_name("model.onnx"), passport)
@@ -137,8 +144,7 @@ class LocalTransport(Transport):
         """The text tower. Its passport exists, because texts are refused before they get here without it."""
         passport = self._image_tower.passport
         assert passport.text is not None
-        _need("tokenizers")
-        _need("ftfy")
+        _need("tokenizers", "ftfy")
         from preprocess_ensemble.text.tokenizer import Tokenizer, TokenizerConfig, TokenizerError
 
         folder = self.repository / self._names.tokenize / "1"
@@ -149,18 +155,6 @@ class LocalTransport(Transport):
             raise ModelNotReady(str(error)) from None
         file = self.repository / self._names.text_encoder / "1" / "model.onnx"
         return _TextTower(self._select(file, passport, folder), tokenizer)
-
-    def _missing(self) -> ModelNotReady:
-        names = model_names(self.repository)
-        if not names:
-            return ModelNotReady(
-                f"There is no model in {self.repository}: run `clip-export --repository {self.repository}`, or name "
-                f"another repository by local:DIR or {REPOSITORY_VARIABLE}."
-            )
-        return ModelNotReady(
-            f"There is no model named {self._names.name!r} in {self.repository}; there is "
-            f"{', '.join(map(repr, names))}. Name a model with model= (--model of the commands)."
-        )
 
     def _select(self, file: Path, passport: Passport, tokenizer: Path | None = None) -> OpenModel:
         """Open a tower, select its runtime, and log that. Raises ClipError if the tower cannot run as asked.
@@ -214,14 +208,15 @@ class LocalTransport(Transport):
         return answer._replace(truncated=[outcome.truncated for outcome in outcomes])
 
 
-def _need(package: str) -> None:
-    try:
-        importlib.import_module(package)
-    except ImportError as error:
-        raise ClipError(
-            f'Embedding in this process needs {package} ({error}): pip install "clip-triton[local]", or start a server '
-            "with clip-serve."
-        ) from None
+def _need(*packages: str) -> None:
+    for package in packages:
+        try:
+            importlib.import_module(package)
+        except ImportError as error:
+            raise ClipError(
+                f'Embedding in this process needs {package} ({error}): pip install "clip-triton[local]", or start a '
+                "server with clip-serve."
+            ) from None
 
 
 def _run(session: Session, tensor: str, inputs: NDArray[Any], outcomes: Sequence[Outcome]) -> Answer:

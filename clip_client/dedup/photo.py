@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from clip_client._files import LATEST_NS
 from clip_client.dedup.text import date_and_time
-from clip_client.dedup.types import RAW, Metadata
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from clip_client.dedup.types import Companion, LibraryPhoto
+from clip_client.dedup.types import RAW, Companion, LibraryPhoto, Metadata
 
 _CAMERA_FORMATS: Final = frozenset({"JPEG", "HEIC", RAW})
 """Formats that cameras write. A PNG or TIFF file with the metadata of a camera was converted from such a file."""

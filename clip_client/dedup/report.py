@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from clip_client.dedup.group import Total
-from clip_client.dedup.types import NO_MODEL, SearchStats
+from clip_client.dedup.group import DuplicateGroup, Member, Total
+from clip_client.dedup.types import NO_MODEL, RecallEstimate, SearchStats, Thresholds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from clip_client._files import FailedFile
-    from clip_client.dedup.group import DuplicateGroup, Member
     from clip_client.dedup.photo import Photo
-    from clip_client.dedup.types import RecallEstimate, Thresholds
 
 
 def totals(groups: Iterable[DuplicateGroup]) -> dict[tuple[str, str], Total]:

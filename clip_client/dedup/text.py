@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 _MOST_KINDS: Final = 12
 

@@ -281,7 +281,7 @@ class RowWorker:
             self._clip = ClipClient(config=self._how[0])
             await self._clip.__aenter__()  # it stays open as long as Ray keeps this actor
         check_column(table.schema, self._column, "the dataset")
-        values = enumerate(flattened(table)[self._column].to_pylist())
+        values = enumerate(flattened(table, self._column)[self._column].to_pylist())
         images = (image_in_row(value, value if isinstance(value, str) else str(row)) for row, value in values)
         async with aclosing(embed_images(images, self._clip, *self._how)) as found:
             rows = {index: row async for index, row in found}

@@ -218,8 +218,8 @@ def _images_in_rows(
             pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False) as parquet,
         ):
             for batch in parquet.iter_batches(_PARQUET_ROWS_AT_ONCE, row_groups=groups, columns=columns):
-                table = flattened(pa.Table.from_batches([batch]))
-                values, names = (table[column].to_pylist() for column in (columns[0], columns[-1]))
+                table = pa.Table.from_batches([batch])
+                values, names = (flattened(table, one)[one].to_pylist() for one in (columns[0], columns[-1]))
                 for value, name in zip(values, names, strict=True):
                     is_name = len(columns) > 1 or isinstance(value, str)
                     yield image_in_row(value, (name if is_name else None) or f"{location}#{row}")
@@ -237,11 +237,11 @@ def image_in_row(value: bytes | str | None, name: str | bytes) -> SourceImage:
     return SourceImage(file=FileVersion(path=os.fsdecode(name), size_bytes=len(data)), read=lambda: (data, None))
 
 
-def flattened(table: Any) -> Any:
-    """Return a ``pyarrow.Table`` in which field b of a struct a is the column ``a.b``."""
+def flattened(table: Any, column: str) -> Any:
+    """Return a ``pyarrow.Table`` with ``column``, in which field b of a struct a may be the column ``a.b``."""
     from pyarrow.types import is_struct
 
-    while any(map(is_struct, table.schema.types)):
+    while column not in table.column_names and any(map(is_struct, table.schema.types)):
         table = table.flatten()
     return table
 
@@ -250,7 +250,7 @@ def check_column(schema: Any, column: str, place: object) -> None:
     """Raise DistributedError if the ``pyarrow.Schema`` of ``place`` has no ``column`` of files, paths or URLs."""
     import pyarrow as pa
 
-    schema = flattened(schema.empty_table()).schema
+    schema = flattened(schema.empty_table(), column).schema
     if column not in schema.names:
         raise DistributedError(f"{place} has no column {column!r}; it has {', '.join(schema.names)}")
     kind = schema.field(column).type

@@ -12,11 +12,12 @@ import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from anyio import to_thread
 from pydantic import BaseModel, Field
 
 from clip_client._errors import ClipError
 from clip_client.gateway.dialect import FORM, INFINITY, OPENAI, Endpoint, Refusal, json_response
-from clip_client.gateway.items import ITEM_FORMS, Modality, decoded, items_of
+from clip_client.gateway.items import ITEM_FORMS, Item, Modality, decoded, items_of
 from preprocess_ensemble.contract import ImageStatus
 
 if TYPE_CHECKING:
@@ -45,8 +46,12 @@ class Base64Images(BaseModel):
 
 async def _embeddings(service: Service, body: Body, *, modality: Modality | None = None) -> Response:
     """Answer with a vector for each item. If an item fails, the request fails. ``modality`` is the default."""
-    asked = body.json(Embeddings)
-    items = items_of(asked.input, modality=asked.modality or modality, most=body.max_items)
+
+    def read() -> tuple[Embeddings, list[Item]]:
+        asked = body.json(Embeddings)
+        return asked, items_of(asked.input, modality=asked.modality or modality, most=body.max_items)
+
+    asked, items = await to_thread.run_sync(read)
     model, batch = await service.embed(asked.model, items, dimension=asked.dimensions)
     for index, error in batch.errors.items():
         raise Refusal.of(error, index)
@@ -73,8 +78,10 @@ async def _embed_form(service: Service, body: Body) -> Response:
 
 
 async def _embed_base64(service: Service, body: Body) -> Response:
-    texts = body.json(Base64Images).images
-    return await _embed(service, body, [decoded(index, text) for index, text in enumerate(texts)])
+    def read() -> list[bytes]:
+        return [decoded(index, text) for index, text in enumerate(body.json(Base64Images).images)]
+
+    return await _embed(service, body, await to_thread.run_sync(read))
 
 
 async def _embed(service: Service, body: Body, images: list[bytes]) -> Response:

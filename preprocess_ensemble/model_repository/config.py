@@ -79,7 +79,8 @@ def pending_files(
                 take_off_tensorrt(config)
         if config.SerializeToString(deterministic=True) != before:
             comment = takewhile(lambda line: line.startswith(b"#"), text.splitlines(keepends=True))
-            pending[path] = b"".join(comment).decode() + "\n" + config_text(config)
+            changed = text_format.MessageToString(config, use_short_repeated_primitives=True)
+            pending[path] = f"{b''.join(comment).decode()}\n{changed}"
         elif not path.exists():
             pending[path] = text.decode()
         if name == names.text_encoder and passport.text is not None:
@@ -121,12 +122,6 @@ def _parsed(text: bytes, path: Path) -> ModelConfig:
         raise ReportedError(
             f"{path} is not a model configuration ({error}); correct it, or delete it and export again."
         ) from None
-
-
-def config_text(config: ModelConfig) -> str:
-    """Return the text of a config.pbtxt, without a comment."""
-    text: str = text_format.MessageToString(config, use_short_repeated_primitives=True)
-    return text
 
 
 def _template(name: str, names: ModelNames) -> bytes:

@@ -82,8 +82,6 @@ def open_model(session: InferenceSession, passport: Passport | None) -> OpenMode
     import onnxruntime
 
     provider = session.get_providers()[0]
-    runtime = f"ONNX Runtime {onnxruntime.__version__}"
-    if provider != CPU:
-        return OpenModel(session=session, runtime=f"{runtime} with {provider}", compute_precision="")
-    compute_precision = "" if passport is None else passport.weights_dtype
+    runtime = f"ONNX Runtime {onnxruntime.__version__}" + ("" if provider == CPU else f" with {provider}")
+    compute_precision = passport.weights_dtype if passport is not None and provider == CPU else ""
     return OpenModel(session=session, runtime=runtime, compute_precision=compute_precision)

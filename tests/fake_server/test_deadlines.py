@@ -188,6 +188,21 @@ async def test_a_call_fails_a_minute_after_its_last_result() -> None:
         assert server.in_flight == 0
 
 
+@simulated
+async def test_a_call_whose_source_hangs_fails_a_minute_after_its_last_result() -> None:
+    async def source() -> AsyncIterator[bytes]:
+        yield b"a"
+        await asyncio.sleep(5)
+        yield b"b"
+        await asyncio.Event().wait()
+
+    async with connected(FakeTriton()) as clip:
+        started = now()
+        with pytest.raises(DeadlineExceeded, match="the iterator has not ended"):
+            await clip.embed(source())
+        assert now() - started == pytest.approx(65, abs=0.01)
+
+
 @pytest.mark.parametrize(("timeout_s", "seconds"), [(None, 60), (5.0, 5)])
 @simulated
 async def test_without_a_vector_the_call_raises(timeout_s: float | None, seconds: float) -> None:

@@ -34,11 +34,13 @@ def add_to_manifest(entry: JournalEntry) -> None:
     }
     make_folder(str(run), str(top), entry.folders)
     with open(run / MANIFEST, "ab") as file:
+        is_new = file.tell() == 0
         # A line may follow half a line: the disk may have been full.
         file.write(f"\n{json.dumps(line)}\n".encode())
         file.flush()
         sync(file.fileno())
-    sync_folder(str(run))
+    if is_new:
+        sync_folder(str(run))
 
 
 def manifest_entries(folder: str) -> list[JournalEntry]:

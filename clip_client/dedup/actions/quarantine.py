@@ -222,8 +222,8 @@ def why_out_of_reach(entry: JournalEntry) -> str:
     folder = run.parent.parent
     if entry.computer not in ("", platform.node()) and not os.path.lexists(run):
         return (
-            f"The computer {entry.computer} moved it to {run}, which is not here; restore it there, or name the folder "
-            "that has the quarantine: clip-client undo --from FOLDER."
+            f"The computer {entry.computer} moved it to {run}, which is not here; run the command there, or restore it "
+            "with: clip-client undo --from FOLDER, the folder that has the quarantine."
         )
     try:
         with os.scandir(folder) as entries:

@@ -6,16 +6,13 @@ import math
 import os
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Final
 
 from clip_client.dedup.compare.compared import Compared, other_shot
-from clip_client.dedup.compare.groups import make_group
+from clip_client.dedup.compare.groups import members_around
 from clip_client.dedup.compare.keep_rules import KeepRules, converted_from_lossy
 from clip_client.dedup.compare.neighbours import Evidence
 from clip_client.dedup.compare.proofs import Proofs
-from clip_client.dedup.compare.similarity_join import UnionFind
 from clip_client.dedup.compare.star_groups import CannotLink
 from clip_client.dedup.compare.thresholds import thresholds_for
 from clip_client.dedup.store.choices import KEEP, UNDONE, WAITING, ChosenPhoto
@@ -31,6 +28,7 @@ if TYPE_CHECKING:
 
 CHOSEN = "you chose it"
 """The reason of a photo that a person keeps."""
+_NO_RULES: Final = KeepRules(())
 
 
 def rerank(group: DuplicateGroup, rules: KeepRules) -> DuplicateGroup:
@@ -42,9 +40,8 @@ def rerank(group: DuplicateGroup, rules: KeepRules) -> DuplicateGroup:
     rules = KeepRules(rules.names, doubts, converted_from_lossy(pictures.values()))
     best_first = sorted((member.photo for member in group.members), key=rules.rank)
     # With the same photo nothing else changes: for most of the groups that rules are tried on.
-    if best_first[0].path == group.keep:
-        return replace(group, reason=rules.reason(*best_first))
-    return _regrouped(group, best_first, rules)
+    around = group if best_first[0].path == group.keep else _regrouped(group, best_first)
+    return replace(around, reason=rules.reason(*best_first))
 
 
 def keep_instead(group: DuplicateGroup, path: str, moving: Collection[str] = ()) -> DuplicateGroup:
@@ -62,7 +59,7 @@ def keep_instead(group: DuplicateGroup, path: str, moving: Collection[str] = ())
         return replace(group, reason=CHOSEN)
     # Photos that are not a copy of another one come before the others, so that they stay the best files of a picture.
     best_first = sorted(group.members, key=lambda one: (one.path != path, one.path in moving, bool(one.copy_of)))
-    return replace(_regrouped(group, [member.photo for member in best_first], KeepRules(())), reason=CHOSEN)
+    return replace(_regrouped(group, [member.photo for member in best_first]), reason=CHOSEN)
 
 
 def _picture(group: DuplicateGroup, member: Member) -> str:
@@ -72,7 +69,7 @@ def _picture(group: DuplicateGroup, member: Member) -> str:
     return member.copy_of if member.copy_tier in (EXACT, SAME_PIXELS) else member.path
 
 
-def _regrouped(group: DuplicateGroup, best_first: Iterable[Photo], rules: KeepRules) -> DuplicateGroup:
+def _regrouped(group: DuplicateGroup, best_first: Iterable[Photo]) -> DuplicateGroup:
     """Return the group as the search makes it of photos in this order, from what it knows about any two of them."""
     files: defaultdict[str, list[Photo]] = defaultdict(list)
     for photo in best_first:
@@ -83,9 +80,8 @@ def _regrouped(group: DuplicateGroup, best_first: Iterable[Photo], rules: KeepRu
     pixels = [first_of.setdefault(_picture(group, before[sha256]), row) for sha256, row in row_of.items()]
 
     known = {(row_of[sha256], row_of[other]): alignment for (sha256, other), alignment in group.proofs.items()}
-    pairs = [*known, *enumerate(pixels)]
     paired: defaultdict[int, set[int]] = defaultdict(set)
-    for row, other in pairs:
+    for row, other in (*known, *enumerate(pixels)):
         paired[row].add(other)
         paired[other].add(row)
     compared = Compared(
@@ -94,31 +90,33 @@ def _regrouped(group: DuplicateGroup, best_first: Iterable[Photo], rules: KeepRu
         thresholds=thresholds_for(NO_MODEL),
         components=(),
         cannot_link=CannotLink(),
-        rules=rules,
+        rules=_NO_RULES,
         paired=paired,
     )
     proofs = Proofs(compared, known=known)
     proofs.prove(rows, lambda what, done, total: None)
     copies = {row: best for row in rows if (best := proofs.best(row)) is not None}
-    made = make_group(compared, proofs, rows, copies | {row: first for row, first in enumerate(pixels) if first != row})
+    copies |= {row: first for row, first in enumerate(pixels) if first != row}
+    members = members_around(compared, proofs, dict.fromkeys(rows, math.nan), copies)
 
-    same_shot = UnionFind(len(files))
-    same_shot.join(*np.array(pairs).T)
-    kept, was_kept = before[made.members[0].sha256], group.members[0]
+    same_shot, further = {0}, {0}
+    while further:
+        further = set[int]().union(*(paired[row] for row in further)) - same_shot
+        same_shot |= further
+    kept, was_kept = before[members[0].sha256], group.members[0]
 
     def as_known(member: Member) -> Member:
-        row, known = row_of[member.sha256], before[member.sha256]
-        member = replace(member, cannot_verify=known.cannot_verify, doubt=known.doubt)
-        if member.tier in (EXACT, SAME_PIXELS):
-            return member
-        member = replace(member, similarity=kept.similarity if member.sha256 == was_kept.sha256 else math.nan)
-        if member.alignment is not None or same_shot.labels[row] != same_shot.labels[0]:
-            return member
-        return replace(member, tier=ALTERED, other_shot=other_shot(kept.photo, member.photo, is_proved=True))
+        known = before[member.sha256]
+        facts: dict[str, Any] = {"cannot_verify": known.cannot_verify, "doubt": known.doubt}
+        if member.tier not in (EXACT, SAME_PIXELS):
+            facts["similarity"] = kept.similarity if member.sha256 == was_kept.sha256 else math.nan
+            if member.alignment is None and row_of[member.sha256] in same_shot:
+                facts["tier"] = ALTERED
+                facts["other_shot"] = other_shot(kept.photo, member.photo, is_proved=True)
+        return replace(member, **facts)
 
-    members = tuple(map(as_known, made.members))
-    tier = max((member.tier for member in members), key=TIERS.index)
-    return replace(made, tier=tier, min_similarity=group.min_similarity, members=members)
+    members = tuple(map(as_known, members))
+    return replace(group, tier=max((one.tier for one in members), key=TIERS.index), members=members)
 
 
 def chosen_photos(group: DuplicateGroup, moving: Container[int], *, keep: int = 0) -> list[ChosenPhoto]:

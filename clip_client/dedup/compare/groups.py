@@ -56,7 +56,7 @@ def make_groups(compared: Compared, proofs: Proofs, alike: Mapping[int, Sequence
     copies = _copies(compared, proofs)
     followers = {row: keep for keep, rows in alike.items() for row in rows} | copies
     groups = [
-        make_group(compared, proofs, rows, copies)
+        _group(compared, proofs, rows, copies)
         for rows in _followers(compared, followers)
         if len(rows) > 1 or len(compared.candidates[rows[0]]) > 1
     ]
@@ -97,29 +97,36 @@ def _followers(compared: Compared, better: Mapping[int, int]) -> list[list[int]]
     return list(groups.values())
 
 
-def make_group(compared: Compared, proofs: Proofs, rows: Sequence[int], copies: Mapping[int, int]) -> DuplicateGroup:
+def _group(compared: Compared, proofs: Proofs, rows: Sequence[int], copies: Mapping[int, int]) -> DuplicateGroup:
     """Make the group of the contents ``rows``, the kept one first; ``copies`` maps rows to better ones."""
-    keep, others, inside = rows[0], np.array(rows[1:], dtype=np.intp), set(rows)
-    content = {row: compared.candidates[row][0].sha256 for row in rows}
-    within = {row: copies[row] for row in rows if copies.get(row) in inside}
-    vectors = compared.evidence.vectors
+    keep, others = rows[0], np.array(rows[1:], dtype=np.intp)
+    vectors, inside = compared.evidence.vectors, compared.evidence.vectors[list(rows)]
     similarities = similarities_to(vectors, keep, others)
     order = np.argsort(-similarities, kind="stable")
-    in_order = [keep, *others[order].tolist()]
-    members = [
-        _member(compared, proofs, keep, row, photo, similarity, within.get(row))
-        for row, similarity in zip(in_order, [1.0, *similarities[order].tolist()], strict=True)
-        for photo in compared.candidates[row]
-    ]
+    similarity_of = dict(zip([keep, *others[order].tolist()], [1.0, *similarities[order].tolist()], strict=True))
+    members = members_around(compared, proofs, similarity_of, copies)
     kept = compared.candidates[keep][0]
     not_kept = (photo for row in rows for photo in compared.candidates[row] if photo is not kept)
-    known = vectors[[row for row in rows if np.isfinite(vectors[row]).all()]]
+    content = {row: compared.candidates[row][0].sha256 for row in rows}
     return DuplicateGroup(
         tier=max((member.tier for member in members), key=TIERS.index),
-        min_similarity=minimum_similarity(known),
-        members=tuple(members),
+        min_similarity=minimum_similarity(inside[np.isfinite(inside).all(axis=1)]),
+        members=members,
         reason=compared.rules.reason(kept, *not_kept),
-        proofs={(content[row], content[other]): one for (row, other), one in proofs.among(inside).items()},
+        proofs={(content[row], content[other]): one for (row, other), one in proofs.among(set(rows)).items()},
+    )
+
+
+def members_around(
+    compared: Compared, proofs: Proofs, similarities: Mapping[int, float], copies: Mapping[int, int]
+) -> tuple[Member, ...]:
+    """Return the members of a group: row -> its similarity to the kept row, which comes first."""
+    keep = next(iter(similarities))
+    return tuple(
+        _member(compared, proofs, keep, row, photo, similarity, better if better in similarities else None)
+        for row, similarity in similarities.items()
+        for better in [copies.get(row)]
+        for photo in compared.candidates[row]
     )
 
 

@@ -28,7 +28,7 @@ from clip_client.dedup.features.image_features import (
     cached_features,
     extract_features,
 )
-from clip_client.dedup.features.preview import NEEDS_RAWPY, can_read_raw, picture_file
+from clip_client.dedup.features.preview import NEEDS_RAWPY, DecodedPhoto, can_read_raw, picture_file
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.files.reading import hash_file, is_unchanged, read_file
 from clip_client.dedup.photo import ImageFeatures
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
     from clip_client._model import ModelInfo
     from clip_client._results import EmbeddedItem, Embedder
-    from clip_client.dedup.features.preview import DecodedPhoto
     from clip_client.dedup.store.store import Store
     from clip_client.dedup.types import OnProgress
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Sequence
+from typing import Final
 
-from clip_client.dedup.metadata.facts import Facts, Position, not_held
+from clip_client.dedup.metadata.facts import Facts, Position, Value, not_held
 from clip_client.dedup.metadata.names import LISTS, SAVED
 from clip_client.dedup.metadata.xmp import write_xmp
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from clip_client.dedup.metadata.facts import Value
 
 _GPS_VERSION: Final = "2.3.0.0"
 

@@ -35,7 +35,7 @@ WITH RECURSIVE found (version) AS (
 class Cache(Database):
     """The caches of one store. If the file is lost, its content is computed again."""
 
-    SCHEMA = files(__package__).joinpath("cache.sql").read_text()
+    SCHEMA = files(__package__).joinpath("cache.sql").read_text("utf-8")
     DURABLE = False
 
     def __init__(self, path: Path) -> None:

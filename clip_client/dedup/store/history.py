@@ -38,7 +38,7 @@ _WAIT_S: Final = 60.0
 class History(Database):
     """The moves, decisions, choices and settings of one store. A change is on the disk when the method returns."""
 
-    SCHEMA = files(__package__).joinpath("history.sql").read_text()
+    SCHEMA = files(__package__).joinpath("history.sql").read_text("utf-8")
     VERSION = 2
 
     def __init__(self, path: Path) -> None:

@@ -29,7 +29,6 @@ from preprocess_ensemble.model_repository.config import MODEL_FILE
 from preprocess_ensemble.runtimes.agreement import SAMPLE_TEXTS
 
 if TYPE_CHECKING:
-    import onnx
     from torch import nn
 
     from preprocess_ensemble.runtimes.agreement import Rows
@@ -81,36 +80,33 @@ class PyTorchModel(ExportableModel):
 
     def build(self, rows: Rows, stage: Path, options: GraphOptions) -> BuiltGraph:
         """Write a tower's graph; see :class:`ExportableModel`. Do not use the tower afterwards."""
+        network, config = self._network, self.config if is_pixels(rows) else None
         options.report("writing the graph" if is_pixels(rows) else "writing the graph of the text tower")
         file = stage / MODEL_FILE
         # Compute the vectors first, because writing the graph may change the network.
-        expected = tower_vectors(self._network, self.config, rows)
-        model = self._graph(rows, expected.shape[1], file, options)
+        expected = tower_vectors(network, self.config, rows)
+        dimension = expected.shape[1]
+        model = None
+        if options.weights_dtype != "fp16" and not options.has_data_file:
+            # In the two steps of an export without PyTorch, for the same file.
+            with suppress(NoSkeleton):
+                tower = record_tower(network, rows, dimension, file)
+                model = fill(tower, numpy_state(network), options.fingerprint, config)
+        if model is None:
+            model = export_graph(
+                network,
+                rows,
+                None if config is None else (np.array(config.mean, np.float32), np.array(config.std, np.float32)),
+                dimension=dimension,
+                fingerprint=options.fingerprint,
+                file=file,
+                half=options.weights_dtype == "fp16",
+                fold=not options.has_data_file,
+            )
         # Name the weights after the model, so that the old model.onnx keeps its weights until it is replaced.
         first, second = (number & 0xFFFFFFFF for number in options.fingerprint)
         weights = f"model-{first:08x}{second:08x}.data" if options.has_data_file else None
         return BuiltGraph(files=save(model, file, weights=weights), expected=expected)
-
-    def _graph(self, rows: Rows, dimension: int, file: Path, options: GraphOptions) -> onnx.ModelProto:
-        """Return a tower's graph: if possible in the two steps of an export without PyTorch, for the same file."""
-        network, config = self._network, self.config if is_pixels(rows) else None
-        if options.weights_dtype != "fp16" and not options.has_data_file:
-            with suppress(NoSkeleton):
-                tower = record_tower(network, rows, dimension, file)
-                return fill(tower, numpy_state(network), options.fingerprint, config)
-        normalization = None
-        if config is not None:
-            normalization = np.array(config.mean, np.float32), np.array(config.std, np.float32)
-        return export_graph(
-            network,
-            rows,
-            normalization,
-            dimension=dimension,
-            fingerprint=options.fingerprint,
-            file=file,
-            half=options.weights_dtype == "fp16",
-            fold=not options.has_data_file,
-        )
 
 
 def _bytes(module: nn.Module) -> int:

@@ -7,6 +7,7 @@ import base64
 import json
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -98,6 +99,26 @@ async def test_an_image_in_every_form(http: httpx.AsyncClient, body: dict[str, A
     answer = await http.post("/v1/embeddings", json={"model": "clip", **body})
     assert answer.status_code == 200, answer.text
     assert_vectors([answer.json()["data"][0]["embedding"]], OTHER)
+
+
+async def test_a_large_image_is_decoded_in_pieces_beside_the_event_loop(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode, loop, letters = base64.b64decode, threading.get_ident(), []
+
+    def watched(text: str, **options: Any) -> bytes:
+        if len(text) > 2**16:  # not what is known of the model
+            assert threading.get_ident() != loop
+            letters.append(len(text))
+        return decode(text, **options)
+
+    image = OTHER * 100_000
+    monkeypatch.setattr(base64, "b64decode", watched)
+    answer = await http.post("/v1/embeddings", json={"input": data_uri(image)})
+    assert_vectors([answer.json()["data"][0]["embedding"]], image)
+    answer = await http.post("/embed/base64", json={"images": [base64.b64encode(image).decode()]})
+    assert_vectors([answer.json()["results"][0]["embedding"]], image)
+    assert letters == [2**20, 684_760] * 2
 
 
 async def test_a_text_that_only_resembles_an_image_is_a_text(http: httpx.AsyncClient) -> None:

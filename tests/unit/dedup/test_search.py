@@ -202,10 +202,6 @@ def test_a_crop_and_its_copies_follow_the_picture_that_they_are_of(tmp_path: Pat
     assert members["d small crop.jpg"].copy_tier == RE_ENCODED
 
 
-def same(picture: Image.Image) -> Image.Image:
-    return picture
-
-
 def on_a_screen(picture: Image.Image) -> Image.Image:
     screen = Image.new("RGB", (800, 1400), (18, 18, 20))
     screen.paste(resized(picture, 2), (0, 400))
@@ -222,10 +218,14 @@ def in_an_album(picture: Image.Image) -> Image.Image:
 @pytest.mark.parametrize(
     ("small", "large", "reason"),
     [
-        (same, on_a_screen, PUT_INTO),
-        (same, in_an_album, PUT_INTO),
-        (same, lambda picture: resized(cropped(picture, 0.1, 0.1, 0.1, 0.1), 2), "It shows what the kept photo lacks"),
-        (lambda picture: resized(cropped(picture, 0, 0.2, 0.1, 0), 0.6), same, ""),
+        (Image.Image.copy, on_a_screen, PUT_INTO),
+        (Image.Image.copy, in_an_album, PUT_INTO),
+        (
+            Image.Image.copy,
+            lambda picture: resized(cropped(picture, 0.1, 0.1, 0.1, 0.1), 2),
+            "It shows what the kept photo lacks",
+        ),
+        (lambda picture: resized(cropped(picture, 0, 0.2, 0.1, 0), 0.6), Image.Image.copy, ""),
     ],
     ids=["screenshot", "page", "enlarged crop", "small crop"],
 )

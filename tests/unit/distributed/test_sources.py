@@ -100,10 +100,10 @@ def test_a_column_may_be_a_field_a_path_or_a_url(bucket: Location, tmp_path: Pat
     (tmp_path / "b.jpg").write_bytes(b"local")
     struct = pa.array([{"bytes": b"one", "path": "x"}, {"bytes": b"two", "path": "y"}])
     urls = [f"{bucket}/a.jpg", str(tmp_path / "b.jpg")]
-    pq.write_table(pa.table({"image": struct, "url": urls, "key": ["k1", "k2"]}), tmp_path / "images.parquet")
+    pq.write_table(pa.table({"image": struct, "image.path": urls, "key": ["k1", "k2"]}), tmp_path / "images.parquet")
     by_field = parquet_images(tmp_path / "images.parquet", column="image.bytes", path_column="key")
     assert content(by_field) == {"k1": b"one", "k2": b"two"}
-    assert content(parquet_images(tmp_path / "images.parquet", column="url")) == {
+    assert content(parquet_images(tmp_path / "images.parquet", column="image.path")) == {
         urls[0]: b"remote",
         urls[1]: b"local",
     }

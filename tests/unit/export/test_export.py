@@ -87,15 +87,18 @@ def test_the_canaries_have_open_clips_own_vectors(tiny_pair_repository: Path) ->
     assert open_clips_vectors(TINY_CLIP, [text.canary])[0] @ np.array(text.canary_vector) > 0.999999
 
 
+def inode(repository: Path, name: str = DEFAULT_NAMES.encoder) -> int:
+    """Another number means that the model was written again."""
+    return (version_directory(repository, name) / "model.onnx").stat().st_ino
+
+
 def test_a_second_export_does_nothing_unless_forced(pair: Path) -> None:
-    before, said = contents(pair), list[str]()
-    model = version_directory(pair) / "model.onnx"
-    inode = model.stat().st_ino
+    before, said, first = contents(pair), list[str](), inode(pair)
     export(pair, report=said.append)
-    assert model.stat().st_ino == inode
+    assert inode(pair) == first
     assert "installed already" in said[-1]
     export(pair, force=True)
-    assert model.stat().st_ino != inode
+    assert inode(pair) != first
     assert contents(pair) == before
 
 
@@ -108,11 +111,11 @@ def as_an_earlier_revision(repository: Path) -> None:
 
 def test_a_graph_of_an_earlier_revision_is_replaced_and_stays_the_same_model(pair: Path) -> None:
     before = installed(pair)
-    inodes = [(version_directory(pair, name) / "model.onnx").stat().st_ino for name in MODELS]
+    inodes = {inode(pair, name) for name in MODELS}
     as_an_earlier_revision(pair)
     assert installed(pair).graph_revision == text_of(installed(pair)).graph_revision == 1
     assert export(pair) == before
-    assert not set(inodes) & {(version_directory(pair, name) / "model.onnx").stat().st_ino for name in MODELS}
+    assert inodes.isdisjoint(inode(pair, name) for name in MODELS)
     as_an_earlier_revision(pair)
     text = text_of(export(pair, text=False))
     assert (text.graph_revision, text.fingerprint) == (1, text_of(before).fingerprint), "it was not asked for"
@@ -184,11 +187,9 @@ def test_a_transformer_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_adding_a_text_tower_changes_nothing_of_the_image_tower(image_only: Path) -> None:
     before, files = installed(image_only), contents(image_only)
     assert all(path.startswith(("clip_image", "clip_preprocess", "clip_encoder")) for path in files)
-    model = version_directory(image_only) / "model.onnx"
-    inode = model.stat().st_ino
-    after = export(image_only)
+    first, after = inode(image_only), export(image_only)
     assert replace(after, text=None) == before
-    assert model.stat().st_ino == inode, "it was not even written again"
+    assert inode(image_only) == first, "it was not even written again"
     now = contents(image_only)
     assert {name for name in files if now[name] != files[name]} == {"clip_encoder/1/model.json"}
     (version_directory(image_only, DEFAULT_NAMES.tokenize) / "tokenizer.json").unlink()

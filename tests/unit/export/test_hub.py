@@ -193,12 +193,16 @@ def test_settings_that_the_hub_lacks_are_no_error_and_those_that_it_may_have_are
         write_tokenizer(exported, {"hf_tokenizer_name": "xlm-roberta-base"})
 
 
-def test_a_tokenizer_that_pads_on_the_left(tmp_path: Path, exported: Path) -> None:
+def test_a_tokenizer_of_a_folder_pads_as_its_settings_say(tmp_path: Path, exported: Path) -> None:
     write_gemma(tmp_path)
-    (tmp_path / "tokenizer_config.json").write_text('{"padding_side": "left", "pad_token": "<pad>"}', encoding="utf-8")
+    settings = tmp_path / "tokenizer_config.json"
+    settings.write_text('{"padding_side": "left", "pad_token": "<pad>"}', encoding="utf-8")
     write_tokenizer(exported, {"hf_tokenizer_name": str(tmp_path)})
     written = json.loads((exported / TOKENIZER_FILE).read_text(encoding="utf-8"))
     assert written["padding"]["direction"] == "Left"
+    settings.write_text('{"pad_token": "<none>"}', encoding="utf-8")
+    with pytest.raises(ExportError, match="has no pad_token"):
+        write_tokenizer(exported, {"hf_tokenizer_name": str(tmp_path)})
 
 
 @pytest.mark.parametrize(
@@ -217,10 +221,3 @@ def test_what_is_not_known_is_refused(
     with pytest.raises(kind, match=words):
         write_tokenizer(tmp_path, text_cfg)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_tokenizer_without_padding(tmp_path: Path) -> None:
-    write_xlm_roberta(tmp_path)
-    (tmp_path / "tokenizer_config.json").write_text('{"pad_token": "<none>"}', encoding="utf-8")
-    with pytest.raises(ExportError, match="has no pad_token"):
-        write_tokenizer(tmp_path, {"hf_tokenizer_name": str(tmp_path)})

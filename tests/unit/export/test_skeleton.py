@@ -215,7 +215,6 @@ def test_what_needs_pytorch_or_is_no_checkpoint_is_refused(
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        ("empty.skeleton", r"empty\.skeleton is not a skeleton"),
         ("mine.skeleton", r"mine\.skeleton is not a skeleton"),
         ("none.skeleton", r"none\.skeleton cannot be read: No such file"),
         ("ViT-H-14", r"Exporting ViT-H-14 needs PyTorch.*did you mean .*ViT-B-32"),
@@ -223,7 +222,6 @@ def test_what_needs_pytorch_or_is_no_checkpoint_is_refused(
 )
 def test_what_is_no_skeleton_is_misuse(model: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("empty.skeleton").touch()
     Path("mine.skeleton").write_bytes(b"no archive")
     with pytest.raises(WrongChoice, match=says):
         find_skeleton(model)

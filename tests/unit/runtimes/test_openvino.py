@@ -6,14 +6,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import onnxruntime
 import pytest
 
 from preprocess_ensemble.contract import DEFAULT_NAMES, EMBEDDING, FINGERPRINT, PIXELS, STATUS
 from preprocess_ensemble.model_repository.config import version_directory
-from preprocess_ensemble.model_repository.passport import Passport
 from preprocess_ensemble.runtimes.agreement import lowest_cosine, sample_pixels
 from preprocess_ensemble.runtimes.model import RuntimeUnusable
 from preprocess_ensemble.runtimes.onnx_session import open_session
@@ -22,26 +21,28 @@ from preprocess_ensemble.runtimes.processor import Processor
 from tests.fixtures.models.exports import installed
 from tests.paths import ROOT
 
+if TYPE_CHECKING:
+    from preprocess_ensemble.model_repository.passport import Passport
+
 
 @pytest.fixture(scope="module")
 def model(tiny_repository: Path) -> Path:
-    """The small CLIP; its passport is beside it."""
-    return tiny_repository / "clip_encoder" / "1" / "model.onnx"
+    """The image tower of the small CLIP."""
+    return version_directory(tiny_repository) / "model.onnx"
 
 
-def passport_of(model: Path) -> Passport:
-    return Passport.from_json(model.with_name("model.json").read_bytes())
+@pytest.fixture
+def passport(tiny_repository: Path) -> Passport:
+    return installed(tiny_repository)
 
 
-def test_fp32_has_the_vectors_of_onnx_runtime(model: Path) -> None:
+def test_fp32_has_the_vectors_of_onnx_runtime(model: Path, passport: Passport) -> None:
     opened = open_openvino(model, compute_precision="fp32", threads=1)
     assert opened.runtime.startswith("OpenVINO 20")
-    reference = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    assert lowest_cosine(opened.session, reference, passport_of(model)) > 0.999999
+    assert lowest_cosine(opened.session, open_session(model), passport) > 0.999999
 
 
-def test_batches_of_all_sizes_have_nan_for_failed_rows_and_keep_their_results(model: Path) -> None:
-    passport = passport_of(model)
+def test_batches_of_all_sizes_have_nan_for_failed_rows_and_keep_their_results(model: Path, passport: Passport) -> None:
     session = open_openvino(model, compute_precision="fp32").session
     pictures = sample_pixels(*passport.preprocess["size"])
     kept = []
@@ -57,14 +58,13 @@ def test_batches_of_all_sizes_have_nan_for_failed_rows_and_keep_their_results(mo
         np.testing.assert_array_equal(vectors, copied, "a later run overwrites nothing")
 
 
-def test_bf16_is_refused_or_agrees(model: Path) -> None:
+def test_bf16_is_refused_or_agrees(model: Path, passport: Passport) -> None:
     if not Processor.here().has_bf16:
         with pytest.raises(RuntimeUnusable, match="computes in f32 on this processor, not in bf16"):
             open_openvino(model, compute_precision="bf16")
         return
     opened = open_openvino(model, compute_precision="bf16")
-    reference = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    assert 0.9999 <= lowest_cosine(opened.session, reference, passport_of(model)) < 0.9999999
+    assert 0.9999 <= lowest_cosine(opened.session, open_session(model), passport) < 0.9999999
 
 
 @pytest.mark.parametrize("compute_precision", ["fp32", "bf16"])
@@ -90,6 +90,7 @@ def test_openvino_sends_nothing(model: Path, tmp_path: Path) -> None:
     script = f"""
 import sys, threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 def refuse(event, arguments):
     if event.startswith("socket.") or event == "subprocess.Popen":
         print(event, arguments)

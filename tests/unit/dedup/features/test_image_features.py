@@ -7,6 +7,7 @@ import io
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -87,21 +88,12 @@ def photo(width: int, height: int, image_format: str = "JPEG", **options: Any) -
 
 
 def sent(file: bytes, described: ModelInfo) -> tuple[EncodedImage | None, int]:
-    """Return what a search sends of a file, and how often it decoded the file for it."""
+    """What a search sends of a file, and how often it decoded the file for it."""
     model_input = ModelInput.of(described)
     assert model_input is not None
-    decoded = 0
-    whole = decoding.decode
-
-    def counted(*arguments: Any, **options: Any) -> Image.Image:
-        nonlocal decoded
-        decoded += 1
-        return whole(*arguments, **options)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(decoding, "decode", counted)
-        _, image = extract_features(file, model_input, is_raw=False)
-    return image, decoded
+    with patch.object(decoding, "decode", wraps=decoding.decode) as decode:
+        _, image = extract_features(file, model_input)
+    return image, decode.call_count
 
 
 @pytest.mark.parametrize(
@@ -122,8 +114,7 @@ def sent(file: bytes, described: ModelInfo) -> tuple[EncodedImage | None, int]:
 def test_one_decode_gives_the_bytes_that_the_client_would_send(make: Callable[[], bytes]) -> None:
     file = make()
     image, decoded = sent(file, model())
-    assert image == ImageEncoder(ClientConfig()).encode(file, model())
-    assert decoded == 1
+    assert (image, decoded) == (ImageEncoder(ClientConfig()).encode(file, model()), 1)
     assert image is not None
     assert image.file_bytes == len(file)
 
@@ -157,13 +148,12 @@ def test_nothing_is_made_where_the_client_has_to_read_the_file() -> None:
 
 def test_an_encoded_image_is_sent_as_it_is_unless_its_file_is_too_large(tmp_path: Path) -> None:
     file = photo(320, 240, "PNG")
-    (tmp_path / "a.png").write_bytes(file)
-    image = EncodedImage.of(b"x" * 100_000, file)
+    path, image = write(tmp_path / "a.png", file), EncodedImage.of(b"x" * 100_000, file)
     assert ImageEncoder(ClientConfig()).unchanged(image) is image
     strict = ImageEncoder(ClientConfig(max_image_bytes=len(file) - 1))
     assert strict.unchanged(image) is None
     messages = []
-    for source in (image, tmp_path / "a.png"):
+    for source in (image, path):
         with pytest.raises(ImageError, match="max_image_bytes") as refused:
             strict.encode(source, model())
         messages.append((refused.value.code, refused.value.message))
