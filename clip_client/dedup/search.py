@@ -14,10 +14,11 @@ import numpy as np
 from anyio import from_thread, to_thread
 
 from clip_client.dedup.compare.cells import join_vectors
-from clip_client.dedup.compare.groups import Compared, make_groups, proved, stars
+from clip_client.dedup.compare.compared import Compared
+from clip_client.dedup.compare.groups import make_groups, stars
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, KeepRules, best_copies_first, converted_from_lossy
 from clip_client.dedup.compare.neighbours import ALIGNED_FROM, HASH_BITS, Evidence, candidate_pairs, join_hashes
-from clip_client.dedup.compare.proofs import import_aligner
+from clip_client.dedup.compare.proofs import Proofs, import_aligner, proved
 from clip_client.dedup.compare.same_pixels import number_by_pixels
 from clip_client.dedup.compare.similarity_join import UnionFind
 from clip_client.dedup.compare.star_groups import CannotLink
@@ -166,17 +167,18 @@ def group_contents(
     aligning, note = import_aligner() if rules.verify else (None, "")
     compared, recall, work = pair(collected, rules, store, reader, is_wide=aligning is not None)
     if aligning is None:
-        alike = stars(compared)
+        proofs = Proofs(compared)
+        alike = stars(compared, proofs)
     else:
         files = {collected.contents[row]: photos[0] for row, photos in compared.candidates.items()}
         with aligning.Aligner(files, store, reader, collected.pictures) as aligner:
-            compared, alike = prove(compared, collected.contents, aligner, on_progress)
+            compared, proofs, alike = prove(compared, collected.contents, aligner, on_progress)
             work += aligner.work
     return DuplicateReport(
         model=rules.model,
         thresholds=rules.thresholds,
         compared=sum(len(collected.copies[sha256]) for sha256 in collected.contents),
-        groups=make_groups(compared, alike),
+        groups=make_groups(compared, proofs, alike),
         failed=(),
         work=work,
         coverage=recall,
@@ -241,16 +243,16 @@ def pair(
 
 def prove(
     compared: Compared, contents: Sequence[str], aligner: Aligner, on_progress: OnProgress
-) -> tuple[Compared, dict[int, list[int]]]:
+) -> tuple[Compared, Proofs, dict[int, list[int]]]:
     """Prove the pairs, and align the rows that are alike with the row that they would be grouped around.
 
-    Returns the comparison with its proofs, and what :func:`.stars` returns.
+    Returns the comparison with the doubts that the proofs raise, the proofs, and what :func:`.stars` returns.
     """
-    compared = proved(compared, contents, aligner, on_progress)
-    alike = stars(compared)
+    compared, proofs = proved(compared, contents, aligner, on_progress)
+    alike = stars(compared, proofs)
     for kept, rows in alike.items():
-        compared.proofs.align(kept, rows)
-    return compared, alike
+        proofs.align(kept, rows)
+    return compared, proofs, alike
 
 
 async def judge(

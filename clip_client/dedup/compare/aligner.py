@@ -33,7 +33,7 @@ from clip_client.dedup.proof.prove import DUPLICATE, EITHER, prove_file
 from clip_client.dedup.types import RE_ENCODED, SearchStats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from PIL import Image
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from clip_client.dedup.photo import Photo
     from clip_client.dedup.store.blob_table import Spool
     from clip_client.dedup.store.store import Store
+    from clip_client.dedup.types import OnProgress
 
 _AT_ONCE: Final = 64
 """Photos whose keypoints are found and written to the store together: 6 MB."""
@@ -50,7 +51,7 @@ _REMEMBERED: Final = 64
 """Photos whose keypoints stay in memory: about 1 MB each, with the small picture and the unit vectors."""
 _AT_FULL_SIZE: Final = 2
 """Photos that stay in memory at full size: 300 MB for 100 megapixels."""
-_OUTCOMES: Final = f"{ALGORITHM}-align-2-proof-1"
+_OUTCOMES: Final = f"{ALGORITHM}-align-3-proof-1"
 """Version of all that :meth:`Aligner.align` computes, and its name in a store: change the last number with
 :mod:`clip_client.dedup.proof`. Keys are the hashes of two contents."""
 VERSIONS: Final = ALGORITHM, _OUTCOMES
@@ -98,7 +99,7 @@ class Aligner:
         self._pool.shutdown(cancel_futures=True)
         self._opencv.__exit__(None, None, None)
 
-    def prepare(self, pairs: Sequence[tuple[str, str]], on_progress: Callable[[int, int], None]) -> None:
+    def prepare(self, pairs: Sequence[tuple[str, str]], on_progress: OnProgress) -> None:
         """Find the keypoints that the alignment of ``pairs`` needs, of many photos at once. Raises StoreError.
 
         Pairs whose outcome is known need none, and photos with the same frame seldom do.
@@ -106,11 +107,11 @@ class Aligner:
         unknown = [pair for pair in pairs if _key(*pair) not in self._outcomes]
         new = [sha256 for sha256 in dict.fromkeys(chain.from_iterable(unknown)) if sha256 not in self._table]
         for start in range(0, len(new), _AT_ONCE):
-            on_progress(start, len(new))
+            on_progress("extracting keypoints", start, len(new))
             some = new[start : start + _AT_ONCE]
             made = zip(some, self._pool.map(self._make, some), strict=True)
             self._table.put((sha256, one.to_bytes()) for sha256, one in made if one is not None)
-        on_progress(len(new), len(new))
+        on_progress("extracting keypoints", len(new), len(new))
         self.work += SearchStats(keypoints=len(new))
         needed = list(dict.fromkeys(chain.from_iterable(pair for pair in unknown if self._needs_keypoints(*pair))))
         for start in range(0, len(needed), _AT_ONCE):

@@ -8,7 +8,8 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from clip_client.dedup.compare.groups import Compared, members_around, other_shot
+from clip_client.dedup.compare.compared import Compared, other_shot
+from clip_client.dedup.compare.groups import members_around
 from clip_client.dedup.compare.keep_rules import KeepRules, converted_from_lossy
 from clip_client.dedup.compare.neighbours import Evidence
 from clip_client.dedup.compare.proofs import Proofs
@@ -83,9 +84,6 @@ def _regrouped(group: DuplicateGroup, best_first: Iterable[Photo]) -> DuplicateG
     for row, other in (*known, *enumerate(pixels)):
         paired[row].add(other)
         paired[other].add(row)
-    proofs = Proofs(lambda kept, others: [known.get((row, kept)) for row in others])
-    proofs.prove(paired, rows)
-    proofs.align(0, sorted(paired[0]))
     compared = Compared(
         candidates=dict(enumerate(files.values())),
         evidence=Evidence.of_pixels(pixels),
@@ -93,11 +91,13 @@ def _regrouped(group: DuplicateGroup, best_first: Iterable[Photo]) -> DuplicateG
         components=(),
         cannot_link=CannotLink(),
         rules=_NO_RULES,
-        proofs=proofs,
+        paired=paired,
     )
+    proofs = Proofs(compared, known=known)
+    proofs.prove(rows, lambda what, done, total: None)
     copies = {row: best for row in rows if (best := proofs.best(row)) is not None}
     copies |= {row: first for row, first in enumerate(pixels) if first != row}
-    members = members_around(compared, dict.fromkeys(rows, math.nan), copies)
+    members = members_around(compared, proofs, dict.fromkeys(rows, math.nan), copies)
 
     same_shot, further = {0}, {0}
     while further:

@@ -8,139 +8,32 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from clip_client.dedup.aligned import Match
+from clip_client.dedup.compare.compared import other_shot
 from clip_client.dedup.compare.neighbours import HASH_BITS
-from clip_client.dedup.compare.proofs import Proofs
 from clip_client.dedup.compare.star_groups import minimum_similarity, similarities_to, star_groups
-from clip_client.dedup.features.capture_time import classify_burst
 from clip_client.dedup.group import DuplicateGroup, Member
 from clip_client.dedup.types import EXACT, SAME_PIXELS, SIMILAR, TIERS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from clip_client.dedup.aligned import Alignment
-    from clip_client.dedup.compare.aligner import Aligner
-    from clip_client.dedup.compare.keep_rules import KeepRules
-    from clip_client.dedup.compare.neighbours import Evidence
-    from clip_client.dedup.compare.proofs import Paired
-    from clip_client.dedup.compare.star_groups import CannotLink
+    from clip_client.dedup.compare.compared import Compared
+    from clip_client.dedup.compare.proofs import Proofs
     from clip_client.dedup.photo import Photo
-    from clip_client.dedup.types import Indices, OnProgress, Thresholds
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Compared:
-    """The contents of a search; element i of each array is about row i."""
-
-    candidates: Mapping[int, Sequence[Photo]]
-    """Row -> the files of that content, best first; a row with one file that nothing else is like may be missing."""
-    evidence: Evidence
-    """Pictures of nearly one colour have neither a vector nor a hash."""
-    thresholds: Thresholds
-    components: Sequence[Indices]
-    """Rows of each connected component of two or more."""
-    cannot_link: CannotLink
-    """Pairs that people declared to be different."""
-    rules: KeepRules
-    paired: Paired = field(default_factory=dict)
-    """Rows that are worth aligning with each row."""
-    proofs: Proofs = field(default_factory=Proofs)
-    """Rows that are proved to be copies."""
-
-    def may_be_copies(self, kept: int, row: int) -> bool:
-        """Tell whether rows may be one picture: neither a decision nor a time says that they are different."""
-        return self.cannot_link.may_share(kept, row) and not self.other_shot(kept, row, is_proved=True)
-
-    def other_shot(self, kept: int, row: int, *, is_proved: bool) -> str:
-        """Return what :func:`other_shot` says of the best files of two rows."""
-        return other_shot(self.candidates[kept][0], self.candidates[row][0], is_proved=is_proved)
-
-    def best_first(self, rows: Iterable[int]) -> list[int]:
-        """Sort rows by their best files, whatever the order of the input."""
-        return sorted(rows, key=lambda row: self.rules.rank(self.candidates[row][0]))
-
-    def same_pixels(self) -> dict[int, int]:
-        """Return row -> the best row with its pixels, for each row that is not the best itself."""
-        best_of: dict[int, int] = {}
-        better = {}
-        for row in self.best_first(self.candidates):
-            best = best_of.setdefault(int(self.evidence.pixels[row]), row)
-            if best != row and self.cannot_link.may_share(best, row):
-                better[row] = best
-        return better
-
-    def with_doubts(self, doubts: Mapping[int, str]) -> Compared:
-        """Return the comparison with these rows, and those of the same pixels, in doubt: row -> why."""
-        by_pixels = {int(self.evidence.pixels[row]): why for row, why in doubts.items()}
-        doubted = {
-            files[0].sha256: why
-            for row, files in self.candidates.items()
-            if (why := by_pixels.get(int(self.evidence.pixels[row])))
-        }
-        return replace(self, rules=self.rules.with_doubts(doubted))
-
-
-def proved(compared: Compared, contents: Sequence[str], aligner: Aligner, on_progress: OnProgress) -> Compared:
-    """Return the comparison with proofs of the paired rows, and with the doubts that they raise.
-
-    A photo that is in doubt is seldom kept, so another one may be the best of its group, of which nothing was proved
-    yet. So this goes on until no proof raises a further doubt.
-    """
-    paired, best_first = compared.paired, compared.best_first(compared.paired)
-    place = {row: number for number, row in enumerate(best_first)}
-    aligner.prepare(
-        [(contents[row], contents[other]) for row in best_first for other in paired[row] if place[row] < place[other]],
-        lambda done, total: on_progress("extracting keypoints", done, total),
-    )
-
-    def align(kept: int, rows: Sequence[int]) -> Sequence[Alignment | None]:
-        found = aligner.align(contents[kept], [contents[row] for row in rows])
-        return [
-            None if one is None or compared.other_shot(kept, row, is_proved=one.is_proved) else one
-            for row, one in zip(rows, found, strict=True)
-        ]
-
-    def verifying(done: int, total: int) -> None:
-        on_progress("verifying", done, total)
-
-    proofs = Proofs(align, compared.may_be_copies, aligner.reasons)
-    doubts: dict[int, str] = {}
-    proofs.prove(paired, best_first, verifying)
-    while further := proofs.doubted(doubts):
-        doubts |= further
-        compared = compared.with_doubts(doubts)
-        proofs.prove(paired, compared.best_first(paired), verifying)
-    return replace(compared, proofs=proofs)
-
-
-def other_shot(kept: Photo, other: Photo, *, is_proved: bool) -> str:
-    """Return ``BURST`` or ``SAME_SCENE`` if times of capture or exposures show that two photos are two pictures.
-
-    ``is_proved`` tells whether one is proved to show all of the other.
-    """
-    theirs, ours = kept.features, other.features
-    same_form = (ours.width, ours.height, ours.format) == (theirs.width, theirs.height, theirs.format)
-    return classify_burst(
-        theirs.metadata,
-        ours.metadata,
-        same_form=same_form,
-        is_proved=is_proved,
-        names=(kept.name, other.name),
-    )
-
-
-def stars(compared: Compared) -> dict[int, list[int]]:
+def stars(compared: Compared, proofs: Proofs) -> dict[int, list[int]]:
     """Return kept row -> the rows that are alike to it by vector or hash.
 
     Rows of the same pixels, and rows that an alignment proved to be copies, are left out: they follow another row.
     """
-    followers, found = _copies(compared), {}
+    followers, found = _copies(compared, proofs), {}
     for component in compared.components:
         rows = (row for row in component.tolist() if row in compared.candidates and row not in followers)
         best_first = np.array(compared.best_first(rows), dtype=np.intp)
@@ -155,24 +48,24 @@ def stars(compared: Compared) -> dict[int, list[int]]:
     return found
 
 
-def make_groups(compared: Compared, alike: Mapping[int, Sequence[int]]) -> tuple[DuplicateGroup, ...]:
+def make_groups(compared: Compared, proofs: Proofs, alike: Mapping[int, Sequence[int]]) -> tuple[DuplicateGroup, ...]:
     """Divide the rows into groups around a kept photo, ordered by its path.
 
     ``alike`` is what :func:`stars` returned. A row of several files that is in no group is a group itself.
     """
-    copies = _copies(compared)
+    copies = _copies(compared, proofs)
     followers = {row: keep for keep, rows in alike.items() for row in rows} | copies
     groups = [
-        _group(compared, rows, copies)
+        _group(compared, proofs, rows, copies)
         for rows in _followers(compared, followers)
         if len(rows) > 1 or len(compared.candidates[rows[0]]) > 1
     ]
     return tuple(sorted(groups, key=lambda group: os.fsencode(group.keep)))
 
 
-def _copies(compared: Compared) -> dict[int, int]:
+def _copies(compared: Compared, proofs: Proofs) -> dict[int, int]:
     """Return row -> a better row of the same pixels, or one that an alignment proved it to be a copy of."""
-    best = ((row, compared.proofs.best(row)) for row in compared.candidates)
+    best = ((row, proofs.best(row)) for row in compared.candidates)
     return {row: kept for row, kept in best if kept is not None} | compared.same_pixels()
 
 
@@ -204,14 +97,14 @@ def _followers(compared: Compared, better: Mapping[int, int]) -> list[list[int]]
     return list(groups.values())
 
 
-def _group(compared: Compared, rows: Sequence[int], copies: Mapping[int, int]) -> DuplicateGroup:
+def _group(compared: Compared, proofs: Proofs, rows: Sequence[int], copies: Mapping[int, int]) -> DuplicateGroup:
     """Make the group of the contents ``rows``, the kept one first; ``copies`` maps rows to better ones."""
     keep, others = rows[0], np.array(rows[1:], dtype=np.intp)
     vectors, inside = compared.evidence.vectors, compared.evidence.vectors[list(rows)]
     similarities = similarities_to(vectors, keep, others)
     order = np.argsort(-similarities, kind="stable")
     similarity_of = dict(zip([keep, *others[order].tolist()], [1.0, *similarities[order].tolist()], strict=True))
-    members = members_around(compared, similarity_of, copies)
+    members = members_around(compared, proofs, similarity_of, copies)
     kept = compared.candidates[keep][0]
     not_kept = (photo for row in rows for photo in compared.candidates[row] if photo is not kept)
     content = {row: compared.candidates[row][0].sha256 for row in rows}
@@ -220,26 +113,28 @@ def _group(compared: Compared, rows: Sequence[int], copies: Mapping[int, int]) -
         min_similarity=minimum_similarity(inside[np.isfinite(inside).all(axis=1)]),
         members=members,
         reason=compared.rules.reason(kept, *not_kept),
-        proofs={(content[row], content[other]): one for (row, other), one in compared.proofs.among(set(rows)).items()},
+        proofs={(content[row], content[other]): one for (row, other), one in proofs.among(set(rows)).items()},
     )
 
 
 def members_around(
-    compared: Compared, similarities: Mapping[int, float], copies: Mapping[int, int]
+    compared: Compared, proofs: Proofs, similarities: Mapping[int, float], copies: Mapping[int, int]
 ) -> tuple[Member, ...]:
     """Return the members of a group: row -> its similarity to the kept row, which comes first."""
     keep = next(iter(similarities))
     return tuple(
-        _member(compared, keep, row, photo, similarity, better if better in similarities else None)
+        _member(compared, proofs, keep, row, photo, similarity, better if better in similarities else None)
         for row, similarity in similarities.items()
         for better in [copies.get(row)]
         for photo in compared.candidates[row]
     )
 
 
-def _member(compared: Compared, keep: int, row: int, photo: Photo, similarity: float, better: int | None) -> Member:
+def _member(
+    compared: Compared, proofs: Proofs, keep: int, row: int, photo: Photo, similarity: float, better: int | None
+) -> Member:
     """Make the member for a file of ``row``; ``better`` is a row of its group that it is a copy of."""
-    files, evidence, proofs = compared.candidates, compared.evidence, compared.proofs
+    files, evidence = compared.candidates, compared.evidence
     kept, best_file = files[keep][0], files[row][0]
     same_pixels = evidence.pixels[row] == evidence.pixels[keep]
     is_twin = better is not None and not same_pixels and evidence.pixels[better] == evidence.pixels[row]

@@ -20,16 +20,14 @@ from clip_client.dedup.formats.encoding import read_encoding
 from clip_client.dedup.types import EXACT, RE_ENCODED, SAME_PIXELS, TIERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping, Sequence, Set
+    from collections.abc import Container, Mapping, Sequence, Set
     from types import ModuleType
 
     from clip_client.dedup.aligned import Alignment
+    from clip_client.dedup.compare.aligner import Aligner
+    from clip_client.dedup.compare.compared import Compared
     from clip_client.dedup.store.store import Store
-
-    AlignRows = Callable[[int, Sequence[int]], Sequence[Alignment | None]]
-    """``align(kept, duplicates)`` returns the alignment of each of the rows with the row ``kept``, None for no copy."""
-    Paired = Mapping[int, Set[int]]
-    """Row -> the rows that may show the same; each pair in both directions."""
+    from clip_client.dedup.types import OnProgress
 
 _NO_OPENCV: Final = "No copy was verified, because OpenCV cannot be imported ({}): pip install 'clip-triton[dedup]'"
 _MOST_PROOFS: Final = 16
@@ -37,23 +35,25 @@ _MOST_PROOFS: Final = 16
 
 
 class Proofs:
-    """Rows that show the same as a better one."""
+    """Rows that show the same as a better one. Nothing is proved without an ``aligner``, nor of what may be no copy."""
 
     def __init__(
         self,
-        align: AlignRows = lambda kept, duplicates: [None] * len(duplicates),
-        may_be_copies: Callable[[int, int], bool] = lambda first, second: True,
-        cannot_verify: Mapping[str, str] | None = None,
+        compared: Compared,
+        contents: Sequence[str] = (),
+        aligner: Aligner | None = None,
+        known: Mapping[tuple[int, int], Alignment] | None = None,
     ) -> None:
-        """Prove nothing unless there is ``align``. Rows for which ``may_be_copies`` is False are never aligned."""
-        self._align = align
-        self._may_be_copies = may_be_copies
+        """``contents`` has the SHA-256 of each row; ``known`` is what :meth:`among` returned."""
+        self._compared, self._contents, self._aligner = compared, contents, aligner
         self._place: dict[int, int] = {}
         """Row -> its place in the order of the last :meth:`prove`."""
         self._of: defaultdict[int, dict[int, Alignment]] = defaultdict(dict)
         """Row -> another one that shows the same -> how the row lies on that."""
+        for (row, other), one in (known or {}).items():
+            self._of[row][other] = one
         self._tried: set[tuple[int, int]] = set()
-        self.cannot_verify = {} if cannot_verify is None else cannot_verify
+        self.cannot_verify = {} if aligner is None else aligner.reasons
         """Content (SHA-256) -> why it could not be aligned with any other."""
 
     def best(self, row: int) -> int | None:
@@ -76,19 +76,17 @@ class Proofs:
 
     def align(self, kept: int, rows: Sequence[int]) -> list[int]:
         """Align ``rows`` with ``kept``, each once; return those that are copies of it."""
-        new = [row for row in rows if (kept, row) not in self._tried and self._may_be_copies(kept, row)]
-        self._tried.update((kept, row) for row in new)
-        for row, alignment in zip(new, self._align(kept, new), strict=True):
-            if alignment is not None:
-                self._of[row][kept] = alignment
+        compared, contents = self._compared, self._contents
+        new = [row for row in rows if (kept, row) not in self._tried and compared.may_be_copies(kept, row)]
+        if self._aligner is not None and new:
+            self._tried.update((kept, row) for row in new)
+            found = self._aligner.align(contents[kept], [contents[row] for row in new])
+            for row, one in zip(new, found, strict=True):
+                if one is not None and not compared.other_shot(kept, row, is_proved=one.is_proved):
+                    self._of[row][kept] = one
         return [row for row in rows if self.between(row, kept) is not None]
 
-    def prove(
-        self,
-        paired: Paired,
-        best_first: Sequence[int],
-        on_progress: Callable[[int, int], None] = lambda done, total: None,
-    ) -> None:
+    def prove(self, best_first: Sequence[int], on_progress: OnProgress) -> None:
         """Align each row with the better ones that it is paired with; ``best_first`` has all of them.
 
         A second call with another order of the same rows goes on from what the first one proved.
@@ -99,7 +97,7 @@ class Proofs:
         """
         self._place = {row: number for number, row in enumerate(best_first)}
         for done, kept in enumerate(best_first):
-            on_progress(done, len(best_first))
+            on_progress("verifying", done, len(best_first))
             if self._is_re_encoded(kept):
                 continue
             stays = self._stays(kept)
@@ -108,13 +106,13 @@ class Proofs:
                 found = {
                     other
                     for row in frontier
-                    for other in paired[row]
+                    for other in self._compared.paired[row]
                     if other not in seen and self._may_follow(other, kept, is_paired=row == kept)
                 }
                 seen |= found
                 copies = self.align(kept, sorted(found, key=self._place.__getitem__))
                 frontier = copies if stays else []
-        on_progress(len(best_first), len(best_first))
+        on_progress("verifying", len(best_first), len(best_first))
 
     def doubted(self, known: Container[int] = ()) -> dict[int, str]:
         """Return the rows that can move for one that comes after them and that cannot move for them -> why.
@@ -158,6 +156,27 @@ class Proofs:
     def _is_re_encoded(self, row: int) -> bool:
         kept = self.best(row)
         return kept is not None and self._of[row][kept].tier == RE_ENCODED and self._of[row][kept].loses_nothing
+
+
+def proved(
+    compared: Compared, contents: Sequence[str], aligner: Aligner, on_progress: OnProgress
+) -> tuple[Compared, Proofs]:
+    """Return the proofs of the paired rows, and the comparison with the doubts that they raise.
+
+    A photo that is in doubt is seldom kept, so another one may be the best of its group, of which nothing was proved
+    yet. So this goes on until no proof raises a further doubt.
+    """
+    best_first = compared.best_first(compared.paired)
+    place = {row: number for number, row in enumerate(best_first)}
+    pairs = ((row, other) for row in best_first for other in compared.paired[row] if place[row] < place[other])
+    aligner.prepare([(contents[row], contents[other]) for row, other in pairs], on_progress)
+    proofs, doubts = Proofs(compared, contents, aligner), dict[int, str]()
+    proofs.prove(best_first, on_progress)
+    while further := proofs.doubted(doubts):
+        doubts |= further
+        compared = compared.with_doubts(doubts)
+        proofs.prove(compared.best_first(compared.paired), on_progress)
+    return compared, proofs
 
 
 def import_aligner() -> tuple[ModuleType | None, str]:

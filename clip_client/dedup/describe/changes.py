@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import cv2
 import numpy as np
 
+from clip_client.dedup.aligned import PUT_INTO, UNTOLD
 from clip_client.dedup.describe.geometry import between_middles, corners_of, inverse
 from clip_client.dedup.text import percent
 
@@ -28,21 +29,16 @@ _LEAST_SHARE: Final = 0.01
 """Share of a side that is worth a word."""
 _LEAST_CROP: Final = 0.005
 """Share of a side, two pixels of the small picture: less is within the tolerance of a frame."""
-_BEYOND: Final = 0.002
-"""Share of a side: a pixel of the small picture."""
+_MOST_OUTSIDE: Final = 0.005
+"""Share of a picture, with content, beyond the other one. If both have more, neither is a crop of the other."""
+_MOST_BEYOND: Final = 0.1
+"""Share of a side. If each picture goes on beyond the other by more, both are views of a scene, however plain what they
+do not share is. A rotation by 5 degrees moves corners by 0.09."""
 _WEAKENED: Final = 1.6
 """Times the colour or the contrast of the kept photo: with so little left, levels are lost that no edit gives back. A
 photo at a quarter of its brightness has a quarter of the levels."""
-_LEAST_COLOUR: Final = 1.0
-"""Levels: less colour is noise."""
 _REACH: Final = 16
 """Pixels on either side of an edge in which a seam is looked for."""
-_ROUNDED: Final = 3
-"""Pixels at the ends of a side that are left out, and that must lie beyond an edge."""
-_FEWEST: Final = 12
-"""Pixels along a side beyond which there is something."""
-_NEAR: Final = 2.0
-"""Pixels by which the edge may be off."""
 _SEAM: Final = 1.9
 """Step at the edge, divided by the largest one beside it. Measured: 1.5 at most on 250 crops of sample photos."""
 _FLAT: Final = (5.0, 2.4)
@@ -57,54 +53,29 @@ class Changes:
     ) -> None:
         """``to_kept`` leads from the duplicate's small picture to the kept photo's, and ``seen`` compares the two."""
         to_duplicate = inverse(to_kept)
-        self.kept_margins = _margins(duplicate, kept, to_kept)
-        """Shares of the kept photo beyond the duplicate's sides; less than 0 where the duplicate goes on."""
-        self.duplicate_margins = _margins(kept, duplicate, to_duplicate)
-        """Shares of the duplicate beyond the kept photo, likewise."""
-        self.outside_kept = _content_outside(duplicate, kept, to_kept)
-        """Share of the duplicate that has content and lies outside the kept photo."""
-        self.outside_duplicate = _content_outside(kept, duplicate, to_duplicate)
-        """Share of the kept photo that has content and lies outside the duplicate."""
         self.full_size = at_full_size(duplicate, kept, to_kept)
         """The transform from the duplicate's pixels to the kept photo's at full size."""
-        self._scale = _scale(self.full_size)
-        self._duplicate, self._kept, self._to_kept = duplicate, kept, to_kept
-        self._seen = seen
-        self._own, self._of_kept = seen.grading.tones[:: 1 if duplicate_is_grid else -1]
+        # Shares of each photo beyond the sides of the other; less than 0 where the other goes on.
+        self._kept_margins = _margins(duplicate, kept, to_kept)
+        self._margins = _margins(kept, duplicate, to_duplicate)
+        self._outside = _content_outside(duplicate, kept, to_kept)
+        self._kept_outside = _content_outside(kept, duplicate, to_duplicate)
+        self._duplicate, self._kept, self._to_kept, self._seen = duplicate, kept, to_kept, seen
+        self._tones, self._kept_tones = seen.tones[:: 1 if duplicate_is_grid else -1]
         self._kept_cut_off = seen.cut_off[1 if duplicate_is_grid else 0]
-        self._duplicate_is_softer = (seen.blur > 0) == duplicate_is_grid
+        self._is_softer = (seen.blur > 0) == duplicate_is_grid
 
-    def is_put_into(self) -> bool:
-        """Tell whether the duplicate lies in the kept photo as a picture in something else, and is not a crop of it.
-
-        False is no proof: a border that looks like the edge of its photo, and a collage of two pictures of one texture,
-        have no seam.
-        """
-        if min(self.duplicate_margins) >= -_BEYOND:  # the kept photo ends where the duplicate does
-            return False
-        size = self._duplicate.picture.shape[1::-1]
-        scale = np.sqrt(abs(np.linalg.det(self._to_kept[:, :2])))
-        width, height = (round(side * scale) for side in size)
-        if min(width, height) < 2 * _REACH:
-            return True
-        # What lies around the upper edge of the duplicate, then around the others, each turned to the top.
-        upright = np.diag([width, height]) @ np.diag(1 / np.array(size)) @ inverse(self._to_kept)
-        upright = between_middles(upright) + np.array([0, 0, _REACH])
-        picture = self._kept.picture
-        exists = np.full(picture.shape[:2], 255, np.uint8)
-        for _ in range(4):
-            strip = (width + 2 * _REACH, 3 * _REACH)
-            around = cv2.warpAffine(picture, upright, strip, borderMode=cv2.BORDER_REPLICATE)
-            if _has_seam(np.asarray(around, np.uint8), cv2.warpAffine(exists, upright, strip) > 250):
-                return True
-            upright = np.array([[0, 1], [-1, 0]]) @ upright
-            upright[1, 2] += width + 2 * _REACH - 1
-            width, height = height, width
-        return False
+    @property
+    def are_two_views(self) -> bool:
+        """Whether each photo shows what lies beyond the other."""
+        return (
+            min(self._kept_outside, self._outside) > _MOST_OUTSIDE
+            or min(max(self._kept_margins), max(self._margins)) > _MOST_BEYOND
+        )
 
     def words(self) -> tuple[str, ...]:
         """Say what was done."""
-        detail = ("blurred" if self._duplicate_is_softer else "sharpened") if self._seen.blur else ""
+        detail = ("blurred" if self._is_softer else "sharpened") if self._seen.blur else ""
         words = (
             turn_in_words(self.full_size),
             self._crop(),
@@ -118,22 +89,27 @@ class Changes:
 
     def lost(self) -> tuple[str, ...]:
         """Say what only the duplicate has."""
-        own, of_kept = self._own, self._of_kept
-        left, top, right, bottom = (max(0.0, share) for share in self.duplicate_margins)
-        more = 1 - (1 - left - right) * (1 - top - bottom)
-        has_colour = own.colour > _WEAKENED * max(_LEAST_COLOUR, of_kept.colour)
+        own, of_kept, scale = self._tones, self._kept_tones, _scale(self.full_size)
+        left, top, right, bottom = (max(0.0, share) for share in self._margins)
         lost = {
-            f"{percent(more)} of the picture": self.outside_kept > _LEAST_SHARE / 2,
-            f"{self._scale:.2g} times the resolution": self._scale > 1.03,
-            "colour": has_colour or of_kept.lacks_colours_of(own),
+            f"{percent(1 - (1 - left - right) * (1 - top - bottom))} of the picture": self._outside > _MOST_OUTSIDE,
+            f"{scale:.2g} times the resolution": scale > 1.03,
+            "colour": own.colour > _WEAKENED * max(1.0, of_kept.colour) or (of_kept.is_grey and not own.is_grey),
             "tonal range": own.contrast > _WEAKENED * of_kept.contrast,
             "detail in light or dark parts": self._kept_cut_off > _LEAST_SHARE,
-            "sharpness": self._seen.blur and not self._duplicate_is_softer,
+            "sharpness": self._seen.blur and not self._is_softer,
         }
         return tuple(what for what, is_lost in lost.items() if is_lost)
 
+    def doubts(self) -> tuple[str, ...]:
+        """Say why nothing moves for an edit: size and frame tell which of two shows more, and little else does."""
+        if self._is_put_into():
+            return (PUT_INTO,)
+        is_only_grey = self._tones.is_grey != self._kept_tones.is_grey
+        return (UNTOLD,) if self._seen.blur or (self._seen.is_toned and not is_only_grey) else ()
+
     def _crop(self) -> str:
-        left, top, right, bottom = shares = [max(0.0, share) for share in self.kept_margins]
+        left, top, right, bottom = shares = [max(0.0, share) for share in self._kept_margins]
         if max(shares) < _LEAST_CROP:
             return ""
         sides = zip(shares, ("left", "top", "right", "bottom"), strict=True)
@@ -141,9 +117,9 @@ class Changes:
         return ", ".join((f"cropped to {percent((1 - left - right) * (1 - top - bottom))}", *cut))
 
     def _border(self) -> str:
-        if self.outside_kept >= _LEAST_SHARE / 2:
-            return f"showing {percent(self.outside_kept)} more"
-        return "with a border" if max(self.duplicate_margins) >= _LEAST_SHARE else ""
+        if self._outside >= _MOST_OUTSIDE:
+            return f"showing {percent(self._outside)} more"
+        return "with a border" if max(self._margins) >= _LEAST_SHARE else ""
 
     def _shape(self) -> str:
         across, down = 1 / np.linalg.norm(self.full_size[:, :2], axis=0)
@@ -151,8 +127,8 @@ class Changes:
         return "" if abs(across / down - 1) < 0.02 else f"squashed to {share:.0%} of its {side}"
 
     def _colours(self) -> list[str]:
-        own, of_kept, grading = self._own, self._of_kept, self._seen.grading
-        if grading.is_none:
+        own, of_kept = self._tones, self._kept_tones
+        if not self._seen.is_toned:
             return []
         words = []
         if abs(own.brightness - of_kept.brightness) > 3:
@@ -160,15 +136,37 @@ class Changes:
         contrast = own.contrast / max(1.0, of_kept.contrast)
         if abs(contrast - 1) > 0.08:
             words.append("with more contrast" if contrast > 1 else "with less contrast")
-        if own.lacks_colours_of(of_kept):
-            words.append("black and white")
-        elif of_kept.lacks_colours_of(own):
-            words.append("in colour")
-        elif grading.tint > 3:
+        if own.is_grey != of_kept.is_grey:
+            words.append("black and white" if own.is_grey else "in colour")
+        elif self._seen.tint > 3:
             strength = own.colour / max(1.0, of_kept.colour)
             how = "stronger" if strength > 1.15 else "weaker" if strength < 0.87 else "other"
             words.append(f"with {how} colours")
         return words or ["with slightly other colours"]
+
+    def _is_put_into(self) -> bool:
+        """Tell whether the duplicate lies in the kept photo as a picture in something else, and is not a crop of it.
+
+        False is no proof: a border that looks like the edge of its photo, and a collage of two pictures of one texture,
+        have no seam.
+        """
+        if min(self._margins) >= -0.002:  # the kept photo ends where the duplicate does, to a pixel
+            return False
+        size = self._duplicate.picture.shape[1::-1]
+        scale = np.sqrt(abs(np.linalg.det(self._to_kept[:, :2])))
+        width, height = (round(side * scale) for side in size)
+        if min(width, height) < 2 * _REACH:
+            return True
+        # The kept photo as the duplicate stands in it, with what lies around.
+        upright = np.diag([width, height]) @ np.diag(1 / np.array(size)) @ inverse(self._to_kept)
+        upright = between_middles(upright) + np.array([0, 0, _REACH])
+        whole = (width + 2 * _REACH, height + 2 * _REACH)
+        around = cv2.warpAffine(self._kept.picture, upright, whole, borderMode=cv2.BORDER_REPLICATE).astype(np.uint8)
+        exists = cv2.warpAffine(np.full(self._kept.picture.shape[:2], 255, np.uint8), upright, whole) > 250
+        return any(
+            _has_seam(np.rot90(around, turns)[: 3 * _REACH], np.rot90(exists, turns)[: 3 * _REACH])
+            for turns in range(4)
+        )
 
 
 def at_full_size(duplicate: Keypoints, kept: Keypoints, to_kept: Affine) -> Affine:
@@ -222,40 +220,37 @@ def _margins(of: Keypoints, on: Keypoints, to: Affine) -> tuple[float, float, fl
 
 
 def _content_outside(photo: Keypoints, other: Keypoints, to_other: Affine) -> float:
+    """Return the share of ``photo`` that has content and lies outside of ``other``."""
     height, width = photo.picture.shape[:2]
-    margins = _margins(photo, other, to_other)
-    slack = 1.5 / min(other.picture.shape[:2])
-    if min(margins) > -slack:
+    if min(_margins(photo, other, to_other)) > -1.5 / min(other.picture.shape[:2]):
         return 0.0
-    across, down = np.arange(width, dtype=np.float32) + 0.5, np.arange(height, dtype=np.float32)[:, None] + 0.5
-    x, y = (a * across + (b * down + c) for a, b, c in to_other.astype(np.float32))
-    beyond = 3.0  # pixels: what the edge of a border blurs
-    to_height, to_width = other.picture.shape[:2]
-    outside = (x < -beyond) | (y < -beyond) | (x > to_width + beyond) | (y > to_height + beyond)
-    luma = cv2.cvtColor(photo.picture, cv2.COLOR_RGB2GRAY)
+    covered = np.ones(other.picture.shape[:2], np.uint8)
+    covered = cv2.warpAffine(covered, between_middles(inverse(to_other)), (width, height)).astype(np.uint8)
+    outside = (
+        cv2.dilate(covered, np.ones((7, 7), np.uint8)) == 0
+    )  # not the three pixels that the edge of a border blurs
+    luma = cv2.cvtColor(photo.picture, cv2.COLOR_RGB2GRAY).astype(np.float32)
     if outside.any() and luma[outside].std() > _EVEN:
         return float(np.mean(outside))
-    values = luma.astype(np.float32)
-    mean = cv2.blur(values, (5, 5))
-    has_content = cv2.blur(values * values, (5, 5)) - mean * mean > _PLAIN**2
+    mean = cv2.blur(luma, (5, 5))
+    has_content = cv2.blur(luma * luma, (5, 5)) - mean * mean > _PLAIN**2
     return float(np.mean(has_content & outside))
 
 
 def _has_seam(around: Pixels, exists: Mask) -> bool:
     """Look at the upper edge, between the rows ``_REACH - 1`` and ``_REACH`` of RGB (rows, columns, 3)."""
-    ends = slice(_REACH + _ROUNDED, -_REACH - _ROUNDED)
+    ends = slice(_REACH + 3, -_REACH - 3)
     around, exists = around[:, ends], exists[:, ends]
-    beyond = exists[_REACH - _ROUNDED :].all(axis=0)
-    if np.count_nonzero(beyond) < max(_FEWEST, 0.05 * len(beyond)):
+    beyond = exists[_REACH - 3 :].all(axis=0)  # columns in which something lies beyond the edge
+    if np.count_nonzero(beyond) < max(12, 0.05 * len(beyond)):
         return False
-    around, exists = around[:, beyond], exists[:, beyond]
-    red, green, blue = cv2.split(cv2.absdiff(around[2:], around[:-2]))
-    steps = cv2.max(cv2.max(red, green), blue)
-    full = exists[:-2].all(axis=1)
+    full = exists[:-2, beyond].all(axis=1)
+    steps = cv2.absdiff(around[2:], around[:-2]).max(axis=2)[:, beyond]
     means = steps[full].mean(axis=1)
     inwards = np.flatnonzero(full) - (_REACH - 1.5)  # pixels from the edge, less than 0 outside
-    near = np.abs(inwards) <= _NEAR
-    if means[near].max() > _SEAM * (means[~near & (np.abs(inwards) > _NEAR + 1)].max() + 1):
-        return True
+    near, far = means[np.abs(inwards) <= 2], means[np.abs(inwards) > 3]
     inside, outside = means[(inwards > 3) & (inwards < 10)], means[inwards < -7]
-    return bool(len(outside)) and bool(np.median(inside) > _FLAT[0] * np.median(outside) + _FLAT[1])
+    return bool(
+        near.max() > _SEAM * (far.max() + 1)
+        or (len(outside) and np.median(inside) > _FLAT[0] * np.median(outside) + _FLAT[1])
+    )

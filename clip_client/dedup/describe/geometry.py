@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import cv2
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from clip_client.dedup.describe.keypoints import Keypoints
+    from clip_client.dedup.types import Mask, Pixels
 
     Affine: TypeAlias = NDArray[np.float64]
     """(2, 3): from the pixels of one picture to those of another, counted from the corner."""
@@ -20,12 +22,15 @@ _RATIO: Final = 0.85
 _TOLERANCE: Final = 2.0
 """Pixels by which a keypoint may be off."""
 _FEWEST_INLIERS: Final = 8
-FRAME_TOLERANCE: Final = 1.0
+_FRAME_TOLERANCE: Final = 1.0
 """Pixels of the coarser small picture, by which the sides of one frame may be off."""
 _MOST_STRETCH: Final = 2.0
 """Ratio of the scales along two axes above which no photo editor made the transform."""
-ALIKE: Final = 0.97
+_ALIKE: Final = 0.97
 """Correlation of two thumbnails from which on it is worth while to compare the pictures as they are."""
+_REFINING: Final = (cv2.TERM_CRITERIA_COUNT | cv2.TERM_CRITERIA_EPS, 6, 1e-4)
+_EDGE: Final = 5
+"""Pixels along an edge that interpolation and smoothing change, unless both show one frame."""
 
 # A mirrored picture has the same descriptors in another order: SIFT's 4 x 4 cells upside down along the axis of the
 # keypoint, and its 8 directions counted the other way round.
@@ -37,14 +42,14 @@ def inverse(affine: Affine) -> Affine:
     return np.asarray(cv2.invertAffineTransform(affine), np.float64)
 
 
-def after(second: Affine, first: Affine) -> Affine:
-    """Return the transform that does the ``first`` one, then the ``second``."""
-    return np.column_stack([second[:, :2] @ first[:, :2], second[:, :2] @ first[:, 2] + second[:, 2]])
+def between_middles(affine: Affine, *, by: float = 0.5) -> Affine:
+    """Return a transform as OpenCV has it, which counts from the middle of the first pixel; ``by`` -0.5 leads back."""
+    return np.column_stack([affine[:, :2], affine[:, 2] + by * affine[:, :2].sum(axis=1) - by])
 
 
-def between_middles(affine: Affine) -> Affine:
-    """Return a transform as OpenCV has it, which counts from the middle of the first pixel."""
-    return np.column_stack([affine[:, :2], affine[:, 2] + affine[:, :2].sum(axis=1) / 2 - 0.5])
+def is_reduced(affine: Affine) -> bool:
+    """Tell whether a transform does not enlarge."""
+    return abs(float(np.linalg.det(affine[:, :2]))) <= 1
 
 
 def corners_of(affine: Affine, size: tuple[int, ...] | NDArray[np.int_]) -> NDArray[np.float64]:
@@ -54,7 +59,7 @@ def corners_of(affine: Affine, size: tuple[int, ...] | NDArray[np.int_]) -> NDAr
     return np.asarray(corners @ affine[:, :2].T + affine[:, 2], np.float64)
 
 
-def frame_affine(first: Keypoints, second: Keypoints, least: float = ALIKE) -> Affine | None:
+def frame_affine(first: Keypoints, second: Keypoints, least: float = _ALIKE) -> Affine | None:
     """Return the transform of the whole picture of ``first`` onto that of ``second``, turned or mirrored if need be.
 
     None if the thumbnails have a correlation of at most ``least`` in every orientation.
@@ -64,14 +69,12 @@ def frame_affine(first: Keypoints, second: Keypoints, least: float = ALIKE) -> A
     if correlations[best] <= least:
         return None
     turn = np.linalg.matrix_power([[0, 1], [-1, 0]], best % 4)  # to the left, as numpy.rot90 turns
-    return whole_affine(first, second, turn @ np.diag([-1, 1]) if best >= 4 else turn)
+    return _whole_affine(first, second, turn @ np.diag([-1, 1]) if best >= 4 else turn)
 
 
-def whole_affine(first: Keypoints, second: Keypoints, turn: NDArray[np.int_] | None = None) -> Affine:
-    """Return the transform of the whole picture of ``first`` onto that of ``second``, after a ``turn`` (2, 2)."""
+def _whole_affine(first: Keypoints, second: Keypoints, turn: NDArray[np.int_]) -> Affine:
     (height, width), (to_height, to_width) = first.picture.shape[:2], second.picture.shape[:2]
-    turned = np.eye(2) if turn is None else turn
-    scaled = np.diag([to_width, to_height]) @ turned @ np.diag([1 / width, 1 / height])
+    scaled = np.diag([to_width, to_height]) @ turn @ np.diag([1 / width, 1 / height])
     middles = np.array([width, height]) / 2, np.array([to_width, to_height]) / 2
     return np.column_stack([scaled, middles[1] - scaled @ middles[0]])
 
@@ -86,7 +89,7 @@ def is_frame(affine: Affine, first: Keypoints, second: Keypoints) -> bool:
         return False
     sizes = [np.array(photo.picture.shape[1::-1]) for photo in (first, second)]
     off = corners_of(affine, sizes[0]) - corners_of(np.eye(2, 3), sizes[1])
-    return bool(np.abs(off / np.maximum(sizes[1] / sizes[0], 1)).max() < FRAME_TOLERANCE)
+    return bool(np.abs(off / np.maximum(sizes[1] / sizes[0], 1)).max() < _FRAME_TOLERANCE)
 
 
 def matched_affine(first: Keypoints, second: Keypoints) -> Affine | None:
@@ -94,39 +97,63 @@ def matched_affine(first: Keypoints, second: Keypoints) -> Affine | None:
 
     None if too few keypoints match.
     """
+    matcher = cv2.BFMatcher()
     for mirrored in (False, True):
-        descriptors = first.root_sift[:, _MIRRORED] if mirrored else first.root_sift
-        one, other = _matches(descriptors, second.root_sift)
-        if len(one) < _FEWEST_INLIERS:
+        nearest = matcher.knnMatch(
+            first.root_sift[:, _MIRRORED] if mirrored else first.root_sift, second.root_sift, k=2
+        )
+        good = [two[0] for two in nearest if len(two) == 2 and two[0].distance < _RATIO * two[1].distance]
+        if len(good) < _FEWEST_INLIERS:
             continue
-        affine = _estimate(first.keypoints()[0][one], second.keypoints()[0][other])
-        if affine is not None and (np.linalg.det(affine[:, :2]) < 0) == mirrored:
-            return affine
+        source = first.keypoints()[0][[match.queryIdx for match in good]]
+        target = second.keypoints()[0][[match.trainIdx for match in good]]
+        found, inliers = cv2.estimateAffine2D(
+            source, target, None, cv2.USAC_MAGSAC, ransacReprojThreshold=_TOLERANCE, maxIters=1000, confidence=0.999
+        )
+        if found is None or int(inliers.sum()) < _FEWEST_INLIERS or not np.isfinite(found).all():
+            continue
+        affine = np.asarray(found, np.float64)
+        wide, narrow = np.linalg.svd(affine[:, :2], compute_uv=False)
+        if 0 < wide < _MOST_STRETCH * narrow and (np.linalg.det(affine[:, :2]) < 0) == mirrored:
+            better = _refined(first, second, affine)
+            # Keypoints are off by a little.
+            return _whole_affine(first, second, np.eye(2, dtype=int)) if is_frame(better, first, second) else better
     return None
 
 
-def _matches(first: NDArray[np.float32], second: NDArray[np.float32]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the rows of the mutual nearest neighbours that are clearly nearer than the next."""
-    if min(len(first), len(second)) < 2:
-        return np.empty(0, np.intp), np.empty(0, np.intp)
-    # By OpenCV, because NumPy starts threads for it, which then wait for those of other pairs.
-    product = cv2.gemm(first, second, 1, None, 0, flags=cv2.GEMM_2_T)  # type: ignore[call-overload]  # adds nothing
-    cosines = np.asarray(product, np.float32)
-    rows = np.arange(len(first))
-    nearest = cosines.argmax(axis=1)
-    is_mutual = cosines.argmax(axis=0)[nearest] == rows
-    best = cosines[rows, nearest]
-    cosines[rows, nearest] = -1
-    squared = (1 - best) / np.maximum(1 - cosines.max(axis=1), 1e-9)  # unit vectors: distance² = 2 - 2 cosine
-    good = np.flatnonzero(is_mutual & (squared < _RATIO**2))
-    return good, nearest[good]
+def laid_on_grid(source: Pixels, to_grid: Affine, size: tuple[int, int]) -> tuple[Pixels, Mask]:
+    """Return the picture on a grid of that width and height, and which pixels of the grid can be compared with it.
+
+    ``to_grid`` should not enlarge, so that the coarser picture sets the detail.
+    """
+    if source.shape[1::-1] == size and (to_grid == np.eye(2, 3)).all():
+        return source, np.ones(source.shape[:2], np.bool_)
+    covered = np.full(source.shape[:2], 255, np.uint8)
+    scale = np.sqrt(abs(np.linalg.det(to_grid[:, :2])))
+    if scale < 0.98:
+        source = np.asarray(cv2.GaussianBlur(source, (0, 0), 0.5 * np.sqrt(1 / scale**2 - 1)), np.uint8)
+    centred = between_middles(to_grid)
+    moved = cv2.warpAffine(source, centred, size, flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE)
+    # Of the same frame, all is compared: what was put along an edge must be seen.
+    inside = cv2.dilate(cv2.warpAffine(covered, centred, size), np.ones((3, 3))) > 250
+    if not inside.all():
+        around = np.ones((2 * _EDGE + 3,) * 2)
+        inside = cv2.erode(inside.view(np.uint8), around, borderType=cv2.BORDER_CONSTANT, borderValue=(0,)) > 0
+    return np.asarray(moved, np.uint8), np.asarray(inside)
 
 
-def _estimate(source: NDArray[np.float32], target: NDArray[np.float32]) -> Affine | None:
-    affine, inliers = cv2.estimateAffine2D(
-        source, target, None, cv2.USAC_MAGSAC, ransacReprojThreshold=_TOLERANCE, maxIters=1000, confidence=0.999
-    )
-    if affine is None or int(inliers.sum()) < _FEWEST_INLIERS or not np.isfinite(affine).all():
-        return None
-    wide, narrow = np.linalg.svd(affine[:, :2], compute_uv=False)
-    return np.asarray(affine, np.float64) if 0 < wide < _MOST_STRETCH * narrow else None
+def _refined(first: Keypoints, second: Keypoints, affine: Affine) -> Affine:
+    """Return a transform that fits better: that of keypoints is off by some tenths of a pixel."""
+    if not is_reduced(affine):
+        return inverse(_refined(second, first, inverse(affine)))
+    grid = second.picture
+    laid, inside = laid_on_grid(first.picture, affine, (grid.shape[1], grid.shape[0]))
+    template, moved = (cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY) for picture in (grid, laid))
+    # The enhanced correlation coefficient does not depend on brightness and contrast (Evangelidis and Psarakis 2008).
+    with suppress(cv2.error):  # nothing to go by, or no better transform
+        _, found = cv2.findTransformECC(
+            template, moved, np.eye(2, 3, dtype=np.float32), cv2.MOTION_AFFINE, _REFINING, inside.view(np.uint8), 1
+        )
+        back = inverse(between_middles(np.asarray(found, np.float64), by=-0.5))
+        return np.column_stack([back[:, :2] @ affine[:, :2], back[:, :2] @ affine[:, 2] + back[:, 2]])
+    return affine

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import io
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import cv2
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
     from PIL import Image
@@ -41,8 +40,6 @@ _CONTRAST: Final = 0.02
 _FAINT: Final = 0.002
 """The threshold for photos that have fewer than :data:`_FEW` keypoints at that contrast, such as blurred ones."""
 _FEW: Final = 100
-_LARGEST_BLOCK: Final = 31 * 2**20
-"""Bytes; from 32 MiB on glibc learns nothing from a block."""
 _JPEG: Final = (
     *(cv2.IMWRITE_JPEG_QUALITY, 90),
     *(cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444),
@@ -69,8 +66,6 @@ class Keypoints:
     found: tuple[NDArray[np.float32], NDArray[np.uint8]] | None = None
     """Positions (K, 2), x and y in pixels of the small picture from its top left corner, and descriptors (K, 128), SIFT
     as OpenCV returns it, rounded. None until they are needed."""
-    _finding: Lock = field(default_factory=Lock, repr=False)
-    """A photo is aligned with several others at once."""
 
     @cached_property
     def picture(self) -> Pixels:
@@ -86,10 +81,9 @@ class Keypoints:
 
     def keypoints(self) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
         """Return :attr:`found`, after a search if need be."""
-        with self._finding:
-            if self.found is None:
-                self.found = _find_keypoints(self.picture)
-            return self.found
+        if self.found is None:
+            self.found = _find_keypoints(self.picture)
+        return self.found
 
     @cached_property
     def root_sift(self) -> NDArray[np.float32]:
@@ -150,20 +144,17 @@ def extract_keypoints(picture: Image.Image | Pixels, full_size: tuple[int, int])
 def _find_keypoints(picture: Pixels) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
     """Return positions (K, 2) in a small picture, and descriptors (K, 128)."""
     grey = _at_most(np.asarray(cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY), np.uint8), _KEYPOINT_SIDE)
-    found, descriptors = _detect(grey, _CONTRAST)
-    if len(found) < _FEW:
-        found, descriptors = _detect(grey, _FAINT)
+    for contrast in (_CONTRAST, _FAINT):
+        sift = cv2.SIFT.create(nfeatures=_MOST, contrastThreshold=contrast, enable_precise_upscale=True)
+        found, descriptors = sift.detectAndCompute(grey, None)  # type: ignore[call-overload]  # the mask may be None
+        if len(found) >= _FEW:
+            break
     if not found:
         return np.empty((0, 2), np.float32), np.empty((0, 128), np.uint8)
     # OpenCV counts from the middle of the first pixel, which moves if the picture is scaled.
     scale = np.array([picture.shape[1] / grey.shape[1], picture.shape[0] / grey.shape[0]], np.float32)
     positions = (np.asarray(cv2.KeyPoint.convert(found), np.float32) + np.float32(0.5)) * scale
     return positions, np.rint(descriptors).astype(np.uint8)
-
-
-def _detect(grey: Pixels, contrast: float) -> tuple[Sequence[cv2.KeyPoint], NDArray[np.float32]]:
-    sift = cv2.SIFT.create(nfeatures=_MOST, contrastThreshold=contrast, enable_precise_upscale=True)
-    return sift.detectAndCompute(grey, None)  # type: ignore[call-overload, no-any-return]  # the mask may be None
 
 
 def _thumbnail(luma: Pixels) -> NDArray[np.float32]:
@@ -181,15 +172,12 @@ def _texture(luma: Pixels) -> float:
 
 @contextmanager
 def opencv_for_many() -> Iterator[None]:
-    """Set OpenCV up for many photos and pairs.
-
-    It starts no threads of its own, because photos and pairs are already spread over threads, and it reuses memory.
-    """
+    """Keep OpenCV from starting threads, because photos and pairs are already spread over threads; reuse memory."""
     before = cv2.getNumThreads()
     cv2.setNumThreads(1)
     # glibc returns the memory of a picture to the system, and maps it again page by page for the next one, until a
     # larger block was freed; that takes a third of the time. Nothing is written to the block, so it takes no memory.
-    bytes(_LARGEST_BLOCK)
+    bytes(31 * 2**20)  # from 32 MiB on glibc learns nothing from a block
     try:
         yield
     finally:

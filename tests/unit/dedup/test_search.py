@@ -265,7 +265,7 @@ def test_the_original_stays_although_enlarged_noisy_and_bordered_copies_are_larg
     proved = {"half": "original", "sent": "original", "enlarged": "original"}
     assert moved(report, folder) == proved
     assert moved(report, folder, EDITED) == proved | {"bordered": "original"}
-    assert "sharpness" in by_name(report)["noisy.png"].verdict.reason
+    assert "not proved to show all" in by_name(report)["noisy.png"].verdict.reason
     check(json.loads(report.to_json()))
     # The rules that a person gives come before doubts. Whichever is kept, nothing moves that it does not show.
     assert Path(by_pixels.groups[0].keep).stem == "enlarged"

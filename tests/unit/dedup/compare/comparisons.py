@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from clip_client.dedup import Thresholds
-from clip_client.dedup.compare.groups import Compared, make_groups, stars
+from clip_client.dedup.compare.compared import Compared
+from clip_client.dedup.compare.groups import make_groups, stars
 from clip_client.dedup.compare.neighbours import Evidence
 from clip_client.dedup.compare.proofs import Proofs
 from clip_client.dedup.compare.star_groups import CannotLink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence, Set
 
     from clip_client.dedup import Alignment, DuplicateGroup, Photo
     from clip_client.dedup.compare.keep_rules import KeepRules
@@ -45,13 +46,56 @@ def with_peak_bytes(work: Callable[[], T]) -> tuple[T, int]:
         tracemalloc.stop()
 
 
+class FakeAligner:
+    """Aligns rows, whose contents are their numbers, by a function, and remembers the pairs."""
+
+    def __init__(self, align: Callable[[int, int], Alignment | None]) -> None:
+        self._align = align
+        self.asked: list[tuple[int, int]] = []
+        self.reasons: dict[str, str] = {}
+
+    def align(self, kept: str, duplicates: Sequence[str]) -> list[Alignment | None]:
+        pairs = [(int(kept), int(row)) for row in duplicates]
+        self.asked += pairs
+        return [self._align(*pair) for pair in pairs]
+
+
+def proofs_of(compared: Compared, align: Callable[[int, int], Alignment | None]) -> tuple[Proofs, FakeAligner]:
+    """Return proofs of which nothing is known yet, and what aligns for them."""
+    aligner: Any = FakeAligner(align)
+    return Proofs(compared, [str(row) for row in range(len(compared.candidates))], aligner), aligner
+
+
+def compared_of(
+    files: Sequence[Sequence[Photo]],
+    evidence: Evidence,
+    rules: KeepRules,
+    *,
+    similar: float = 1.0,
+    components: Sequence[Sequence[int]] = (),
+    cannot_link: Sequence[Sequence[int]] = (),
+    paired: Mapping[int, Set[int]] | None = None,
+) -> Compared:
+    """Make the comparison of contents whose ``files`` come best first; by default each is paired with each."""
+    every = set(range(len(files)))
+    return Compared(
+        candidates=dict(enumerate(files)),
+        evidence=evidence,
+        thresholds=Thresholds(similar=similar, source="", recommended=True),
+        components=[np.array(rows) for rows in components],
+        cannot_link=CannotLink(np.array(rows) for rows in cannot_link),
+        rules=rules,
+        paired={row: every - {row} for row in every} if paired is None else paired,
+    )
+
+
 def grouped(
     files: Sequence[Sequence[Photo]],
     vectors: Any,
     rules: KeepRules,
     *,
-    similar: float,
     components: Sequence[Sequence[int]] | None = None,
+    similar: float,
     cannot_link: Sequence[Sequence[int]] = (),
     align: Callable[[int, int], Alignment | None] = lambda kept, row: None,
     **evidence: Any,
@@ -60,18 +104,14 @@ def grouped(
 
     ``align(kept, row)`` returns the alignment of each pair; ``evidence`` is that of :func:`evidence_of`.
     """
-    count = len(files)
-    sets = CannotLink(np.array(rows) for rows in cannot_link)
-    proofs = Proofs(lambda kept, rows: [align(kept, row) for row in rows], sets.may_share)
-    paired = {row: set(range(count)) - {row} for row in range(count)}
-    proofs.prove(paired, range(count))
-    compared = Compared(
-        candidates=dict(enumerate(files)),
-        evidence=evidence_of(vectors, **evidence),
-        thresholds=Thresholds(similar=similar, source="", recommended=True),
-        components=[np.array(rows) for rows in ([range(count)] if components is None else components)],
-        cannot_link=sets,
-        rules=rules,
-        proofs=proofs,
+    compared = compared_of(
+        files,
+        evidence_of(vectors, **evidence),
+        rules,
+        similar=similar,
+        components=[range(len(files))] if components is None else components,
+        cannot_link=cannot_link,
     )
-    return make_groups(compared, stars(compared))
+    proofs, _ = proofs_of(compared, align)
+    proofs.prove(range(len(files)), lambda what, done, total: None)
+    return make_groups(compared, proofs, stars(compared, proofs))

@@ -39,7 +39,7 @@ def test_a_file_that_is_away_for_one_search_is_not_doubted_in_the_next(is_replac
     contents = [hashlib.sha256(path.read_bytes()).hexdigest() for path in (kept, copy)]
     photos = {sha256: photo(path) for sha256, path in zip(contents, (kept, copy), strict=True)}
     with Store(tmp_path / "store") as store, Aligner(photos, store) as aligner:
-        aligner.prepare([(contents[0], contents[1])], lambda done, total: None)
+        aligner.prepare([(contents[0], contents[1])], lambda *told: None)
         copy.rename(away)
         if is_replaced:
             scene(0).save(copy, quality=91)
@@ -109,7 +109,7 @@ def test_what_other_versions_made_is_removed_and_refusals_are_kept(tmp_path: Pat
     counts, found, reasons = [], [], []
     for _ in range(2):
         with Store(tmp_path / "store") as store, Aligner(photos, store) as aligner:
-            aligner.prepare([(kept, other) for other in others], lambda done, total: None)
+            aligner.prepare([(kept, other) for other in others], lambda *told: None)
             found.append(aligner.align(kept, others))
             counts.append((aligner.work.keypoints, aligner.work.aligned))
             reasons.append(aligner.reasons)

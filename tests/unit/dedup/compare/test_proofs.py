@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clip_client.dedup.compare.proofs import Proofs
+from clip_client.dedup.compare.keep_rules import KeepRules
 from clip_client.dedup.types import ALTERED, EDITED, RE_ENCODED
-from tests.fixtures.members import alignment
+from tests.fixtures.members import alignment, photo
+from tests.unit.dedup.compare.comparisons import compared_of, evidence_of, proofs_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from clip_client.dedup.aligned import Alignment
+    from clip_client.dedup.compare.proofs import Proofs
+    from tests.unit.dedup.compare.comparisons import FakeAligner
 
 DOUBTFUL = "doubtful "
 """Before a tier: the kept row may have been made from the other."""
@@ -24,18 +28,6 @@ DOUBTFUL = "doubtful "
 
 def aligned(tier: str) -> Alignment:
     return alignment(tier.removeprefix(DOUBTFUL), doubts=("it is enlarged",) if tier.startswith(DOUBTFUL) else ())
-
-
-class Pictures:
-    """Aligns rows by a table of what is true, and remembers the pairs."""
-
-    def __init__(self, tiers: Mapping[tuple[int, int], str]) -> None:
-        self.tiers = tiers
-        self.asked: list[tuple[int, int]] = []
-
-    def align(self, kept: int, rows: Sequence[int]) -> list[Alignment | None]:
-        self.asked += [(kept, row) for row in rows]
-        return [aligned(self.tiers[kept, row]) if (kept, row) in self.tiers else None for row in rows]
 
 
 def paired(pairs: Sequence[tuple[int, int]]) -> dict[int, set[int]]:
@@ -47,13 +39,28 @@ def paired(pairs: Sequence[tuple[int, int]]) -> dict[int, set[int]]:
 
 
 def proved(
-    tiers: Mapping[tuple[int, int], str], pairs: Iterable[tuple[int, int]], count: int
-) -> tuple[Proofs, Pictures]:
-    """Prove what ``pairs`` of ``count`` rows, the best first, are by a table of what is true."""
-    pictures = Pictures(tiers)
-    proofs = Proofs(pictures.align)
-    proofs.prove(paired([*pairs]), range(count))
-    return proofs, pictures
+    tiers: Mapping[tuple[int, int], str],
+    pairs: Iterable[tuple[int, int]],
+    count: int,
+    order: Sequence[int] | None = None,
+    *,
+    cannot_link: Sequence[Sequence[int]] = (),
+) -> tuple[Proofs, FakeAligner]:
+    """Prove what ``pairs`` of ``count`` rows, by default the best first, are by a table of what is true."""
+    compared = compared_of(
+        [[photo(f"{row}.jpg")] for row in range(count)],
+        evidence_of(np.zeros((count, 1))),
+        KeepRules(),
+        cannot_link=cannot_link,
+        paired=paired([*pairs]),
+    )
+    found = proofs_of(compared, lambda kept, row: aligned(tiers[kept, row]) if (kept, row) in tiers else None)
+    found[0].prove(range(count) if order is None else order, no_progress)
+    return found
+
+
+def no_progress(what: str, done: int, total: int | None) -> None:
+    """Nobody waits."""
 
 
 def steps(count: int, *steps: int) -> list[tuple[int, int]]:
@@ -106,18 +113,16 @@ def test_a_better_row_without_a_doubt_comes_first() -> None:
 
 def test_the_row_that_others_are_made_from_is_aligned_with_all_and_replaces_the_doubted_one() -> None:
     count = 30
-    pictures = Pictures(
-        {(0, row): DOUBTFUL + EDITED for row in range(1, count)}
-        | {(1, row): RE_ENCODED for row in range(2, count)}
-        | {(1, 0): EDITED}
-    )
-    proofs = Proofs(pictures.align)
-    chain = paired(steps(count, 1))
-    proofs.prove(chain, range(count))
+    tiers = {
+        **{(0, row): DOUBTFUL + EDITED for row in range(1, count)},
+        **{(1, row): RE_ENCODED for row in range(2, count)},
+        (1, 0): EDITED,
+    }
+    proofs, pictures = proved(tiers, steps(count, 1), count)
     assert set(map(proofs.best, range(2, count))) == {1}
     assert proofs.doubted() == {0: "it is enlarged"}
     asked = list(pictures.asked)
-    proofs.prove(chain, [*range(1, count), 0])
+    proofs.prove([*range(1, count), 0], no_progress)
     assert (pictures.asked, proofs.doubted()) == (asked, {})
     assert [proofs.best(row) for row in range(3)] == [1, None, 1]
 
@@ -135,12 +140,9 @@ def test_a_row_is_doubted_only_if_it_could_move_for_another(tiers: dict[tuple[in
 
 
 def test_rows_that_may_not_be_copies_are_never_aligned() -> None:
-    pictures = Pictures({(0, 1): RE_ENCODED})
-    proofs = Proofs(pictures.align, lambda first, second: False)
-    proofs.prove(paired([(0, 1)]), range(2))
+    proofs, pictures = proved({(0, 1): RE_ENCODED}, [(0, 1)], 2, cannot_link=[[0, 1]])
     assert proofs.align(0, [1]) == []
     assert (pictures.asked, proofs.best(1)) == ([], None)
-    assert Proofs().align(0, [1]) == []  # without anything that aligns, nothing is proved
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -159,8 +161,8 @@ def test_proofs_do_not_depend_on_the_order_of_pairs_and_never_point_to_a_worse_p
 ) -> None:
     found = []
     for some in (pairs, [(other, one) for one, other in reversed(pairs)]):
-        proofs = Proofs(Pictures({(order[one], order[other]): tier for (one, other), tier in tiers.items()}).align)
-        proofs.prove(paired(some), order)
+        table = {(order[one], order[other]): tier for (one, other), tier in tiers.items()}
+        proofs, _ = proved(table, some, 8, order)
         found.append([proofs.best(row) for row in range(8)])
     assert found[0] == found[1]
     for row, kept in enumerate(found[0]):

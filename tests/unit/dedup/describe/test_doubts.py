@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
-from clip_client.dedup.aligned import PUT_INTO, UNTOLD
+from clip_client.dedup.aligned import UNTOLD
 from clip_client.dedup.describe.align import align, copy_transform
 from clip_client.dedup.describe.keypoints import extract_keypoints
 from clip_client.dedup.types import EDITED
@@ -65,10 +65,3 @@ def test_tones_and_sharpness_do_not_tell_which_of_two_shows_more(edit: str) -> N
     found = align(keypoints(change(scene(0))), keypoints(scene(0)))
     assert found is not None
     assert (found.tier, found.doubts) == (EDITED, doubts)
-
-
-def test_a_photo_inside_a_border_is_doubted_for_the_border() -> None:
-    bordered = ImageOps.expand(PHOTO, 60, "white")
-    found = align(keypoints(PHOTO), keypoints(bordered))
-    assert found is not None
-    assert found.doubts == (PUT_INTO,)
