@@ -26,6 +26,8 @@ _FRAME_TOLERANCE: Final = 1.0
 """Pixels of the coarser small picture, by which the sides of one frame may be off."""
 _MOST_STRETCH: Final = 2.0
 """Ratio of the scales along two axes above which no photo editor made the transform."""
+_MOST_SCALE: Final = 32.0
+"""Scale above which nothing is left to compare: 512 pixels, the longest side of a small picture, become 16."""
 _ALIKE: Final = 0.97
 """Correlation of two thumbnails from which on it is worth while to compare the pictures as they are."""
 _REFINING: Final = (cv2.TERM_CRITERIA_COUNT | cv2.TERM_CRITERIA_EPS, 6, 1e-4)
@@ -113,12 +115,16 @@ def matched_affine(first: Keypoints, second: Keypoints) -> Affine | None:
         if found is None or int(inliers.sum()) < _FEWEST_INLIERS or not np.isfinite(found).all():
             continue
         affine = np.asarray(found, np.float64)
-        wide, narrow = np.linalg.svd(affine[:, :2], compute_uv=False)
-        if 0 < wide < _MOST_STRETCH * narrow and (np.linalg.det(affine[:, :2]) < 0) == mirrored:
+        if _is_plausible(affine) and (np.linalg.det(affine[:, :2]) < 0) == mirrored:
             better = _refined(first, second, affine)
             # Keypoints are off by a little.
             return _whole_affine(first, second, np.eye(2, dtype=int)) if is_frame(better, first, second) else better
     return None
+
+
+def _is_plausible(affine: Affine) -> bool:
+    wide, narrow = np.linalg.svd(affine[:, :2], compute_uv=False)
+    return bool(1 / _MOST_SCALE < narrow <= wide < min(_MOST_SCALE, _MOST_STRETCH * narrow))
 
 
 def laid_on_grid(source: Pixels, to_grid: Affine, size: tuple[int, int]) -> tuple[Pixels, Mask]:
@@ -155,5 +161,6 @@ def _refined(first: Keypoints, second: Keypoints, affine: Affine) -> Affine:
             template, moved, np.eye(2, 3, dtype=np.float32), cv2.MOTION_AFFINE, _REFINING, inside.view(np.uint8), 1
         )
         back = inverse(between_middles(np.asarray(found, np.float64), by=-0.5))
-        return np.column_stack([back[:, :2] @ affine[:, :2], back[:, :2] @ affine[:, 2] + back[:, 2]])
+        if _is_plausible(back):
+            return np.column_stack([back[:, :2] @ affine[:, :2], back[:, :2] @ affine[:, 2] + back[:, 2]])
     return affine
