@@ -44,9 +44,9 @@ COARSE: Final = 6
 """Least step that tells something: the rounding of levels covers finer ones,"""
 FEWEST: Final = 100
 """and fewer coefficients of coarser steps tell nothing."""
-_MOST_STRONGER: Final = 0.025
-"""Share of the coefficients of coarse steps that lie beyond half a step by more than a level. 114 copies by 10 tools
-reach 0.008; sharpening and noise that stayed below the limit of every block had 0.055 and 0.121."""
+_MOST_STRONGER: Final = 0.015
+"""Share of the coefficients of coarse steps that lie beyond half a step by more than a level. 334 copies by 10 tools
+reach 0.0115; noise and sharpening that stayed below the limit of every block had at least 0.020."""
 _STRIP: Final = 64
 """Rows that are squared together: their squares stay in the processor's cache."""
 _WHITE: Final = 255
