@@ -12,11 +12,12 @@ confidence (Clopper and Pearson).
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import tempfile
 from collections import Counter
 from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -128,11 +129,17 @@ def measure(run: Run) -> dict[str, Any]:
     }
     seeds = [int(seed) for seed in options.seeds.split(",")]
     run.saved.planned = len(seeds) * len(chosen)
-    found = [
-        (kind, run.saved.cell(f"{kind}, seed {seed}", partial(judged, kind, seed, count, originals)))
-        for kind, count in chosen.items()
-        for seed in seeds
-    ]
+    names = {(kind, seed): f"{kind}, seed {seed}" for kind in chosen for seed in seeds}
+    # A search of a few photos keeps one core busy. A forked process could inherit a held lock of OpenCV.
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+        waiting = {
+            name: pool.submit(judged, kind, seed, chosen[kind], originals)
+            for (kind, seed), name in names.items()
+            if not run.saved.has(name)
+        }
+        for name, future in waiting.items():
+            run.saved.cell(name, future.result)
+    found = [(kind, run.saved.cells[name]) for (kind, _), name in names.items()]
     return {"photos": len(originals), **summary(found)}
 
 
