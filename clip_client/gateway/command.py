@@ -79,7 +79,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             factory=True,
             http="h11",
             ws="none",
-            log_level="info",
             log_config={**LOGGING_CONFIG, "loggers": {**LOGGING_CONFIG["loggers"], "clip_client.gateway": _LOG}},
             access_log=False,
             server_header=False,
