@@ -10,6 +10,7 @@ import difflib
 import math
 import os
 import re
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -105,6 +106,16 @@ def number_type(
 count = number_type(int, lambda number: number >= 1, expected="a whole number of at least 1")
 port = number_type(int, lambda number: 1 <= number <= 65535, expected="a port from 1 to 65535")
 seconds = number_type(float, lambda number: 0 < number < math.inf, expected="a number of seconds above 0")
+
+
+def try_port(host: str, number: int) -> None:
+    """Open a TCP port, over IPv4 if the host has that, and close it again. Raises OSError if it cannot be opened."""
+    family, *_, address = min(socket.getaddrinfo(host, number, type=socket.SOCK_STREAM))
+    with socket.socket(family) as probe:
+        if os.name == "posix":
+            # Ignore a connection that has just ended: it does not keep the port.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
 
 
 def user_path(text: str) -> Path:

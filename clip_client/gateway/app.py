@@ -23,7 +23,7 @@ from clip_client._errors import ClipError
 from clip_client.gateway import embeddings
 from clip_client.gateway.body import Body
 from clip_client.gateway.dialect import FORM, OPENAI, Endpoint, Refusal, json_response
-from clip_client.gateway.service import Service
+from clip_client.gateway.service import Service, running
 from clip_client.gateway.settings import MULTIPROCESS_VARIABLE, SETTINGS_VARIABLE, Settings
 
 _REQUESTS: Final = Counter("clip_gateway_requests", "Requests, by dialect and HTTP status", ("dialect", "status"))
@@ -37,7 +37,7 @@ def gateway_app(settings: Settings | None = None) -> Starlette:
     return Starlette(
         routes=[Route(one.path, _handler(one, service, settings), methods=[one.method]) for one in ENDPOINTS],
         exception_handlers={HTTPException: _unknown_address},
-        lifespan=lambda _: service,
+        lifespan=service.run,
     )
 
 
@@ -78,16 +78,12 @@ async def _unless_gone(request: Request, answer: Coroutine[Any, Any, Response]) 
         while (await request.receive())["type"] != "http.disconnect":
             pass
 
-    work, gone = asyncio.create_task(answer), asyncio.create_task(disconnect())
-    try:
+    async with running((answer, disconnect())) as (work, gone):
         await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
             raise ClientDisconnect
-        return work.result()
-    finally:
-        for task in (work, gone):
-            task.cancel()
-        await asyncio.gather(work, gone, return_exceptions=True)
+        response: Response = work.result()
+        return response
 
 
 def _unknown_address(request: Request, error: Exception) -> Response:

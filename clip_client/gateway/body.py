@@ -8,12 +8,11 @@ import logging
 import math
 import re
 from contextlib import suppress
-from email.message import Message
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from python_multipart import FormParser
-from python_multipart.multipart import Field, File
+from python_multipart.multipart import Field, File, parse_options_header
 
 from clip_client.gateway.dialect import Refusal
 from clip_client.gateway.items import TOKENS
@@ -51,10 +50,9 @@ class Body:
 
     async def read(self, most: int) -> None:
         """Read it from the caller. Raises Refusal if it has more than ``most`` bytes or comes too slowly."""
-        announced = self.request.headers.get("content-length", "")
         content = bytearray()
+        _check_size(int(self.request.headers.get("content-length", 0)), most)
         try:
-            _check_size(int(announced) if announced.isdecimal() else 0, most)
             async with asyncio.timeout(self.limit_s):
                 async for chunk in self.request.stream():
                     content += chunk
@@ -82,20 +80,17 @@ class Body:
 
     async def images(self) -> list[bytes]:
         """Parse a multipart form: its files and fields named images, in order. Raises Refusal."""
-        header = Message()
-        header["content-type"] = self.request.headers.get("content-type", "")
-        if header.get_content_type() != "multipart/form-data":
+        kind, options = parse_options_header(self.request.headers.get("content-type"))
+        if kind != b"multipart/form-data":
             raise Refusal(422, "The body must be a form: multipart/form-data.")
-        boundary = header.get_boundary()
-        if not boundary:
+        if not (boundary := options.get(b"boundary")):
             raise Refusal(422, "The form cannot be read: its content-type names no boundary.")
+        if b"--%b--" % boundary not in self._content:
+            raise Refusal(422, "The form ends before its last boundary.")
         parts: list[File | Field] = []
         try:
-            delimiter = boundary.encode("latin-1")
-            if b"--%b--" % delimiter not in self._content:
-                raise Refusal(422, "The form ends before its last boundary.")
             in_memory = {"MAX_MEMORY_FILE_SIZE": math.inf}
-            parser = FormParser("multipart/form-data", parts.append, parts.append, boundary=delimiter, config=in_memory)
+            parser = FormParser("multipart/form-data", parts.append, parts.append, boundary=boundary, config=in_memory)
             for start in range(0, len(self._content), _PIECE):
                 parser.write(self._content[start : start + _PIECE])
                 self._check_parts(parts)
@@ -116,11 +111,10 @@ class Body:
 
 def _bytes_of(part: File | Field) -> bytes:
     if isinstance(part, Field):
-        content: bytes | None = part.value
-    else:
-        part.file_object.seek(0)
-        content = part.file_object.read()
-    return content or b""
+        return part.value or b""
+    part.file_object.seek(0)
+    content: bytes = part.file_object.read()
+    return content
 
 
 def _check_size(size: int, most: int) -> None:

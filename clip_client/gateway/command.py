@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 import ssl
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from clip_client._credentials import (
     with_options,
 )
 from clip_client._endpoint import DEFAULT_URL, Endpoint
-from preprocess_ensemble.command_line import Parser, count, port, seconds, user_path
+from preprocess_ensemble.command_line import Parser, count, port, seconds, try_port, user_path
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.pem_files import load_pair, load_roots
 
@@ -60,8 +59,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _warn_of_open_doors(parsed.host)
     except (ValueError, ReportedError) as error:
         parser.error(with_options(str(error)))
-    if problem := _port_problem(parsed.host, parsed.port):
-        sys.stderr.write(f"clip-gateway: {problem}\n")
+    try:
+        try_port(parsed.host, parsed.port)
+    except OSError as error:
+        # uvicorn would say it in five lines.
+        problem = f"port {parsed.port} on {parsed.host} cannot be used ({error.strerror})"
+        remedy = "stop the program that uses it, or choose another with --port or --host"
+        sys.stderr.write(f"clip-gateway: {problem}: {remedy}\n")
         return 1
     if parsed.workers > 1:
         app: Any = "clip_client.gateway.app:gateway_app"
@@ -75,7 +79,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             factory=True,
             http="h11",
             ws="none",
-            log_level="info",
             log_config={**LOGGING_CONFIG, "loggers": {**LOGGING_CONFIG["loggers"], "clip_client.gateway": _LOG}},
             access_log=False,
             server_header=False,
@@ -83,18 +86,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             **{name: getattr(parsed, name) for name in ("host", "port", "workers", "ssl_certfile", "ssl_keyfile")},
         )
     return 0
-
-
-def _port_problem(host: str, port: int) -> str:
-    """Say in one sentence why the port cannot be opened; empty if it can. uvicorn would say it in five lines."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            remedy = "stop the program that uses it, or choose another with --port or --host"
-            return f"port {port} on {host} cannot be used ({error.strerror}): {remedy}"
-    return ""
 
 
 def _warn_of_open_doors(host: str) -> None:

@@ -103,14 +103,12 @@ async def _embed(service: Service, body: Body, images: list[bytes]) -> Response:
 
 async def _list_models(service: Service, _: Body, *, owner: str) -> Response:
     """Answer with the models that are ready. infinity's client only accepts the owner infinity."""
-    known: dict[str, ModelInfo] = {}
-    try:
-        async for ready in service.infos():
-            known.update([ready])  # an error comes after all models that are ready
-    except ClipError:
-        if not known:
-            raise
-    listed = [_about(service, name, known[name], owner) for name in service.clients if name in known]
+    known = {name: model async for name, model in service.infos()}
+    errors = [error for error in known.values() if isinstance(error, ClipError)]
+    if len(errors) == len(known):
+        raise errors[0]
+    ready = ((name, known[name]) for name in service.clients)
+    listed = [_about(service, name, model, owner) for name, model in ready if not isinstance(model, ClipError)]
     return json_response({"object": "list", "data": listed})
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -33,29 +33,28 @@ _HEALTH_S: Final = 5.0
 
 
 class Service:
-    """Embeds items and checks health. Use it as ``async with``, in the event loop of the server."""
+    """Embeds items and checks health, while :meth:`run` runs in the event loop of the server."""
 
     def __init__(self, settings: Settings) -> None:
         config = settings.client_config()
         self.clients = {name: ClipClient(config=config, model=name) for name in settings.model}
         self._timeout_s = settings.timeout_s
-        self._stack = AsyncExitStack()
         self._down: set[str] = set()
         """Models that do not answer; the log has a line for each."""
         self._health: asyncio.Task[str] | None = None
         self._fresh: Deadline | None = None
         self._urls = ", ".join(settings.url)
 
-    async def __aenter__(self) -> None:
-        for client in self.clients.values():
-            await self._stack.enter_async_context(client)
-        for name in self.clients:
-            self._stack.callback(asyncio.create_task(self._announce(name)).cancel)
-
-    async def __aexit__(self, *raised: object) -> None:
-        if self._health is not None:
-            self._health.cancel()
-        await self._stack.aclose()
+    @asynccontextmanager
+    async def run(self, _app: object) -> AsyncIterator[None]:
+        """Keep the clients open inside the block."""
+        async with AsyncExitStack() as stack:
+            for client in self.clients.values():
+                await stack.enter_async_context(client)
+            async with running(map(self._announce, self.clients)):
+                yield
+            if self._health is not None:
+                self._health.cancel()
 
     async def _announce(self, name: str) -> None:
         """Log which model has this name and where, or why it does not answer. Callers need not wait for it."""
@@ -66,29 +65,18 @@ class Service:
         else:
             _logger.info("ready: model %s is %s, at %s", name, model.id, self._urls)
 
-    async def infos(self) -> AsyncGenerator[tuple[str, ModelInfo]]:
-        """Yield the name and the description of each model, as soon as it is ready.
+    async def infos(self) -> AsyncGenerator[tuple[str, ModelInfo | ClipError]]:
+        """Yield the name of each model with its description, as soon as it is ready, or with why it is not."""
 
-        Raises ClipError at the end if a model is not ready, so that callers of the other models do not wait for it.
-        """
+        async def ask(name: str) -> tuple[str, ModelInfo | ClipError]:
+            try:
+                return name, await self.model(name)
+            except ClipError as error:
+                return name, error
 
-        async def asked(name: str) -> tuple[str, ModelInfo]:
-            return name, await self.model(name)
-
-        tasks = [asyncio.ensure_future(asked(name)) for name in self.clients]
-        failed: ClipError | None = None
-        try:
-            for task in asyncio.as_completed(tasks):
-                try:
-                    yield await task
-                except ClipError as error:
-                    failed = error
-        finally:
-            for one in tasks:
-                one.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)  # asyncio would log an error that is never read
-        if failed is not None:
-            raise failed
+        async with running(ask(name) for name in self.clients) as asked:
+            for one in asyncio.as_completed(asked):
+                yield await one
 
     async def embed(
         self, name: str, items: Sequence[Item], *, dimension: int | None = None
@@ -116,12 +104,13 @@ class Service:
             if texts and model.text is None:
                 message = f"The model {model.id} has no text tower: export it with clip-export --towers image,text."
                 raise Refusal(400, message, code="no_text_tower", index=next(iter(texts)))
-            batches = await _all_of(embed([*rows.values()], timeout_s=self._timeout_s) for rows, embed in towers)
+            async with running(embed([*rows.values()], timeout_s=self._timeout_s) for rows, embed in towers) as calls:
+                batches = await asyncio.gather(*calls)
         except _DOWN as error:
             self._note(name, error.message)
             raise
         self._note(name, "")
-        vectors = np.full((len(items), model.dimension), np.nan, dtype=np.float32)
+        vectors = np.empty((len(items), model.dimension), dtype=np.float32)
         errors: dict[int, ItemError] = {}
         truncated: list[int] = []
         for rows, batch in zip((list(rows) for rows, _ in towers), batches, strict=True):
@@ -154,12 +143,17 @@ class Service:
             return next(iter(self.clients))
         if name in self.clients:
             return name
-        known = []
+        known, failed = [], None
         async with aclosing(self.infos()) as infos:
             async for known_name, model in infos:
-                if name in (model.id, model.id.partition("@")[0]):
+                if isinstance(model, ClipError):
+                    failed = model
+                elif name in (model.id, model.id.partition("@")[0]):
                     return known_name
-                known.append(f"{known_name} ({model.id})")
+                else:
+                    known.append(f"{known_name} ({model.id})")
+        if failed is not None:
+            raise failed
         listed = ", ".join(sorted(known))
         raise Refusal(404, f"There is no model {name[:100]!r} here; there is: {listed}.", code="model_not_found")
 
@@ -171,18 +165,20 @@ class Service:
             raise Refusal(503, problem, code="unhealthy")
 
     async def _check(self) -> str:
-        reports = await _all_of([client.health(timeout_s=_HEALTH_S) for client in self.clients.values()])
+        reports = await asyncio.gather(*(client.health(timeout_s=_HEALTH_S) for client in self.clients.values()))
         failed = [(name, report.failed) for name, report in zip(self.clients, reports, strict=True)]
         for name, step in failed:
             self._note(name, step.message if step else "")
         return "; ".join(f"{name}: {step.name}: {step.message}" for name, step in failed if step)
 
 
-async def _all_of(calls: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
-    """Await all calls. If a call fails, cancel the others and raise its error."""
-    tasks = [asyncio.ensure_future(call) for call in calls]
+@asynccontextmanager
+async def running(calls: Iterable[Coroutine[Any, Any, Any]]) -> AsyncIterator[list[asyncio.Task[Any]]]:
+    """Run the calls as tasks. At the end of the block, cancel those that are not done."""
+    tasks = [asyncio.create_task(call) for call in calls]
     try:
-        return await asyncio.gather(*tasks)
+        yield tasks
     finally:
         for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -151,29 +151,24 @@ def _parser() -> Parser:
 
 def _mistake(config: ServeConfig, tls: ServerTls) -> str:
     """Return one sentence about options that contradict each other, else an empty text."""
-    opens_http = config.http_port is not None or any(
-        argument.startswith(("--http-port", "--allow-http")) for argument in config.extra
-    )
-    checks = (
-        (
-            config.extra and not config.extra[0].startswith("-"),
-            f"unknown argument {' '.join(config.extra[:1])!r}: put arguments for tritonserver after --",
-        ),
-        (config.pretrained and not config.model, "--pretrained needs --model"),
-        (bool(tls.certificate) != bool(tls.key), "--tls-certificate and --tls-key belong together"),
-        (
-            bool(tls.canary_certificate) != bool(tls.canary_key),
-            "--canary-certificate and --canary-key belong together",
-        ),
-        (tls.client_ca and not tls.certificate, "--tls-client-ca needs --tls-certificate and --tls-key"),
-        (tls.canary_certificate and not tls.client_ca, "--canary-certificate needs --tls-client-ca"),
-        (config.http_host != ServeConfig.http_host and not config.http_port, "--http-host needs --http-port"),
-        (
-            tls.client_ca and opens_http,
-            "--http-port would let clients in without the certificate that --tls-client-ca requires",
-        ),
-    )
-    return next((sentence for applies, sentence in checks if applies), "")
+    opens_http = any(argument.startswith(("--http-port", "--allow-http")) for argument in config.extra)
+    if config.extra and not config.extra[0].startswith("-"):
+        return f"unknown argument {config.extra[0]!r}: put arguments for tritonserver after --"
+    if config.pretrained and not config.model:
+        return "--pretrained needs --model"
+    if bool(tls.certificate) != bool(tls.key):
+        return "--tls-certificate and --tls-key belong together"
+    if bool(tls.canary_certificate) != bool(tls.canary_key):
+        return "--canary-certificate and --canary-key belong together"
+    if tls.client_ca and not tls.certificate:
+        return "--tls-client-ca needs --tls-certificate and --tls-key"
+    if tls.canary_certificate and not tls.client_ca:
+        return "--canary-certificate needs --tls-client-ca"
+    if config.http_host != ServeConfig.http_host and not config.http_port:
+        return "--http-host needs --http-port"
+    if tls.client_ca and (config.http_port or opens_http):
+        return "--http-port would let clients in without the certificate that --tls-client-ca requires"
+    return ""
 
 
 async def _serve(config: ServeConfig, triton: Triton) -> None:

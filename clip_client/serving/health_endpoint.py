@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from enum import Enum
+from functools import partial
 from typing import Any, Final
 
 from preprocess_ensemble.errors import ReportedError
@@ -60,10 +61,7 @@ def serve_health(
     If too many connections are open, the oldest one is closed. Raises ``ReportedError`` if the port cannot be opened.
     """
 
-    async def respond(head: bytes) -> bytes:
-        return _response(head, report)
-
-    return _serving(hosts, port, respond)
+    return _serving(hosts, port, partial(_respond, report))
 
 
 def serve_metrics(hosts: Sequence[str], port: int, url: Callable[[], str]) -> AbstractAsyncContextManager[None]:
@@ -112,7 +110,7 @@ async def _serving(
                 writer.transport.abort()
 
 
-def _response(head: bytes, report: Callable[[], tuple[bool, Mapping[str, Any]]]) -> bytes:
+async def _respond(report: Callable[[], tuple[bool, Mapping[str, Any]]], head: bytes) -> bytes:
     method, _, rest = head.partition(b" ")
     path = rest.partition(b" ")[0].partition(b"?")[0]
     healthy, found = report()

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from preprocess_ensemble.command_line import try_port
 from preprocess_ensemble.contract import DEFAULT_NAME, DEFAULT_NAMES, ModelNames
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.config import MODEL_FILE, installed_passport, read_config
@@ -83,19 +84,11 @@ def check_ports(addresses: Mapping[str, tuple[str, int]]) -> None:
             raise ReportedError(f"--{taken[port]}-port and --{name}-port are both {port}: choose two different ports.")
         taken[port] = name
         try:
-            address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        except socket.gaierror:
+            try_port(host, port)
+        except OSError as error:
+            if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+                raise ReportedError(f"{host} is not an address of this machine: choose one with --host.") from None
             raise ReportedError(
-                f"The address {host!r} is unknown: use --host with an address of this machine."
+                f"Port {port} on {host} cannot be used ({error.strerror}): "
+                f"stop the program that uses it, or choose another port with --{name}-port."
             ) from None
-        with socket.socket(address[0], socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(address[4])
-            except OSError as error:
-                if error.errno == errno.EADDRNOTAVAIL:
-                    raise ReportedError(f"{host} is not an address of this machine: choose one with --host.") from None
-                raise ReportedError(
-                    f"Port {port} on {host} cannot be used ({error.strerror}): "
-                    f"stop the program that uses it, or choose another port with --{name}-port."
-                ) from None

@@ -27,10 +27,8 @@ def parse_precision(text: str) -> Precision:
 def precision_of_environment() -> Precision | None:
     """Return the precision in ``CLIP_PRECISION``; None if that is not set or empty. Raises PrecisionUnknown."""
     text = os.environ.get(PRECISION_VARIABLE)
-    if not text:
-        return None
     try:
-        return parse_precision(text)
+        return parse_precision(text) if text else None
     except PrecisionUnknown as error:
         raise PrecisionUnknown(
             f"The environment variable {PRECISION_VARIABLE} must be {error}, not {text!r}."

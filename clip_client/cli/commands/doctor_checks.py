@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
-import socket
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -22,7 +20,7 @@ from clip_client._endpoint import Endpoint, EndpointKind
 from clip_client._health import run_health_checks
 from clip_client._transports.factory import resolve_auto, transport_factory
 from clip_client.dedup.text import counted
-from preprocess_ensemble.command_line import DISTRIBUTION
+from preprocess_ensemble.command_line import DISTRIBUTION, try_port
 from preprocess_ensemble.cores import usable_cores
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.location import default_repository, has_model
@@ -334,13 +332,9 @@ def _ports(server_answers: bool) -> Check:
 
 
 def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        if os.name == "posix":
-            # Ignore a connection that has just ended: it does not keep the port.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        with suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return True
+    with suppress(OSError):
+        try_port("127.0.0.1", port)
+        return True
     return False
 
 

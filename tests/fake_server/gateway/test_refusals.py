@@ -139,7 +139,7 @@ async def test_the_token_guards_all_but_the_probes(triton: FakeTriton) -> None:
 async def test_too_many_items(triton: FakeTriton) -> None:
     async with gateway(triton.url) as http:
         for count, status in ((2048, 200), (2049, 422)):
-            assert (await http.post("/embed", files=[("images", ("a", b"a"))] * count)).status_code == status
+            assert (await http.post("/embed/base64", json={"images": ["YQ=="] * count})).status_code == status
             assert (await http.post("/embeddings", json={"input": ["a"] * count})).status_code == status
 
 

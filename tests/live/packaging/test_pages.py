@@ -148,6 +148,11 @@ def test_a_command_that_fails_is_noticed(tmp_path: Path) -> None:
     assert done.returncode == 4
 
 
+def test_what_a_page_shows_writes_only_into_its_folder() -> None:
+    shown = (block.code for page in PAGES for block in blocks(page.read_text(encoding="utf-8")) if block.runs)
+    assert not [line for code in shown for line in code.splitlines() if re.search(r"[\s=]/\w", line)]
+
+
 def test_every_make_command_of_the_readme_exists() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     text = README.read_text(encoding="utf-8")

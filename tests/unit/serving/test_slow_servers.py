@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.unit.serving.scripted_server import (
-    LIMITS,
-    OK,
-    SLOW,
-    FakeServer,
-    now,
-)
+from tests.unit.serving.scripted_server import LIMITS, OK, SLOW, FakeServer, now
 
 if TYPE_CHECKING:
     from collections.abc import Callable
