@@ -69,7 +69,7 @@ class Deadline:
         return self.since > since
 
     def on_progress(self) -> None:
-        """Record that an item of the call has its result."""
+        """Record that an item of the call got its result."""
         if self.extended_by_s is not None:
             self.since = self._now()
             self.at = self.since + self.extended_by_s

@@ -89,10 +89,10 @@ class ParquetStore:
     def find(
         self, keys: Sequence[bytes], columns: Sequence[str] | None = None
     ) -> Iterator[tuple[NDArray[np.intp], Any]]:
-        """Yield (positions in ``keys``, rows of these keys), a row group at a time; keys without a row are left out.
+        """Yield (positions in ``keys``, their rows), a row group at a time; keys without a row are left out.
 
-        ``keys`` are distinct. The rows are a ``pyarrow.Table`` of ``columns``, or of the whole schema, with one row for
-        each position, in the order of the files.
+        ``keys`` are distinct. The rows are a ``pyarrow.Table`` of ``columns`` (default: all), with one row for each
+        position, in the order of the files.
         """
         import pyarrow as pa
 
@@ -218,7 +218,7 @@ class ParquetStore:
             said, expected = parquet.schema_arrow.metadata or {}, self.schema.metadata or {}
             is_other = any(said.get(key) != value for key, value in expected.items())
             if is_other or set(self.schema.names).difference(parquet.schema_arrow.names):
-                raise StoreError(f"{path} does not belong there; move it away")
+                raise StoreError(f"{path} does not belong in this folder; move it elsewhere")
             yield parquet
 
     @contextlib.contextmanager

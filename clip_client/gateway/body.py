@@ -111,7 +111,9 @@ class Body:
         if len(parts) - len(fields) > self.max_items:
             raise Refusal(422, f"The form has more than {self.max_items} files.")
         if len(fields) > _MOST_FIELDS or max(fields, default=0) > _FIELD_BYTES:
-            raise Refusal(422, f"A form has at most {_MOST_FIELDS} fields without a file name, of at most 1 MiB each.")
+            raise Refusal(
+                422, f"A form may have at most {_MOST_FIELDS} fields without a file name, each of at most 1 MiB."
+            )
 
 
 def _bytes_of(part: File | Field) -> bytes:

@@ -161,7 +161,7 @@ class Service:
                     return known_name
                 known.append(f"{known_name} ({model.id})")
         listed = ", ".join(sorted(known))
-        raise Refusal(404, f"There is no model {name[:100]!r} here; there is: {listed}.", code="model_not_found")
+        raise Refusal(404, f"There is no model {name[:100]!r} here, only: {listed}.", code="model_not_found")
 
     async def require_health(self) -> None:
         """Raise Refusal, which names the failed step, if a canary fails. The check outlives its callers."""

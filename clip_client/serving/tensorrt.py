@@ -35,8 +35,8 @@ def check_gpu(config: ServeConfig, triton: Triton) -> None:
         encoder = read_config(path)
         if any(group.kind == group.KIND_GPU for group in encoder.instance_group) and not usable_gpus():
             raise ReportedError(
-                f"{path} asks for an NVIDIA GPU, and the driver of this machine shows none (in a container: docker run "
-                "--gpus all): use such a machine, or export into another repository."
+                f"{path} needs an NVIDIA GPU, but the driver of this machine finds none (in a container: docker run "
+                "--gpus all): use a machine with a GPU, or export into another repository."
             )
         if (cache := engine_cache(encoder)) and usable_gpus():
             check_tensorrt(triton)
@@ -47,7 +47,7 @@ def check_tensorrt(triton: Triton | None) -> None:
     """Raise ``TensorrtMissing`` unless this server, or with None this Python itself, can run TensorRT."""
     if not usable_gpus():
         raise TensorrtMissing(
-            "TensorRT needs an NVIDIA GPU and its driver, and this machine has none (in a container: docker run "
+            "TensorRT needs an NVIDIA GPU and its driver, but this machine has none (in a container: docker run "
             f"--gpus all): {_REMEDY}."
         )
     library = _provider(triton)

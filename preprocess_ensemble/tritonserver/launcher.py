@@ -107,7 +107,7 @@ def server_command(
         return any(text in argument for argument in arguments)
 
     if not os.access(TEMPORARY, os.W_OK):
-        raise ReportedError(f"Triton's Python backend has to write in {TEMPORARY}: in a container, add --tmpfs /tmp.")
+        raise ReportedError(f"Triton's Python backend cannot write to {TEMPORARY}: in a container, add --tmpfs /tmp.")
     links = Links(pid)
     arguments = links.repositories(arguments, only_models=only_models)
     # Triton starts its stubs through the bash on PATH, and waits without limit for a stub that cannot start.

@@ -235,7 +235,7 @@ class HashIndex:
 
 
 def join_hashes(union_find: UnionFind, rows: Indices, hashes: Hashes, most_bits: int) -> None:
-    """Join those of ``rows`` whose ``hashes`` differ in at most ``most_bits`` of 64 bits."""
+    """Join the ``rows`` whose 64-bit ``hashes`` differ in at most ``most_bits`` bits."""
     distinct, first_rows, which = np.unique(hashes[rows], return_index=True, return_inverse=True)
     union_find.join(rows, rows[first_rows[which]])
     inside = UnionFind(len(distinct))

@@ -102,5 +102,5 @@ class Container:
 
 
 def number(data: bytes, position: int, size: int, order: str = "big") -> int:
-    """Return an unsigned number; 0 where the file has ended."""
+    """Return an unsigned number; 0 beyond the end of the file."""
     return int.from_bytes(data[position : position + size], "little" if order == "little" else "big")

@@ -101,7 +101,7 @@ class Tiff:
         return start + self._short + self._number(start, self._short) * (4 + 2 * self._wide)
 
     def values(self, entry: Entry | None) -> Value:
-        """Return the values of a field: bytes, or numbers, of which a rational is one; empty if they are cut off."""
+        """Return the values of a field: bytes, or numbers (a rational is one number); empty if the file ends early."""
         if entry is None or entry.stop > len(self.data):
             return ()
         self._left -= entry.stop - entry.start

@@ -166,7 +166,7 @@ def test_a_new_model_that_fails_leaves_the_old_one_serving(ends: bool, caplog: p
     old, new = server.stops
     assert (server.switched, old, set(new)) == ([], [UNLOAD_S], {0})
     assert {*server.statuses} == {"starting", "ready"}
-    assert "reload failed; the present model keeps serving: " in caplog.text
+    assert "reload failed; the current model keeps serving: " in caplog.text
 
 
 def test_without_a_handover_a_new_model_is_served_after_a_drained_restart() -> None:
