@@ -10,7 +10,7 @@ _LEAST_S: Final = 0.001
 
 
 class Deadline:
-    """The end of the time of some items: of one call, or of the items first sent together.
+    """The deadline of some items: of one call, or of the items first sent together.
 
     Times are in seconds of the running event loop's clock.
     """

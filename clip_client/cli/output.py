@@ -41,7 +41,7 @@ _OUTPUTS: Final = {
 
 
 def add_output_options(parser: argparse._ActionsContainer, **contents: str) -> None:
-    """Add the options of :data:`_OUTPUTS` that are named; ``contents`` are their contents in words.
+    """Add the options of :data:`_OUTPUTS` that are named in ``contents``, which describes what each one writes.
 
     The command's ``main`` calls :func:`read_outputs` before the command runs.
     """

@@ -60,9 +60,9 @@ class DuplicateSummary:
     note: str
     """Reason, for people, if no copy could be verified; else empty."""
     edges: int
-    """Pairs that were written to connect alike photos."""
+    """Pairs that were written to connect similar photos."""
     recall: RecallEstimate
-    """The method that compared vectors, and the share of the alike pairs that it found."""
+    """The method that compared vectors, and the share of the similar pairs that it found."""
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Self:

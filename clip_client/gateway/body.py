@@ -50,7 +50,7 @@ class Body:
         self._content = b""
 
     async def read(self, most: int) -> None:
-        """Read it from the caller. Raises Refusal if it has more than ``most`` bytes or comes too slowly."""
+        """Read the body from the caller. Raises Refusal if it has more than ``most`` bytes or comes too slowly."""
         announced = self.request.headers.get("content-length", "")
         content = bytearray()
         try:

@@ -124,7 +124,7 @@ class PhotoIndex:
             return index
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the index into ``folder``, which is made. Segments that are in the folder already are not written.
+        """Write the index into ``folder``, creating it if need be. Segments that it has already are not written again.
 
         A reader sees the old or the new index. Only one process at a time may save into a folder. Raises OSError.
         """

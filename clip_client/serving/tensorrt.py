@@ -1,4 +1,4 @@
-"""Whether this machine has what a repository asks for: a GPU, and TensorRT if an encoder is to run on it."""
+"""Whether this machine has what a repository needs: a GPU, and TensorRT if an encoder is to run on it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class TensorrtMissing(ReportedError):
 
 
 def check_gpu(config: ServeConfig, triton: Triton) -> None:
-    """Raise ReportedError if an encoder asks for a GPU, or for TensorRT, that is not there for ``triton``.
+    """Raise ReportedError if an encoder needs a GPU, or TensorRT, that ``triton`` does not have.
 
-    The folders of engines are made, because ONNX Runtime makes only the last one of a path.
+    Creates the folders of engines, because ONNX Runtime creates only the last folder of a path.
     """
     encoders = [name for names in config.names for name in (names.encoder, names.text_encoder)]
     for path in filter(Path.is_file, (config.repository / name / "config.pbtxt" for name in encoders)):

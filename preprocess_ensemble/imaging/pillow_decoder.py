@@ -134,7 +134,7 @@ class PillowFile:
         return self.in_plain_mode(self.load(scale))
 
     def load(self, scale: int = 1) -> Image.Image:
-        """Do as :meth:`decode`, but return the mode of the file."""
+        """Decode like :meth:`decode`, but keep the mode of the file."""
         image = self.image
         whole = image.size
         if scale > 1:

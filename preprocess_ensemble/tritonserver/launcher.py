@@ -96,7 +96,7 @@ def _build(triton: Triton, directory: Path) -> Path:
 def server_command(
     arguments: Sequence[str], environment: Mapping[str, str], *, pid: int, only_models: bool = False
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the command that starts Triton with these arguments, and its environment; ``pid`` is to execute it.
+    """Return the command that starts Triton with these arguments, and its environment, for the process ``pid``.
 
     The first part of the command is the path of the server. A backend directory, a cache directory and a shared-memory
     prefix are added only if ``arguments`` has none. With ``only_models``, Triton sees of a repository only the folders

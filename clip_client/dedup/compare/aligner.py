@@ -102,7 +102,7 @@ class Aligner:
     def prepare(self, pairs: Sequence[tuple[str, str]], on_progress: OnProgress) -> None:
         """Find the keypoints that the alignment of ``pairs`` needs, of many photos at once. Raises StoreError.
 
-        Pairs whose outcome is known need none, and photos with the same frame seldom do.
+        Pairs whose outcome is known need no keypoints, and photos with the same frame seldom do.
         """
         unknown = [pair for pair in pairs if _key(*pair) not in self._outcomes]
         new = [sha256 for sha256 in dict.fromkeys(chain.from_iterable(unknown)) if sha256 not in self._table]

@@ -40,8 +40,8 @@ _POINTS_PER_CELL: Final = 32
 _ROWS_AT_ONCE: Final = 4096
 
 HASH_BITS: Final = 3
-"""Bits of 64 in which the perceptual hashes of alike photos may differ. In a collection of 23.5 million pictures hashes
-that differ in 3 bits at most belonged to the same picture "with high probability" (czkawka, issue 61)."""
+"""Bits of 64 in which the perceptual hashes of similar photos may differ. In a collection of 23.5 million pictures,
+hashes that differ in 3 bits at most belonged to the same picture "with high probability" (czkawka, issue 61)."""
 _BANDS: Final = 4
 _BAND_BITS: Final = 64 // _BANDS
 _PAIRS_AT_ONCE: Final = 1 << 19
@@ -85,7 +85,7 @@ def candidate_pairs(
     representatives: Indices,
     exact_rows: int = _EXACT_ROWS,
 ) -> Indices:
-    """Return the pairs of rows that may show the same, (P, 2), each once and the lower row first.
+    """Return the pairs of rows that may show the same picture, (P, 2), each once and the lower row first.
 
     Three kinds of rows are paired:
 

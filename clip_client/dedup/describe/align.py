@@ -43,7 +43,7 @@ film differs by more, and a proof takes ten times as long as a description."""
 
 
 def align(duplicate: Keypoints, kept: Keypoints) -> Alignment | None:
-    """Return how ``duplicate`` lies on ``kept``, or None if the photos do not show the same.
+    """Return how ``duplicate`` lies on ``kept``, or None if the photos do not show the same picture.
 
     The result does not depend on the order: with the photos exchanged, the tier and the residual are the same, and the
     transform is the inverse. Exception: if one photo is cropped by a few pixels, only the crop is an edit of the other.

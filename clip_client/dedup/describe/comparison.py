@@ -29,7 +29,7 @@ _TEXTURE: Final = 16.0
 _LEAST_TEXTURED: Final = 0.03
 """Share of the overlap: what agrees must have structure."""
 _AGREES: Final = 0.6
-"""Correlation of a window that shows the same."""
+"""Least correlation of a window that shows the same."""
 _LEAST_OVERLAP: Final = 0.02
 """Share of the grid."""
 _CELL: Final = 16

@@ -40,12 +40,12 @@ _MIRRORED: Final = np.arange(128).reshape(4, 4, 8)[::-1][:, :, -np.arange(8) % 8
 
 
 def inverse(affine: Affine) -> Affine:
-    """Return the transform that leads back."""
+    """Return the inverse of a transform."""
     return np.asarray(cv2.invertAffineTransform(affine), np.float64)
 
 
 def between_middles(affine: Affine, *, by: float = 0.5) -> Affine:
-    """Return a transform as OpenCV has it, which counts from the middle of the first pixel; ``by`` -0.5 leads back."""
+    """Return a transform in OpenCV's coordinates, counted from the middle of the first pixel; ``by`` -0.5 reverts."""
     return np.column_stack([affine[:, :2], affine[:, 2] + by * affine[:, :2].sum(axis=1) - by])
 
 

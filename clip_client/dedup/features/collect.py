@@ -93,7 +93,7 @@ class CollectedFeatures:
 
     @property
     def undecodable(self) -> list[FailedFile]:
-        """The files that cannot be decoded, those that are compared by their bytes included."""
+        """The files that cannot be decoded, including those that are compared by their bytes."""
         return [
             FailedFile(path=file.path, code=refusal[0], message=refusal[1])
             for sha256, files in self.copies.items()

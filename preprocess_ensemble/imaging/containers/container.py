@@ -93,7 +93,7 @@ class Container:
         self.blocks.append(Block(kind, data, name))
 
     def behind(self, data: bytes) -> list[bytes]:
-        """Return what stands behind the end of the picture in its file, without thumbnails and padding."""
+        """Return the data after the end of the picture in its file, without thumbnails and padding."""
         pieces, end = [], self.end
         for start, stop in sorted(self.thumbnails):
             pieces.append(data[end:start].strip(b"\0"))

@@ -34,7 +34,7 @@ def blocks(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def content(data: bytes, start: int) -> bytes:
-    """Return what the sub-blocks that begin at ``start`` hold."""
+    """Return the content of the sub-blocks that begin at ``start``."""
     parts = []
     while length := number(data, start, 1):
         parts.append(data[start + 1 : start + 1 + length])

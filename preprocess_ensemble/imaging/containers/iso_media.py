@@ -152,7 +152,7 @@ class IsoMedia:
         return b"".join(self._data[start:stop] for start, stop in self.extents.get(item, ()))
 
     def is_unused(self, box: Box) -> bool:
-        """Tell whether a box of data holds nothing of any item, nor of a sequence."""
+        """Tell whether a box of data belongs to no item and no sequence."""
         if box.name != b"mdat" or any(one.name == b"moov" for one in self.top_level):
             return False
         return not any(box.start <= start < box.stop for pieces in self.extents.values() for start, _ in pieces)

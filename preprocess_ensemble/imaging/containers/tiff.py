@@ -74,7 +74,7 @@ class Tiff:
         return self._number(self._wide, self._wide)
 
     def directory(self, start: int, most: int = kinds.MOST_PARTS) -> Directory:
-        """Read a directory, or as much of it as the file has; of more than ``most`` fields the first ones."""
+        """Read a directory as far as the file has it, at most its first ``most`` fields."""
         wide, first, stop = self._wide, start + self._short, self._stop(start)
         whole = 4 + 2 * wide
         entries: dict[int, Entry] = {}
