@@ -124,7 +124,7 @@ class ParquetStore:
             self._write([table_of(rows, self.schema)])
 
     def compact(self) -> None:
-        """Merge many small files into one. A process that reads meanwhile sees some rows twice, or starts again."""
+        """Merge many small files into one. A concurrent reader sees some rows twice, or starts again."""
         self.remove_abandoned(_ABANDONED_S)
         files = self._files() if len(self._paths()) > self.small_files else {}
         small = {path: keys for path, keys in files.items() if 0 < len(keys) < self.small_file_rows}

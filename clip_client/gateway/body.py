@@ -99,7 +99,7 @@ class Body:
             for start in range(0, len(self._content), _PIECE):
                 parser.write(self._content[start : start + _PIECE])
                 self._check_parts(parts)
-                await asyncio.sleep(0)  # other requests go on
+                await asyncio.sleep(0)  # other requests continue
             parser.finalize()
         except ValueError:  # every error of the parser is one
             raise Refusal(422, "The form cannot be read.") from None

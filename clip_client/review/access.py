@@ -89,7 +89,7 @@ class Access:
         secret, slash, _ = scope["path"].removeprefix("/").partition("/")
         if not hmac.compare_digest(secret.encode(errors="replace"), self._secret.encode()):
             return HTMLResponse(_INCOMPLETE, 403)
-        # Let links in: the secret address may stand on a page of another server, such as one that shows a terminal.
+        # Let links in: the secret address may be on a page of another server, such as one that shows a terminal.
         is_link = (
             is_read and headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
         )

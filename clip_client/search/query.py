@@ -89,7 +89,7 @@ class QueryVector:
     """Names of texts that are too long for the model, which read only their beginning."""
 
     def check(self, vector_id: str) -> None:
-        """Raise VectorsError if the query must not be compared with photos of this id; an empty id is unknown."""
+        """Raise VectorsError if the query must not be compared with photos of this id. An empty id passes."""
         for own in self.vector_ids:
             if vector_id and not may_be_compared(own, vector_id):
                 raise VectorsError(

@@ -104,7 +104,7 @@ class Supervisor:
         self._stop_requested.set()
 
     def reload(self) -> None:
-        """Load the current contents of the repository, check them, and switch; if that fails, go on as before."""
+        """Load the current contents of the repository, check them, and switch; if that fails, continue as before."""
         self._reload_requested.set()
 
     def report(self) -> tuple[bool, Mapping[str, Any]]:

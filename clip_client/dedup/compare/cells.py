@@ -292,7 +292,7 @@ def wilson_interval(successes: float, trials: int) -> tuple[float, float]:
     """Return the 95 % interval of a share by Wilson's score (JASA 22, 1927); (0, 1) without trials.
 
     It holds its 95 % for few trials and for shares near 1, where the usual normal interval is far too narrow (Brown,
-    Cai and DasGupta, Statistical Science 16, 2001). The trials count as independent. ``successes`` is no whole number
+    Cai and DasGupta, Statistical Science 16, 2001). The trials count as independent. ``successes`` need not be whole
     if each trial counts with a share.
     """
     if not trials:

@@ -160,7 +160,7 @@ def with_inner_hashes(rows: Indices, hashes: Hashes, inner_hashes: Hashes) -> tu
 def near_by_hashes(rows: Indices, hashes: Hashes, part: int = 0, parts: int = 1) -> Iterator[tuple[Indices, Indices]]:
     """Yield some of ``rows`` and, for each, those whose ``hashes`` are nearest, turned and mirrored in all ways.
 
-    Element i of ``hashes`` is about element i of ``rows``, in which a row may stand more than once. A row may be paired
+    Element i of ``hashes`` is about element i of ``rows``, in which a row may occur more than once. A row may be paired
     with itself. Each of the ``parts`` has the pairs of other rows.
     """
     # Equal hashes are looked up once: a scene of thousands of frames would otherwise be compared with itself.

@@ -199,7 +199,7 @@ def has_old_proofs(store: Store) -> bool:
 def prove_again(kept: str, moved: str) -> str:
     """Return the tier by which the file at ``kept`` shows all of the picture at ``moved``; empty if nothing proves it.
 
-    Bytes are compared first, then pixels; at last :mod:`clip_client.dedup.proof` decides. Nothing is proved about a
+    Bytes are compared first, then pixels; finally :mod:`clip_client.dedup.proof` decides. Nothing is proved about a
     file that holds more than its picture, or that stores its picture in a way that the kept file is not known to share,
     or if the kept photo seems to be made from the moved file.
     """

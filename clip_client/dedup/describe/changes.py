@@ -157,7 +157,7 @@ class Changes:
         width, height = (round(side * scale) for side in size)
         if min(width, height) < 2 * _REACH:
             return True
-        # The kept photo as the duplicate stands in it, with what lies around.
+        # The part of the kept photo that the duplicate covers, with its surroundings.
         upright = np.diag([width, height]) @ np.diag(1 / np.array(size)) @ inverse(self._to_kept)
         upright = between_middles(upright) + np.array([0, 0, _REACH])
         whole = (width + 2 * _REACH, height + 2 * _REACH)

@@ -1,4 +1,4 @@
-"""Reads every field of a file, wherever a program has written it: EXIF, IPTC, XMP, text and comments, as they stand."""
+"""Reads every field of a file, wherever a program has written it: EXIF, IPTC, XMP, text and comments, unchanged."""
 
 from __future__ import annotations
 

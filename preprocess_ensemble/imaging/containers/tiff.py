@@ -160,7 +160,7 @@ def read(data: bytes) -> Container:
         if not waiting:
             break
         directory = waiting.pop()
-        # The last of what the directory refers to may lie behind its pixels.
+        # The last of what the directory refers to may lie after its pixels.
         stops = [entry.stop for entry in directory.entries.values() if entry.stop <= len(data)]
         container.end = max(container.end, directory.stop, tiff.pixels_end(directory), *stops)
         for tag in (SUB_DIRECTORIES, EXIF_DIRECTORY, GPS_DIRECTORY, INTEROP_DIRECTORY):
