@@ -45,7 +45,7 @@ _USED: Final = _PAGE.format(
 
 
 class Access:
-    """ASGI middleware that answers requests without the secret itself, with which the addresses of all pages begin.
+    """ASGI middleware that lets only requests through whose paths begin with the secret; it answers all others.
 
     A cookie would be unsafe: browsers send a computer's cookies to all of its ports, so a server of another user would
     receive them. A ticket leads to the pages only once: it goes into the command line of a browser, which other users

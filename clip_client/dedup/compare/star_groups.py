@@ -62,7 +62,7 @@ class CannotLink:
         return set(self.sets_of(first)).isdisjoint(self.sets_of(second))
 
     def after(self, row: int) -> Iterable[Indices]:
-        """Yield the rows after ``row`` that must not share a group with it, one set at a time."""
+        """Yield, set by set, the rows after ``row`` that must not share a group with it."""
         for number in self.sets_of(row):
             rows = self._sets[number]
             yield rows[np.searchsorted(rows, row, side="right") :]
