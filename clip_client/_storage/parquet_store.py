@@ -57,7 +57,7 @@ class ParquetStore:
     small_files: int = 64
     """Number of small files above which :meth:`compact` merges them."""
     small_file_rows: int = 131_072
-    """Rows from which a file is not small: copying that many rows for a few new ones is not worth it."""
+    """A file with this many rows is not small: copying them for a few new rows is not worth it."""
 
     def __init__(self, folder: Path, schema: Any) -> None:
         """Open ``folder``; make it if it does not exist."""

@@ -77,7 +77,7 @@ class Member:
     """Cosine similarity to the kept photo; 1 for the kept photo and for files with its bytes. NaN if the search did not
     compare the two, because it kept another photo."""
     tier: str = SIMILAR
-    """Certainty that the photo shows the same as the kept photo; one of :data:`TIERS`."""
+    """Certainty that the photo shows the same picture as the kept photo; one of :data:`TIERS`."""
     matches: tuple[Match, ...] = ()
     """Tests that the photo passed against the kept photo; empty for the kept photo."""
     other_shot: str = ""

@@ -185,7 +185,7 @@ class RecallEstimate:
     """1 for ``"exact"``, else measured on a sample."""
     recall_95: tuple[float, float]
     pairs: int
-    """Alike pairs in the sample; 0 if nothing was measured."""
+    """Similar pairs in the sample; 0 if nothing was measured."""
 
 
 @dataclass(frozen=True, kw_only=True)

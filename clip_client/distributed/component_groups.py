@@ -50,7 +50,7 @@ class DuplicateSummary:
     """Images with different bytes among ``photos``."""
     groups: int
     grouped: int
-    """Photos in groups, the kept ones included."""
+    """Photos in groups, including the kept ones."""
     copies: int
     """Copies in groups; frames of a burst and moments of a scene are not copies."""
     unverified: int

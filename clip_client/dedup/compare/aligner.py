@@ -59,7 +59,7 @@ VERSIONS: Final = ALGORITHM, _OUTCOMES
 _NEEDED: Final = PICTURE_SIDE, PICTURE_SIDE
 """The least size (height, width) of a scaled decode."""
 _LEAST_PIXELS: Final = 2**20
-"""Pixels of a photo from which on its small picture is kept; a smaller photo is decoded again in less time."""
+"""Least number of pixels of a photo whose small picture is kept; a smaller photo is decoded again in less time."""
 _UNREAD: Final = "one of the two files could not be read again"
 _GONE: Final = "Its file cannot be read any more."
 

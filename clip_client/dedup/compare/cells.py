@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 EXACT_ROWS: Final = 50_000
-"""Up to this many rows, each is compared with each, which takes about 4 seconds on two cores."""
+"""Up to this many rows, all pairs are compared, which takes about 4 seconds on two cores."""
 ALL_COMPARED: Final = RecallEstimate(method="exact", recall=1.0, recall_95=(1.0, 1.0), pairs=0)
 
 LEAST_RECALL: Final = 0.995

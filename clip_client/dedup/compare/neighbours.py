@@ -26,15 +26,15 @@ NEIGHBOURS: Final = 8
 """Other photos that one filter pairs a photo with, at most; later photos may add themselves to it."""
 
 ALIGNED_FROM: Final = 0.85
-"""Cosine similarity from which two photos are worth aligning, which decides."""
+"""Least cosine similarity at which two photos are worth aligning; the alignment decides."""
 
 WIDE_BITS: Final = 8
 """Bits of 64 by which perceptual hashes may differ, in the best of eight orientations. Measured on 26 sample photos:
 turned and mirrored ones differ in at most 8 bits (one of brick in 10), crops by 5 % in 2 to 16, by 10 % in 8 to 22."""
 
 _EXACT_ROWS: Final = 20_000
-"""Up to this many vectors, each is compared with each, which takes 3 seconds on two cores; above, with those of the
-nearest cells only."""
+"""Up to this many vectors, all pairs are compared, which takes 3 seconds on two cores; above, each vector is compared
+only with those of the nearest cells."""
 _CELLS_SEARCHED: Final = 8
 _POINTS_PER_CELL: Final = 32
 _ROWS_AT_ONCE: Final = 4096

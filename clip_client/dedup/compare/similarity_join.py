@@ -27,7 +27,7 @@ _SLACK: Final = 1e-5
 too large only costs time, because the groups inside it are found in float64."""
 
 _CLUSTER_ROWS: Final = 4096
-"""Rows from which on dense clusters are sought before all pairs are multiplied."""
+"""Least number of rows for which dense clusters are sought before all pairs are multiplied."""
 _PIVOTS: Final = 32
 """Dense clusters to look for; each costs one product per row."""
 

@@ -31,7 +31,7 @@ _MOST_RESIDUAL: Final = 0.25
 _LEAST_AGREEING: Final = 0.5
 """Share of the pixels with texture that an altered photo still shows."""
 _FITS: Final = 0.9
-"""The same share, from which on no other position is tried."""
+"""The same share; if it is reached, no other position is tried."""
 
 _LIKE_A_COPY: Final = 0.9
 """Correlation of two thumbnails: that of a copy of 40 pixels on a side and quality 40 falls to 0.95."""

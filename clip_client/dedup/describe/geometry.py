@@ -29,7 +29,7 @@ _MOST_STRETCH: Final = 2.0
 _MOST_SCALE: Final = 32.0
 """Scale above which nothing is left to compare: 512 pixels, the longest side of a small picture, become 16."""
 _ALIKE: Final = 0.97
-"""Correlation of two thumbnails from which on it is worth while to compare the pictures as they are."""
+"""Least correlation of two thumbnails that makes it worthwhile to compare the pictures as they are."""
 _REFINING: Final = (cv2.TERM_CRITERIA_COUNT | cv2.TERM_CRITERIA_EPS, 6, 1e-4)
 _EDGE: Final = 5
 """Pixels along an edge that interpolation and smoothing change, unless both show one frame."""
