@@ -2,7 +2,7 @@
 
 Rows get to their cells, and photos to their components, through files in Arrow's IPC format, with a record batch for
 each bucket; the files stay if a worker or the driver dies. ``Dataset.groupby`` would hold each vector in the object
-store once for each of its cells, and a whole cell in one worker, and begin again if the driver died.
+store once for each of its cells, would need a whole cell in one worker, and would start over if the driver died.
 """
 
 from __future__ import annotations

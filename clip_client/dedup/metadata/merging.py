@@ -1,4 +1,4 @@
-"""The text of a sidecar that saves what only a copy of a photo says: operations on sets of facts."""
+"""Makes the text of a sidecar that saves the facts that only a copy of a photo has."""
 
 from __future__ import annotations
 
