@@ -69,7 +69,7 @@ class ClientConfig:
     def __post_init__(self) -> None:
         urls: object = self.urls
         if isinstance(urls, str):  # each letter would become a server
-            raise ValueError("urls is a tuple, even for one server: write urls=('localhost:8001',)")
+            raise ValueError("urls must be a tuple, even for one server: write urls=('localhost:8001',)")
         if not self.urls:
             raise ValueError("urls is empty: name at least one server, for example 'localhost:8001'")
         ModelNames(self.model)  # raises ValueError if this is not a name

@@ -10,7 +10,7 @@ _LEAST_S: Final = 0.001
 
 
 class Deadline:
-    """The end of the time of some items: of one call, or of the items first sent together.
+    """The deadline of some items: of one call, or of the items first sent together.
 
     Times are in seconds of the running event loop's clock.
     """
@@ -69,7 +69,7 @@ class Deadline:
         return self.since > since
 
     def on_progress(self) -> None:
-        """Record that an item of the call has its result."""
+        """Record that an item of the call got its result."""
         if self.extended_by_s is not None:
             self.since = self._now()
             self.at = self.since + self.extended_by_s

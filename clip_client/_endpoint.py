@@ -20,7 +20,7 @@ _HOST: Final = re.compile(r"[\w.-]+|[0-9A-Fa-f:.%]*:[0-9A-Fa-f:.%]*", re.ASCII)
 
 
 class EndpointKind(Enum):
-    """The way to a model."""
+    """How a model is reached."""
 
     GRPC = "grpc"
     """Triton, over gRPC."""
@@ -39,7 +39,7 @@ _HTTP: Final = {"http": "grpc", "https": "grpcs"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Endpoint:
-    """One place that may hold the model."""
+    """One address of the model: a server, or this process."""
 
     kind: EndpointKind = EndpointKind.GRPC
     host: str = ""

@@ -1,4 +1,4 @@
-"""Names and times of files as every room writes them, and files without a result."""
+"""How names and times of files are written everywhere, and files without a result."""
 
 from __future__ import annotations
 

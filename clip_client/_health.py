@@ -46,7 +46,7 @@ class Step(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HealthStep:
-    """One check. Steps after the first that failed are not tried."""
+    """One check. The steps after a failed one are not tried."""
 
     server: str
     """The server's URL; ``local:...`` if the model is in this process."""

@@ -166,7 +166,7 @@ class ModelInfo:
                 "install the same version of clip-triton on both sides."
             ) from None
         except (PassportError, KeyError) as error:
-            raise ProtocolMismatch(f"The server sent an invalid passport. {error}") from None
+            raise ProtocolMismatch(f"The server sent an invalid description of its model. {error}") from None
 
     @classmethod
     def of(cls, passport: Passport, *, max_batch_size: int, runtime: str = "") -> ModelInfo:

@@ -56,7 +56,7 @@ def prompts(labels: Sequence[str], templates: Sequence[str]) -> list[str]:
     """
     for name, texts in (("labels", labels), ("templates", templates)):
         if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-            raise TypeError(f"{name} is a list of texts (str), got {texts!r:.200}")
+            raise TypeError(f"{name} must be a list of texts (str), got {texts!r:.200}")
         if not texts or not all(text.strip() for text in texts):
             raise ValueError(f"{name} is empty, or one of them is")
     if bad := [template for template in templates if "{}" not in template]:

@@ -46,7 +46,7 @@ class Parser(argparse.ArgumentParser):
         """End with exit code 2 because of unknown arguments."""
         options = [word.partition("=")[0] for word in unknown if word.startswith("-")]
         if not options:
-            # argparse takes the words of a list only if no option stands between them.
+            # argparse takes the words of a list only if no option comes between them.
             words, lists = " ".join(unknown), (one for one in self._actions if not one.option_strings)
             takes_list = any(one.nargs in ("+", "*") and one.help is not argparse.SUPPRESS for one in lists)
             self.error(f"unexpected arguments: {words}" + (f"; put {words} before the options" if takes_list else ""))

@@ -60,7 +60,7 @@ class Handshake:
         return task.result()
 
     def invalidate_model(self, model: ModelInfo) -> None:
-        """Forget ``model``, so that the next call fetches the present one."""
+        """Forget ``model``, so that the next call fetches the current one."""
         if self.known is model:
             self.known = None
 

@@ -182,5 +182,5 @@ class TextEncoder(Encoder):
 
 def _check_text(found: object) -> str:
     if not isinstance(found, str):
-        raise TypeError(f"a text is a str, got {type(found).__name__}")
+        raise TypeError(f"a text must be a str, got {type(found).__name__}")
     return found

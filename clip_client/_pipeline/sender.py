@@ -90,7 +90,7 @@ class Sender:
         self._loop = asyncio.get_running_loop()
         self._budget = RetryBudget(self._loop.time())
         self._counts = ClientStats()
-        """:meth:`stats` adds the numbers of the present moment."""
+        """:meth:`stats` adds the current numbers."""
 
         # A submitted item is in _waiting or in a request of _requests, until it has its result or is given up.
         self._waiting: OrderedDict[PendingItem, None] = OrderedDict()

@@ -1,1 +1,1 @@
-"""Files that outlive a process: Parquet, SQLite, locks, and vectors with the search among them; it asks no server."""
+"""Files that outlive a process: Parquet, SQLite, locks, vectors and their search. Nothing here calls a server."""

@@ -40,7 +40,7 @@ def network_file_system(folder: Path) -> str:
 def _type_on_linux(folder: Path) -> str:
     device = os.stat(folder).st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
-    # Before " - " stand the numbers of the mount, of its parent and of the device; behind it the type.
+    # Before " - " come the numbers of the mount, of its parent and of the device; after it, the type.
     lines = (line.partition(" - ") for line in _MOUNTS.read_text(errors="replace").splitlines())
     return next((after.split()[0] for before, _, after in lines if before.split()[2] == number), "")
 

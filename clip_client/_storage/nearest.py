@@ -57,7 +57,7 @@ def nearest(
         return _nearest(query.vectors, query.vector_id, vectors, k)
     query = np.asarray(query, dtype=np.float32)
     if query.ndim != 1:
-        raise ValueError(f"a query is one vector (D,) or an EmbeddingBatch, got an array {query.shape}")
+        raise ValueError(f"a query must be one vector (D,) or an EmbeddingBatch, got an array {query.shape}")
     if not np.linalg.norm(query) > 0:
         raise ValueError("the query is NaN or zero: its image failed, or it is not an embedding")
     return _nearest(query[None], None, vectors, k)[0]
@@ -105,7 +105,7 @@ def _parts(vectors: SearchedVectors) -> Iterator[tuple[NDArray[Any], Sequence[st
     else:
         array, paths, vector_id = np.asarray(vectors), (), None
     if array.ndim != 2:
-        raise ValueError(f"the vectors to search are an array (N, D), got {array.shape}")
+        raise ValueError(f"the vectors to search must be an array (N, D), got {array.shape}")
     for start in range(0, len(array), _BLOCK_ROWS):
         block = slice(start, start + _BLOCK_ROWS)
         yield array[block], paths[block], vector_id

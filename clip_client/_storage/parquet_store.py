@@ -57,7 +57,7 @@ class ParquetStore:
     small_files: int = 64
     """Number of small files above which :meth:`compact` merges them."""
     small_file_rows: int = 131_072
-    """Rows from which a file is not small: copying that many rows for a few new ones is not worth it."""
+    """A file with this many rows is not small: copying them for a few new rows is not worth it."""
 
     def __init__(self, folder: Path, schema: Any) -> None:
         """Open ``folder``; make it if it does not exist."""
@@ -89,10 +89,10 @@ class ParquetStore:
     def find(
         self, keys: Sequence[bytes], columns: Sequence[str] | None = None
     ) -> Iterator[tuple[NDArray[np.intp], Any]]:
-        """Yield (positions in ``keys``, rows of these keys), a row group at a time; keys without a row are left out.
+        """Yield (positions in ``keys``, their rows), a row group at a time; keys without a row are left out.
 
-        ``keys`` are distinct. The rows are a ``pyarrow.Table`` of ``columns``, or of the whole schema, with one row for
-        each position, in the order of the files.
+        ``keys`` are distinct. The rows are a ``pyarrow.Table`` of ``columns`` (default: all), with one row for each
+        position, in the order of the files.
         """
         import pyarrow as pa
 
@@ -124,7 +124,7 @@ class ParquetStore:
             self._write([table_of(rows, self.schema)])
 
     def compact(self) -> None:
-        """Merge many small files into one. A process that reads meanwhile sees some rows twice, or starts again."""
+        """Merge many small files into one. A concurrent reader sees some rows twice, or starts again."""
         self.remove_abandoned(_ABANDONED_S)
         files = self._files() if len(self._paths()) > self.small_files else {}
         small = {path: keys for path, keys in files.items() if 0 < len(keys) < self.small_file_rows}
@@ -218,7 +218,7 @@ class ParquetStore:
             said, expected = parquet.schema_arrow.metadata or {}, self.schema.metadata or {}
             is_other = any(said.get(key) != value for key, value in expected.items())
             if is_other or set(self.schema.names).difference(parquet.schema_arrow.names):
-                raise StoreError(f"{path} does not belong there; move it away")
+                raise StoreError(f"{path} does not belong in this folder; move it elsewhere")
             yield parquet
 
     @contextlib.contextmanager

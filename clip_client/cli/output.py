@@ -41,7 +41,7 @@ _OUTPUTS: Final = {
 
 
 def add_output_options(parser: argparse._ActionsContainer, **contents: str) -> None:
-    """Add the options of :data:`_OUTPUTS` that are named; ``contents`` are their contents in words.
+    """Add the options of :data:`_OUTPUTS` that are named in ``contents``, which describes what each one writes.
 
     The command's ``main`` calls :func:`read_outputs` before the command runs.
     """
@@ -84,7 +84,7 @@ def write_text(path: Path, pieces: Iterable[str]) -> None:
 
 
 def check_place(path: Path) -> None:
-    """Check the place of an output file before the long work.
+    """Check the path of an output file before the long work.
 
     Raises CommandFailed if the file cannot be written, and CommandMisused if it would replace a photo, as after
     ``--json *.jpg``.
@@ -92,7 +92,7 @@ def check_place(path: Path) -> None:
     from clip_client.dedup.files.file_types import COMPANION_KINDS, PHOTO_SUFFIXES, suffix_of
 
     if suffix_of(path.name) in PHOTO_SUFFIXES | COMPANION_KINDS.keys() - {".json"}:
-        raise CommandMisused(f"{path} has the name of a photo or of its companion; name another file to write")
+        raise CommandMisused(f"{path} is named like a photo or its sidecar; choose another output file")
     if os.path.isdir(path):
         raise CommandFailed(f"cannot write {path}: it is a folder")
     if not os.path.isdir(path.parent):

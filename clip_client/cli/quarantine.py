@@ -20,7 +20,7 @@ def quarantined(journal: Journal, run: str | None) -> list[JournalEntry]:
     if not entries and run is not None:
         raise CommandFailed(
             f"no run {run!r} of this store has photos in the quarantine; clip-client undo --list shows the runs, and "
-            "clip-client undo --from FOLDER restores those of other stores"
+            "clip-client undo --from FOLDER restores photos of other stores"
         )
     return entries
 

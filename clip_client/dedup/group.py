@@ -1,4 +1,4 @@
-"""Groups of photos that show the same, and the verdict about each photo."""
+"""Groups of photos that show the same picture, and the verdict about each photo."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Verdict:
     kept: str = ""
     """Path of the photo that stays instead; empty for the photo that the group keeps."""
     tier: str = EXACT
-    """Certainty that ``kept`` shows the same; one of :data:`TIERS`."""
+    """Certainty that ``kept`` shows the same picture; one of :data:`TIERS`."""
     moves: str = NEVER
     """:data:`BY_DEFAULT`, :data:`ON_REQUEST`, :data:`IF_CHOSEN` or :data:`NEVER`."""
     reason: str = ""
@@ -55,7 +55,7 @@ class Verdict:
     """Signs that the photo is made from another photo."""
 
     def reason_to_stay(self, tiers: Collection[str] | None) -> str:
-        """Say why the photo does not move with ``tiers``, None if a person chose it; empty if it moves or is kept."""
+        """Say why the photo does not move with ``tiers`` (None: a person chose it); empty if it moves or is kept."""
         if self.moves == NEVER or (tiers is not None and not self.is_copy):
             return self.reason
         if tiers is None or self.tier in tiers:
@@ -77,7 +77,7 @@ class Member:
     """Cosine similarity to the kept photo; 1 for the kept photo and for files with its bytes. NaN if the search did not
     compare the two, because it kept another photo."""
     tier: str = SIMILAR
-    """Certainty that the photo shows the same as the kept photo; one of :data:`TIERS`."""
+    """Certainty that the photo shows the same picture as the kept photo; one of :data:`TIERS`."""
     matches: tuple[Match, ...] = ()
     """Tests that the photo passed against the kept photo; empty for the kept photo."""
     other_shot: str = ""
@@ -104,7 +104,7 @@ class Member:
 
     @property
     def alignment(self) -> Alignment | None:
-        """The alignment with the kept photo, if it shows the same."""
+        """The alignment with the kept photo, if it shows the same picture."""
         return next((match.alignment for match in self.matches if match.alignment), None)
 
     @property
@@ -118,7 +118,7 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class DuplicateGroup:
-    """Photos that show the same; the first photo is kept."""
+    """Photos that show the same picture; the first photo is kept."""
 
     tier: str
     min_similarity: float

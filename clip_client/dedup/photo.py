@@ -60,7 +60,7 @@ class ImageFeatures:
     message: str = ""
 
     def to_row(self) -> dict[str, Any]:
-        """Return the features as columns of a table, one for each field, those of the metadata included."""
+        """Return the features as columns of a table, one for each field, including those of the metadata."""
         row = asdict(self)
         return {**row.pop("metadata"), **row}
 

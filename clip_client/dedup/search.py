@@ -77,7 +77,7 @@ async def find_duplicates(
     merge_metadata: bool = False,
     on_progress: OnProgress | None = None,
 ) -> DuplicateReport:
-    """Find the photos below ``paths`` that show the same.
+    """Find the photos below ``paths`` that show the same picture.
 
     ``paths`` are files and folders, or the result of :func:`scan` for them; their order does not change the result.
     Two photos are alike under any of these conditions:
@@ -86,7 +86,7 @@ async def find_duplicates(
     - At most 3 bits of their perceptual hashes differ.
     - The cosine of their vectors is at least ``threshold`` (default: :func:`thresholds_for` the model).
 
-    With ``verify`` photos that may show the same are also aligned, whatever the thresholds are. The alignment
+    With ``verify``, photos that may show the same picture are also aligned, whatever the thresholds. The alignment
     (:class:`~clip_client.dedup.aligned.Alignment`) proves copies and names the changes. If OpenCV is missing, the
     report's ``note`` says so. Pictures of nearly one colour are compared by bytes and pixels only, and RAW files
     without a preview by their bytes. Without ``clip`` vectors are not compared: strong crops and edits are then found
@@ -129,7 +129,7 @@ async def collect(
     *,
     pictures: Spool | None = None,
 ) -> tuple[CollectedFeatures, GroupRules]:
-    """Collect what the files of a scan are compared by; ``pictures`` takes small pictures for the alignment."""
+    """Collect the features and vectors of a scan's files; ``pictures`` takes small pictures for the alignment."""
     model = NO_MODEL if clip is None else (await clip.model()).id
     thresholds = thresholds_for(model, threshold)
     aligner = import_aligner()[0] if verify and pictures is not None else None
@@ -189,7 +189,7 @@ def group_contents(
 def pair(
     collected: CollectedFeatures, rules: GroupRules, store: Store, reader: PhotoReader, *, is_wide: bool
 ) -> tuple[Compared, RecallEstimate, SearchStats]:
-    """Join the contents that are alike by vectors, hashes or pixels; if ``is_wide``, pair those that may show the same.
+    """Join the contents that are alike by vectors, hashes or pixels; if ``is_wide``, also pair possible copies.
 
     Also returns the recall of comparing the vectors, and the work that the store did not save.
     """
@@ -309,5 +309,5 @@ def _photos(collected: CollectedFeatures, rules: GroupRules, rows: Collection[in
 
 
 def told_by_thread(progress: OnProgress) -> OnProgress:
-    """Return the function with which a worker thread tells the event loop its progress."""
+    """Return the function with which a worker thread reports its progress to the event loop."""
     return lambda what, done, total: from_thread.run_sync(progress, what, done, total)

@@ -1,4 +1,4 @@
-"""The values that several rooms of dedup share: files, metadata, and groups of photos."""
+"""The values that several parts of dedup share: files, metadata, and groups of photos."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def split_model_id(model_id: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class RecallEstimate:
-    """The share of alike pairs of vectors that were compared."""
+    """The share of similar pairs of vectors that were compared."""
 
     method: str
     """``"exact"`` or ``"cells"``."""
@@ -185,7 +185,7 @@ class RecallEstimate:
     """1 for ``"exact"``, else measured on a sample."""
     recall_95: tuple[float, float]
     pairs: int
-    """Alike pairs in the sample; 0 if nothing was measured."""
+    """Similar pairs in the sample; 0 if nothing was measured."""
 
 
 @dataclass(frozen=True, kw_only=True)

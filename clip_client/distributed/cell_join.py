@@ -1,8 +1,8 @@
-"""Joins alike vectors that are too many for one machine, with the same cells as a search on one machine.
+"""Joins similar vectors that are too many for one machine, with the same cells as a search on one machine.
 
 Rows get to their cells, and photos to their components, through files in Arrow's IPC format, with a record batch for
 each bucket; the files stay if a worker or the driver dies. ``Dataset.groupby`` would hold each vector in the object
-store once for each of its cells, and a whole cell in one worker, and begin again if the driver died.
+store once for each of its cells, would need a whole cell in one worker, and would start over if the driver died.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def write_buckets(
 
 
 def read_buckets(places: Iterable[Location], first: int, end: int) -> Iterator[Any]:
-    """Yield a ``pyarrow.Table`` for each bucket from ``first`` to before ``end``, with its rows in all ``places``.
+    """Yield a ``pyarrow.Table`` for each bucket in ``range(first, end)``, with its rows in all ``places``.
 
     Raises DistributedError, before the first table.
     """

@@ -140,7 +140,7 @@ def in_tasks(
                 elif on_death is not None:
                     yield call[0], on_death(call[0])
                 else:
-                    raise DistributedError(f"{ATTEMPTS} workers died with one task: {first_line(result)}") from result
+                    raise DistributedError(f"{ATTEMPTS} workers died on one task: {first_line(result)}") from result
             left = died
     except RayTaskError as error:
         if isinstance(error.cause, ReportedError):

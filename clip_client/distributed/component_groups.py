@@ -50,7 +50,7 @@ class DuplicateSummary:
     """Images with different bytes among ``photos``."""
     groups: int
     grouped: int
-    """Photos in groups, the kept ones included."""
+    """Photos in groups, including the kept ones."""
     copies: int
     """Copies in groups; frames of a burst and moments of a scene are not copies."""
     unverified: int
@@ -60,9 +60,9 @@ class DuplicateSummary:
     note: str
     """Reason, for people, if no copy could be verified; else empty."""
     edges: int
-    """Pairs that were written to connect alike photos."""
+    """Pairs that were written to connect similar photos."""
     recall: RecallEstimate
-    """The method that compared vectors, and the share of the alike pairs that it found."""
+    """The method that compared vectors, and the share of the similar pairs that it found."""
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Self:

@@ -60,7 +60,7 @@ _NO_KEY: Final = "none"
 _SUCCESS: Final = "_SUCCESS"
 
 _RECALL_ROWS: Final = 5000
-"""Vectors whose alike vectors are found exactly, to measure the recall."""
+"""Vectors whose similar vectors are found exactly, to measure the recall."""
 _HASHES_PER_TASK: Final = 1 << 20
 _PAIRED_PER_TASK: Final = 1 << 16
 """Hashes for which one task looks for turned and mirrored neighbours among all hashes."""
@@ -90,12 +90,12 @@ def find_duplicates(
     """Find duplicates among the photos that ``embed_partitions(..., output=vectors, features=True)`` has embedded.
 
     ``threshold``, ``references``, ``keep`` and ``verify`` are those of :func:`clip_client.dedup.find_duplicates`. A
-    ``store`` gives the decisions of a person. Up to ``exact_rows`` vectors are compared each with each; more are
+    ``store`` gives the decisions of a person. Up to ``exact_rows`` vectors, all pairs are compared; more are
     divided into cells. A worker holds ``rows_at_once`` vectors, or all photos that may show the same, if they are more.
     If a worker can read the files by path or URL, pixels are compared and photos aligned.
 
     ``output`` is a folder that every worker can write, or a URL. At the end it has the folders ``groups``
-    (:func:`.group_schema`, and ``_SUCCESS`` with the summary), ``edges`` (pairs of alike rows of the input) and
+    (:func:`.group_schema`, and ``_SUCCESS`` with the summary), ``edges`` (pairs of similar rows of the input) and
     ``candidates`` (further pairs that are worth aligning). Until then ``_cells`` and ``_components`` hold about five
     copies of the vectors. If the search ends early, call this again: finished comparisons stay. If it is complete, and
     rows and settings are the same, this returns its summary. ``address`` is as for :func:`.embed_partitions`.
@@ -260,7 +260,7 @@ class FolderSearch:
             self._fill("pairing hashes", _CANDIDATES, key, cell_join.pair_hashes, tasks, *both, count)
 
     def _candidate_pairs(self, key: str, rows: Indices, facts: NDArray[Any]) -> Iterator[tuple[Indices, Indices]]:
-        """Yield pairs of ``rows`` that may show the same, the most certain first."""
+        """Yield pairs of ``rows`` that may show the same picture, the most certain first."""
         yield component_groups.equal_pairs(rows, facts["flat_size"])
         if not self.rules.verify:
             return

@@ -162,7 +162,7 @@ class Chunk:
 
     @property
     def row_slice(self) -> slice:
-        """Places among the rows of all files."""
+        """The positions of these rows among those of all files."""
         return slice(self.first_row, self.first_row + self.rows)
 
     def read(self, columns: Sequence[str] | None = None) -> Any:

@@ -50,7 +50,7 @@ class SourceImage:
 
 @dataclass(frozen=True, kw_only=True)
 class Partition:
-    """Images that are embedded together, into one file. A partition takes a few kilobytes: the places of its images."""
+    """Images that are embedded into one file. A partition holds only their locations: a few kilobytes."""
 
     name: str
     id: str

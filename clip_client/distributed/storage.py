@@ -92,7 +92,7 @@ class Location:
         return self.path.rpartition("/")[2]
 
     def at(self, path: str) -> Location:
-        """Return another place in the same file system, by its path there."""
+        """Return another location in the same file system, by its path there."""
         return Location(filesystem=self.filesystem, path=path, prefix=self.prefix)
 
     def __truediv__(self, name: str) -> Location:

@@ -138,7 +138,7 @@ async def find_on_cluster(
 def _group_on_cluster(
     model: FileModel, collected: CollectedFeatures, rules: GroupRules, store: Store, on_progress: OnProgress
 ) -> DuplicateReport:
-    """Divide the contents into groups, as :func:`.group_contents` does; go on where a killed search has stopped."""
+    """Divide the contents into groups, as :func:`.group_contents` does; continue where a killed search has stopped."""
     if not collected.contents:
         return group_contents(collected, rules, store, on_progress)
     folder = cluster_folder(store) / "search"

@@ -1,4 +1,4 @@
-"""The gateway from top to bottom: the token, the body, the vectors, and the answer or a refusal."""
+"""The gateway's path of a request: check the token, read the body, get vectors, and answer or refuse."""
 
 from __future__ import annotations
 

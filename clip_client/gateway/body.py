@@ -49,7 +49,12 @@ class Body:
         self._content = b""
 
     async def read(self, most: int) -> None:
+<<<<<<< HEAD
         """Read it from the caller. Raises Refusal if it has more than ``most`` bytes or comes too slowly."""
+=======
+        """Read the body from the caller. Raises Refusal if it has more than ``most`` bytes or comes too slowly."""
+        announced = self.request.headers.get("content-length", "")
+>>>>>>> f
         content = bytearray()
         _check_size(int(self.request.headers.get("content-length", 0)), most)
         try:
@@ -94,7 +99,7 @@ class Body:
             for start in range(0, len(self._content), _PIECE):
                 parser.write(self._content[start : start + _PIECE])
                 self._check_parts(parts)
-                await asyncio.sleep(0)  # other requests go on
+                await asyncio.sleep(0)  # other requests continue
             parser.finalize()
         except ValueError:  # every error of the parser is one
             raise Refusal(422, "The form cannot be read.") from None
@@ -106,7 +111,9 @@ class Body:
         if len(parts) - len(fields) > self.max_items:
             raise Refusal(422, f"The form has more than {self.max_items} files.")
         if len(fields) > _MOST_FIELDS or max(fields, default=0) > _FIELD_BYTES:
-            raise Refusal(422, f"A form has at most {_MOST_FIELDS} fields without a file name, of at most 1 MiB each.")
+            raise Refusal(
+                422, f"A form may have at most {_MOST_FIELDS} fields without a file name, each of at most 1 MiB."
+            )
 
 
 def _bytes_of(part: File | Field) -> bytes:

@@ -128,7 +128,7 @@ def _parser() -> Parser:
     parser = Parser(
         prog="clip-gateway",
         usage="%(prog)s [options]",
-        description="Serve the vectors of a Triton server over HTTP, with the addresses of OpenAI and infinity.",
+        description="Serve the vectors of a Triton server over HTTP, at the paths of OpenAI's and infinity's APIs.",
     )
     add, defaults = parser.add_argument, {name: field.default for name, field in Settings.model_fields.items()}
     text = "URL of a server, as for clip-client; repeat the option for several servers with the same models"

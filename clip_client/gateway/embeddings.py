@@ -153,7 +153,7 @@ ENDPOINTS: Final = (
     Endpoint("POST", "/embeddings", INFINITY, _embeddings, f"infinity: {_EMBED}", Embeddings),
     Endpoint("POST", "/embeddings_image", INFINITY, _of_images, f"infinity: {_EMBED}", Embeddings),
     Endpoint("GET", "/models", INFINITY, partial(_list_models, owner="infinity"), "infinity: the models"),
-    Endpoint("GET", "/health", INFINITY, _health, "infinity: whether a canary gets its vector", is_open=True),
+    Endpoint("GET", "/health", INFINITY, _health, "infinity: whether a test image gets the right vector", is_open=True),
     Endpoint("POST", "/embed", FORM, _embed_form, "Images in a form: a result for each, good or bad", _IMAGES),
     Endpoint("POST", "/embed/base64", FORM, _embed_base64, "Images in base64: as /embed", Base64Images),
     Endpoint("GET", "/healthz", FORM, _healthz, "As /health, with the model", is_open=True),

@@ -98,7 +98,7 @@ def _image(index: int, address: str) -> bytes:
 def decoded(index: int, text: str) -> bytes:
     """Return the bytes of an item in base64. Raises Refusal.
 
-    Call it in a thread: it decodes in pieces, between which the event loop goes on.
+    Call it in a thread: it decodes in pieces, between which the event loop can run.
     """
     last = max(0, len(text) - 4)
     try:

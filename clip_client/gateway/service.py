@@ -155,10 +155,10 @@ class Service:
         if failed is not None:
             raise failed
         listed = ", ".join(sorted(known))
-        raise Refusal(404, f"There is no model {name[:100]!r} here; there is: {listed}.", code="model_not_found")
+        raise Refusal(404, f"There is no model {name[:100]!r} here, only: {listed}.", code="model_not_found")
 
     async def require_health(self) -> None:
-        """Raise Refusal with the failed step if a canary does not get its vector. A check goes on if callers leave."""
+        """Raise Refusal, which names the failed step, if a canary fails. The check outlives its callers."""
         if self._health is None or self._fresh is None or (self._health.done() and self._fresh.expired):
             self._fresh, self._health = Deadline(_HEALTH_S), asyncio.create_task(self._check())
         if problem := await asyncio.shield(self._health):

@@ -45,7 +45,7 @@ _USED: Final = _PAGE.format(
 
 
 class Access:
-    """ASGI middleware that answers requests without the secret itself, with which the addresses of all pages begin.
+    """ASGI middleware that lets only requests through whose paths begin with the secret; it answers all others.
 
     A cookie would be unsafe: browsers send a computer's cookies to all of its ports, so a server of another user would
     receive them. A ticket leads to the pages only once: it goes into the command line of a browser, which other users
@@ -89,7 +89,7 @@ class Access:
         secret, slash, _ = scope["path"].removeprefix("/").partition("/")
         if not hmac.compare_digest(secret.encode(errors="replace"), self._secret.encode()):
             return HTMLResponse(_INCOMPLETE, 403)
-        # Let links in: the secret address may stand on a page of another server, such as one that shows a terminal.
+        # Let links in: the secret address may be on a page of another server, such as one that shows a terminal.
         is_link = (
             is_read and headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
         )

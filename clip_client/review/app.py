@@ -172,7 +172,7 @@ class _Handlers:
             raise HTTPException(409, "this review has no model to search with")
         size = request.headers.get("content-length", "")
         if not size.isdigit() or int(size) > MOST_UPLOADED:
-            raise HTTPException(413, f"a photo has at most {MOST_UPLOADED:,} bytes")
+            raise HTTPException(413, f"a photo may have at most {MOST_UPLOADED:,} bytes")
         return JSONResponse({"photo": self._photos.upload(await request.body())})
 
     async def choose(self, request: Request) -> Response:

@@ -46,7 +46,7 @@ def read_filter(given: Mapping[str, Any]) -> Filter:
     """Read ``tier``, ``holds``, ``state`` and ``text``. Raises HTTPException (400) for an unknown state."""
     wanted = Filter(**{name: given.get(name, "") for name in vars(Filter())})
     if wanted.state not in ("", STAGED, *_STATE_NAMES):
-        raise HTTPException(400, f"a state is one of {', '.join((*_STATE_NAMES, STAGED))}")
+        raise HTTPException(400, f"a state must be one of {', '.join((*_STATE_NAMES, STAGED))}")
     return wanted
 
 
@@ -77,7 +77,7 @@ def read_numbers(request: Request, name: str, *, most: int = 10**9) -> list[int]
     """Read the numbers of this name in the query. Raises HTTPException (400) for other texts."""
     texts = request.query_params.getlist(name)
     if not all(text.isascii() and text.isdigit() and len(text) < 16 and int(text) <= most for text in texts):
-        raise HTTPException(400, f"{name} is a number from 0 to {most}")
+        raise HTTPException(400, f"{name} must be a number from 0 to {most}")
     return list(map(int, texts))
 
 

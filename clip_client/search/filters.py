@@ -91,7 +91,7 @@ class Wanted:
                     conditions[name] = FILTERS[name].read(text)
             except ValueError as error:
                 form = FILTERS[name].form or error
-                raise QueryError(f"{name.replace('_', '-')} is {form}, not {text!r}") from None
+                raise QueryError(f"{name.replace('_', '-')} must be {form}, not {text!r}") from None
         return cls(conditions)
 
     @property
@@ -109,8 +109,8 @@ class Wanted:
             return rows, ()
         if space.store is None and self.conditions.keys() - {"in_folder"}:
             raise QueryError(
-                "files of vectors know only --in-folder, and not when, where and how photos were taken: name the "
-                "folder of the photos instead"
+                "files of vectors can be filtered only by --in-folder, because they do not say when, where and how "
+                "photos were taken: name the folder of the photos instead"
             )
         for name, value in self.conditions.items():
             one = FILTERS[name]

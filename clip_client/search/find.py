@@ -1,4 +1,4 @@
-"""Finds photos for a query: the command, ``similar`` and the pages of ``review`` call :func:`find`."""
+"""Finds photos for a query. ``search``, ``similar`` and the pages of ``review`` all call :func:`find`."""
 
 from __future__ import annotations
 

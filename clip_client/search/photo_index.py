@@ -70,7 +70,7 @@ class PhotoIndex:
         """Make an index of vectors (N, D), of any length, with the keys of their photos; see :meth:`add`."""
         vectors = np.asarray(vectors, dtype=np.float32)
         if vectors.ndim != 2:
-            raise ValueError(f"the vectors of an index are an array (N, D), got {vectors.shape}")
+            raise ValueError(f"the vectors of an index must be an array (N, D), got {vectors.shape}")
         index = cls(vectors.shape[1], vector_id=vector_id)
         index.add(keys, vectors)
         return index
@@ -124,7 +124,7 @@ class PhotoIndex:
             return index
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the index into ``folder``, which is made. Segments that are in the folder already are not written.
+        """Write the index into ``folder``, creating it if need be. Segments that it has already are not written again.
 
         A reader sees the old or the new index. Only one process at a time may save into a folder. Raises OSError.
         """

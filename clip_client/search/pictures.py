@@ -30,7 +30,7 @@ class FoundPicture:
     score: float
     """Cosine similarity to the query."""
     copies: tuple[str, ...] = ()
-    """Other unchanged files that a search for duplicates proved to show the same."""
+    """Other unchanged files that a search for duplicates proved to show the same picture."""
     content: str = ""
     """SHA-256 in hexadecimal; empty if unknown."""
     facts: Mapping[str, Any] = field(default_factory=dict)

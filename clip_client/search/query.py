@@ -89,7 +89,7 @@ class QueryVector:
     """Names of texts that are too long for the model, which read only their beginning."""
 
     def check(self, vector_id: str) -> None:
-        """Raise VectorsError if the query must not be compared with photos of this id; an empty id is unknown."""
+        """Raise VectorsError if the query must not be compared with photos of this id. An empty id passes."""
         for own in self.vector_ids:
             if vector_id and not may_be_compared(own, vector_id):
                 raise VectorsError(
@@ -114,14 +114,14 @@ def terms_of(parts: Sequence[str], *, photos: bool = True) -> list[Term]:
         if of == "sign":
             sign, *others = some
             if others:
-                message = f"two signs follow each other in the query: write words or a photo before {others[0]}"
+                message = f"two signs in a row in the query: write words or a photo before {others[0]}"
                 raise QueryError(message)
             continue
         for part in some if of == "photo" else [" ".join(some)]:
             terms.append(_term(part, sign, is_photo=of == "photo"))
             sign = ""
     if sign:
-        raise QueryError("the query ends with a sign: write words or a photo after it")
+        raise QueryError(f"the query ends with {sign}: write words or a photo after it")
     if not terms:
         raise QueryError("the query is empty: write what the photos should show, such as: dog on the beach")
     return terms

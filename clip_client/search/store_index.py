@@ -1,4 +1,4 @@
-"""The index of a store's vectors. It stands beside them in the store, and is made again from them if it is lost."""
+"""The index of a store's vectors. It lies beside them in the store, and is made again from them if it is lost."""
 
 from __future__ import annotations
 

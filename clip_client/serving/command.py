@@ -86,7 +86,7 @@ def _parser() -> Parser:
         usage="%(prog)s [options] [-- ARGUMENT_OF_TRITONSERVER ...]",
         description="Run Triton on a model repository and keep it serving: clip-serve embeds a known image every few "
         "seconds and restarts Triton if that fails.",
-        epilog="Arguments after -- go to tritonserver unchanged. SIGUSR1 loads the present contents of the repository "
+        epilog="Arguments after -- go to tritonserver unchanged. SIGUSR1 loads the current contents of the repository "
         "beside the running model, checks them, and switches.",
     )
     add = parser.add_argument
@@ -131,8 +131,8 @@ def _parser() -> Parser:
         "--precision",
         dest="compute_precision",
         choices=PRECISIONS,
-        help="precision of the model on a CPU; auto takes what is the fastest on this processor, as clip-client doctor "
-        "says, if its vectors agree with fp32. On a GPU the export decides, and fp32 means without TF32 (default: "
+        help="precision of the model on a CPU; auto takes the fastest on this processor (clip-client doctor names it) "
+        "if its vectors agree with fp32. On a GPU the export decides, and fp32 means without TF32 (default: "
         f"{PRECISION_VARIABLE} of the environment, else precision in clip_encoder/config.pbtxt, else auto)",
     )
     statistics = "let every client read how much each model is used; perf_analyzer needs it"
@@ -175,14 +175,14 @@ async def _serve(config: ServeConfig, triton: Triton) -> None:
     _call_without_proxy(config.client_host.strip("[]"))
 
     def reload() -> None:
-        """Reload if the repository and the certificates are usable; otherwise the present model keeps serving."""
+        """Reload if the repository and the certificates are usable; otherwise the current model keeps serving."""
         try:
             check_repository(config.repository, config.only)
             check_gpu(config, triton)
             if config.tls is not None:
                 config.tls.check()
         except (ReportedError, OSError) as error:
-            logger.error("reload rejected; the present model keeps serving: %s", error)
+            logger.error("reload rejected; the current model keeps serving: %s", error)
         else:
             supervisor.reload()
 

@@ -80,7 +80,7 @@ class ServeConfig:
 
     @property
     def families(self) -> list[str]:
-        """The addresses to listen on: ``host``, and behind it the other wildcard if it is one and IPv6 works here.
+        """The addresses to listen on: ``host`` and, if it is a wildcard and IPv6 works here, the other wildcard.
 
         gRPC listens on both families for either wildcard.
         """

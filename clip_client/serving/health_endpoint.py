@@ -65,7 +65,7 @@ def serve_health(
 
 
 def serve_metrics(hosts: Sequence[str], port: int, url: Callable[[], str]) -> AbstractAsyncContextManager[None]:
-    """Answer each request to ``port`` inside the block with what ``url`` names at that time, otherwise as above."""
+    """Like :func:`serve_health`, but answer with what ``url`` names at the time of the request."""
 
     def read() -> bytes:
         try:

@@ -135,7 +135,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def print_line(line: str) -> None:
-    """Write ``line`` to standard output, and go on if that is closed or a file on a full disk."""
+    """Write ``line`` to standard output, and continue if that is closed or a file on a full disk."""
     try:
         sys.stdout.write(line)
         sys.stdout.flush()

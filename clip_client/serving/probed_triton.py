@@ -123,13 +123,13 @@ class ProbedTriton:
         return PortHandover(listening_addresses(self.process.pid, port) or [], port)
 
     async def take_over(self) -> None:
-        """Have the port, as the only server that new connections reach."""
+        """Become the only server that new connections reach."""
         await self._disconnect()
         self._is_candidate = False
         self._models = self._connect()
 
     async def no_connections(self) -> None:
-        """Return when the server has no connection of a client."""
+        """Return when the server has no client connection."""
         await self._disconnect()
         while connections(self.process.pid, self._config.grpc_port):  # noqa: ASYNC110 - the kernel tells no one
             await asyncio.sleep(_QUIET_S)

@@ -104,7 +104,7 @@ class Supervisor:
         self._stop_requested.set()
 
     def reload(self) -> None:
-        """Load the present contents of the repository, check them, and switch; if that fails, go on as before."""
+        """Load the current contents of the repository, check them, and switch; if that fails, continue as before."""
         self._reload_requested.set()
 
     def report(self) -> tuple[bool, Mapping[str, Any]]:
@@ -286,7 +286,7 @@ class Supervisor:
         try:
             handover = old.hand_over()
         except ReportedError as error:
-            logger.warning("the new model is served after a restart, and not beside the present one: %s", error)
+            logger.warning("the new model is served after a restart, not beside the current one: %s", error)
             await self._restart("reload requested", drain_s=DRAIN_S)
             return
         server, probe, again = None, None, False
@@ -299,7 +299,7 @@ class Supervisor:
                 handover.switch()
         except (ReportedError, OSError) as error:
             probe, again = None, isinstance(error, _CrashedAtStart) and not is_again
-            logger.error("reload failed; %s: %s", "trying again" if again else "the present model keeps serving", error)
+            logger.error("reload failed; %s: %s", "trying again" if again else "the current model keeps serving", error)
         if server is None or probe is None:
             handover.close()
             if server is not None:

@@ -1,4 +1,4 @@
-"""Whether this machine has what a repository asks for: a GPU, and TensorRT if an encoder is to run on it."""
+"""Whether this machine has what a repository needs: a GPU, and TensorRT if an encoder is to run on it."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class TensorrtMissing(ReportedError):
 
 
 def check_gpu(config: ServeConfig, triton: Triton) -> None:
-    """Raise ReportedError if an encoder asks for a GPU, or for TensorRT, that is not there for ``triton``.
+    """Raise ReportedError if an encoder needs a GPU, or TensorRT, that ``triton`` does not have.
 
-    The folders of engines are made, because ONNX Runtime makes only the last one of a path.
+    Creates the folders of engines, because ONNX Runtime creates only the last folder of a path.
     """
     encoders = [name for names in config.names for name in (names.encoder, names.text_encoder)]
     for path in filter(Path.is_file, (config.repository / name / "config.pbtxt" for name in encoders)):
         encoder = read_config(path)
         if any(group.kind == group.KIND_GPU for group in encoder.instance_group) and not usable_gpus():
             raise ReportedError(
-                f"{path} asks for an NVIDIA GPU, and the driver of this machine shows none (in a container: docker run "
-                "--gpus all): use such a machine, or export into another repository."
+                f"{path} needs an NVIDIA GPU, but the driver of this machine finds none (in a container: docker run "
+                "--gpus all): use a machine with a GPU, or export into another repository."
             )
         if (cache := engine_cache(encoder)) and usable_gpus():
             check_tensorrt(triton)
@@ -44,7 +44,16 @@ def check_gpu(config: ServeConfig, triton: Triton) -> None:
 
 
 def check_tensorrt(triton: Triton | None) -> None:
+<<<<<<< HEAD
     """Raise ``TensorrtMissing`` if this server, or with None this Python itself, lacks the libraries of TensorRT."""
+=======
+    """Raise ``TensorrtMissing`` unless this server, or with None this Python itself, can run TensorRT."""
+    if not usable_gpus():
+        raise TensorrtMissing(
+            "TensorRT needs an NVIDIA GPU and its driver, but this machine has none (in a container: docker run "
+            f"--gpus all): {_REMEDY}."
+        )
+>>>>>>> f
     library = _provider(triton)
     if not library.is_file():
         remedy = (

@@ -80,7 +80,7 @@ _started_pids: Final[set[int]] = set()
 class TritonProcess:
     """A running tritonserver with its stubs. Create it with :meth:`start`, from the main thread's event loop.
 
-    The main thread, because the kernel ends the server together with the *thread* that started it.
+    It must be the main thread's, because the kernel ends the server together with the *thread* that started it.
     """
 
     def __init__(
@@ -177,13 +177,13 @@ class TritonProcess:
 
     @property
     def crashed(self) -> bool:
-        """Whether a defect of Triton has ended it, of which nothing says that the next start has it, too."""
+        """Whether a defect of Triton has ended it, so that the next start may succeed."""
         if self._lost_stub and not self._first_error:
             return not self._last_words
         return self._first_error == _STUB_CRASHED or self._process.returncode in _CRASHES
 
     def watch_stubs(self, ended: Callable[[], None]) -> None:
-        """Take the server for ready: from now on, call ``ended`` when one of the models' processes ends."""
+        """Consider the server ready: from now on, call ``ended`` when one of the models' processes ends."""
         self._first_error = None  # an error of some request is not why it ends a month later
         self._stubs = watch_ends(self.pid, ended)
 

@@ -157,8 +157,8 @@ def _check_choice(weights_dtype: str, tensorrt: Tensorrt | None, repository: Pat
         raise WrongChoice("TensorRT does not take an int8 export: use --precision fp16 or fp32 with --tensorrt.")
     if (repository.resolve().parent / ".git").exists() and repository.name == HERE.name:
         raise WrongChoice(
-            f"The configuration in {repository} belongs to this checkout and serves machines without a GPU, too: name "
-            "another --repository with --tensorrt."
+            f"The configuration in {repository} belongs to this checkout, which must also work without a GPU: with "
+            "--tensorrt, name another --repository."
         )
 
 
@@ -168,7 +168,9 @@ def load_exportable(model: str, pretrained: str) -> ExportableModel:
     Raises ExportError.
     """
     if model.endswith(".torchscript.pt"):
-        raise WrongChoice("Models of SSCD are gone: clip-client dedup proves copies with any model, such as ViT-B-32.")
+        raise WrongChoice(
+            "SSCD models are not supported: clip-client dedup proves copies with any model, such as ViT-B-32."
+        )
     if not model.endswith(SKELETON_SUFFIX):
         try:
             from preprocess_ensemble.export.pytorch.model import PyTorchModel

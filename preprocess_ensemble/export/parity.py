@@ -123,5 +123,5 @@ def check(
         elif np.abs(neighbours - together[~failed]).max() > (0 if is_pixels(rows) else _ROUNDING):
             raise Disagreement("it lets a failed row change its neighbours' vectors")
     except Disagreement as error:
-        raise ExportError(f"The exported model is not what PyTorch computes: {error}.") from None
+        raise ExportError(f"The exported model does not compute what PyTorch does: {error}.") from None
     return lowest, alone

@@ -115,7 +115,7 @@ class PillowFile:
     def transpose(self) -> Image.Transpose | None:
         """The transpose of `ImageOps.exif_transpose`; None without one, and for a broken EXIF block.
 
-        Some formats have their EXIF block behind the pixels, so it is known only after these are decoded.
+        Some formats have their EXIF block after the pixels, so it is known only after these are decoded.
         """
         with suppress(*_BAD_FILE):
             return transpose_for(self.image.getexif().get(ExifTags.Base.Orientation))
@@ -134,7 +134,7 @@ class PillowFile:
         return self.in_plain_mode(self.load(scale))
 
     def load(self, scale: int = 1) -> Image.Image:
-        """Do as :meth:`decode`, but return the mode of the file."""
+        """Decode like :meth:`decode`, but keep the mode of the file."""
         image = self.image
         whole = image.size
         if scale > 1:

@@ -1,6 +1,6 @@
 """The check of a model: a session must compute the same vectors as another runtime, or as PyTorch.
 
-Every export must pass it, and every runtime that takes the place of ONNX Runtime.
+Every export must pass it, and every runtime that replaces ONNX Runtime.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Turn texts into the token ids of a model, equal to those of open_clip, without torch and transformers."""
+"""Turn texts into the token ids of a model, the same as open_clip's, without torch and transformers."""

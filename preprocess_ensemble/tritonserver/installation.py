@@ -89,7 +89,7 @@ def find_triton(environment: Mapping[str, str] = os.environ) -> Triton:
 
 
 def library_path(triton: Triton, given: str) -> str:
-    """Return the ``LD_LIBRARY_PATH`` for an unpacked or pip-installed server; ``given`` is its present value.
+    """Return the ``LD_LIBRARY_PATH`` for an unpacked or pip-installed server; ``given`` is its current value.
 
     Raises ``ReportedError`` if the library of the running Python is not installed.
     """

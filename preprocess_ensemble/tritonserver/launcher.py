@@ -96,7 +96,7 @@ def _build(triton: Triton, directory: Path) -> Path:
 def server_command(
     arguments: Sequence[str], environment: Mapping[str, str], *, pid: int, only_models: bool = False
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the command that starts Triton with these arguments, and its environment; ``pid`` is to execute it.
+    """Return the command that starts Triton with these arguments, and its environment, for the process ``pid``.
 
     The first part of the command is the path of the server. A backend directory, a cache directory and a shared-memory
     prefix are added only if ``arguments`` has none. With ``only_models``, Triton sees of a repository only the folders
@@ -107,7 +107,7 @@ def server_command(
         return any(text in argument for argument in arguments)
 
     if not os.access(TEMPORARY, os.W_OK):
-        raise ReportedError(f"Triton's Python backend has to write in {TEMPORARY}: in a container, add --tmpfs /tmp.")
+        raise ReportedError(f"Triton's Python backend cannot write to {TEMPORARY}: in a container, add --tmpfs /tmp.")
     links = Links(pid)
     arguments = links.repositories(arguments, only_models=only_models)
     # Triton starts its stubs through the bash on PATH, and waits without limit for a stub that cannot start.

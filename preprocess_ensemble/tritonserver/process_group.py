@@ -127,9 +127,9 @@ def started_at(pid: int) -> float | None:
 def hide_argument(pid: int, secret: bytes, *, program: str) -> bool:
     """Overwrite ``secret`` with ``x`` in the command line of a child process; return whether that was done.
 
-    tritonserver takes secrets on its command line only, and every user of the machine can read that. The kernel shows
-    what is in the process's memory, and a parent may write there. The answer is False if it may not, if the process
-    does not execute ``program`` yet, or if it has ended.
+    tritonserver takes secrets only on its command line, which every user of the machine can read. The kernel shows the
+    command line from the process's memory, where a parent may write. Returns False if the parent may not write there,
+    or if the process does not execute ``program`` yet or has ended.
     """
     process = _PROC / str(pid)
     try:

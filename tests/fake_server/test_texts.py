@@ -58,7 +58,9 @@ async def test_a_stream_of_texts_is_in_order_and_names_long_ones(near: ClipClien
     "texts", [b"a text", 5, ["a text", 5], iter(["a text", None])], ids=["bytes", "int", "list", "iterator"]
 )
 async def test_only_str_is_a_text(near: ClipClient, texts: Any) -> None:
-    with pytest.raises(TypeError, match=r"a text is a str, got|expected one text or an iterable of texts, got int"):
+    with pytest.raises(
+        TypeError, match=r"a text must be a str, got|expected one text or an iterable of texts, got int"
+    ):
         await near.embed_text(texts)
 
 
@@ -216,8 +218,8 @@ async def test_an_image_that_fails_has_no_probabilities(fake: FakeTriton, near: 
 @pytest.mark.parametrize(
     ("arguments", "kind", "says"),
     [
-        ({"labels": "cat"}, TypeError, "labels is a list of texts"),
-        ({"labels": ["cat", 5]}, TypeError, "labels is a list of texts"),
+        ({"labels": "cat"}, TypeError, "labels must be a list of texts"),
+        ({"labels": ["cat", 5]}, TypeError, "labels must be a list of texts"),
         ({"labels": []}, ValueError, "labels is empty"),
         ({"labels": ["cat", " "]}, ValueError, "labels is empty, or one of them is"),
         ({"labels": ["cat"], "templates": ["a photo"]}, ValueError, "the template 'a photo' has no {}"),

@@ -70,7 +70,7 @@ def apply_report(
         _print_what_stays(stays, say, listed=options.dry_run or options.is_chosen or verbose)
     elif unexplained := [skip for skip in refused if explained.get(skip.photo.path) != skip.reason]:
         stay = "stays" if len(unexplained) == 1 else "stay"
-        say(f"{counted(len(unexplained), 'other photo')} of the groups {stay}; --dry-run says why")
+        say(f"{counted(len(unexplained), 'other photo')} {stay} in place; --dry-run says why")
     _print_skipped_tiers(plan, options, say)
     if options.apply:
         return _apply_plan(plan, store, options, say, moving)

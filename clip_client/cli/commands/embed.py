@@ -80,7 +80,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="the folder to add to, or the file to write; the ending chooses the format",
     )
     parser.add_argument(
-        "--retry-failed", action="store_true", help="with a folder: also try the photos again that failed before"
+        "--retry-failed", action="store_true", help="with a folder: also retry the photos that failed before"
     )
     add_output_options(parser, json="the counts")
     add_quiet_option(parser)

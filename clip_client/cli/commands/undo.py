@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _EMPTY: Final = "there is nothing in the quarantine to restore"
 _UNKNOWN: Final = "Nothing in the quarantine came from this path; see clip-client undo --list."
-_NO_SUSPECT: Final = "for each photo in the quarantine, a photo is left that is proved to show the same"
+_NO_SUSPECT: Final = "for each photo in the quarantine, a remaining photo is proved to show the same picture"
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -34,7 +34,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "undo",
         usage="%(prog)s [options] [PATH ...]",
         help="restore the photos that dedup --apply moved",
-        description="Move photos from the quarantine back to their old places, with their old times. Without a PATH or "
+        description="Move photos from the quarantine back to where they were, with their timestamps. Without a PATH or "
         "--run, restore all of them.",
     )
     parser.add_argument("paths", nargs="*", metavar="PATH", help="restore only the photo that was at this path")
@@ -47,8 +47,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "--suspects",
         action="store_true",
-        help="restore only the photos for which no remaining photo is proved to show the same; an earlier version may "
-        "have moved such photos",
+        help="restore only the photos that an earlier version moved although no remaining photo is proved to show the "
+        "same picture",
     )
     parser.add_argument(
         "--from",

@@ -167,12 +167,12 @@ def saved_or_plain(rule: str, store: Store) -> tuple[str, ...]:
 
 
 def tell_changes(store: Store, say: Callable[[str], object]) -> None:
-    """Say once what a store holds that no longer counts: tuned thresholds, and proofs by an earlier rule."""
+    """Say once what in a store is no longer used: tuned thresholds, and proofs by an earlier rule."""
     if has_old_proofs(store):
         say("copies are proved again, because the rule of the proof has changed since the last search")
     for vector_id, threshold in store.settings.take_tuned():
         model = vector_id.partition("|")[0]
-        say(f"the tuned threshold of {model} no longer counts; --threshold {threshold:g} sets it")
+        say(f"the tuned threshold of {model} is no longer used; --threshold {threshold:g} sets it")
 
 
 def check_keep_rules(rules: Sequence[str]) -> None:
@@ -246,7 +246,7 @@ def _add_output_options(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_action_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--apply", action="store_true", help="move the certain duplicates to the quarantine")
+    group.add_argument("--apply", action="store_true", help="move the proved copies to the quarantine")
     group.add_argument(
         "--dry-run", action="store_true", help="only show what --apply would move, even together with --apply"
     )

@@ -146,7 +146,7 @@ def _listed(source: str, *, null: bool) -> list[str]:
         try:
             data = os.fsencode(data.decode("utf-16"))
         except UnicodeError:
-            raise CommandFailed(f"the list {source} begins as UTF-16 and is not; save it as UTF-8") from None
+            raise CommandFailed(f"the list {source} begins like UTF-16 but is not UTF-16; save it as UTF-8") from None
     # Do not use splitlines: a name may contain a carriage return, which belongs to the line break only at a line's end.
     lines = data.split(b"\0") if null else [line.removesuffix(b"\r") for line in data.split(b"\n")]
     return [os.fsdecode(line) for line in lines if line]
@@ -180,6 +180,6 @@ def opened_store(directory: Path | None) -> Iterator[Store]:
             yield store
     except sqlite3.Error as error:  # while reading; errors of opening and writing are StoreErrors
         raise CommandFailed(
-            f"a database of the store {folder} cannot be read ({error}); cache.sqlite is a cache that you can move "
-            "away; restore other files from a backup"
+            f"a database of the store {folder} cannot be read ({error}); if it is cache.sqlite, move it away, "
+            "because it can be made again; else restore it from a backup"
         ) from error

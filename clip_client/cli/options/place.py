@@ -71,7 +71,7 @@ class NamedPlaces:
             is_store = any((path / name).is_file() for name in _STORE_FILES)
             if is_store or (is_vector_folder(path) if path.is_dir() else path.suffix in VECTOR_SUFFIXES):
                 if len(named) > 1:
-                    raise CommandMisused(f"{name} holds vectors, and is searched alone: name no other place beside it")
+                    raise CommandMisused(f"{name} holds vectors, which can only be searched alone: name no other path")
                 return cls(store=path) if is_store else cls(vectors=path)
         return cls(photos=tuple(named), store=store)
 

@@ -123,8 +123,8 @@ def undo_from(folder: str, *, only: Collection[int] | None = None) -> tuple[Outc
     """Restore what the quarantine of ``folder`` holds, as its manifests say; another computer may have moved it.
 
     ``only`` holds the ids of :func:`~.manifest.manifest_entries`; None also reports the files that no manifest names.
-    Sidecars that save metadata stay. A killed call can be repeated, and a journal of the moves finds the photos back
-    in their places with its next undo. Raises OSError if the quarantine cannot be read.
+    Sidecars that save metadata stay. A killed call can be repeated. The next undo by the journal of these moves notices
+    that the photos are back. Raises OSError if the quarantine cannot be read.
     """
     outcomes = []
     folder = os.path.abspath(folder)

@@ -76,12 +76,12 @@ def plan_moves(
 ) -> Plan:
     """Plan the moves of a report that was judged with the same ``paths``.
 
-    A photo moves as its verdict says, if its tier is among ``tiers``. ``chosen`` limits the moves to the photos whose
-    paths it holds, and maps each path to the tiers in which that photo moves. None as the tiers says that a person
-    looked at the photo: it moves unless its verdict is that it never moves.
+    A photo moves if its verdict allows that and its tier is among ``tiers``. ``chosen``, a path -> tiers, limits the
+    moves to these photos in these tiers. If the tiers are None, a person looked at the photo, and it moves unless its
+    verdict says ``NEVER``.
 
-    :func:`~.apply.apply` moves exactly what the plan says, unless another program changes the files in between. Raises
-    ValueError for tiers that do not move by themselves.
+    :func:`~.apply.apply` makes exactly these moves, unless another program changes the files in between. Raises
+    ValueError for tiers that do not move by default.
     """
     check_tiers(tiers)
     roots = roots_of(paths)

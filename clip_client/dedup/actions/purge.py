@@ -78,7 +78,7 @@ def suspects(
     run: str | None = None,
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> list[JournalEntry]:
-    """Return the moved photos that :func:`purge` leaves because no remaining photo is proved to show the same.
+    """Return the moved photos that :func:`purge` leaves because no remaining photo is proved to show the same picture.
 
     Photos on a disk that is not connected are left out.
     """

@@ -1,4 +1,4 @@
-"""The quarantine, which takes duplicates instead of deleting them, and the single steps there and back.
+"""The quarantine, to which duplicates move instead of being deleted, and the single steps of a move and its undo.
 
 A quarantine is the folder ``.clip-quarantine`` in a folder that you named. If another file system is mounted below that
 folder, its files go to a quarantine in its own top folder. Only a rename within one file system is atomic and copies

@@ -1,1 +1,1 @@
-"""Pairs of photos that show the same, proofs of copies, the choice of the photo to keep, and the groups."""
+"""Pairs of photos that show the same picture, proofs of copies, the choice of the photo to keep, and the groups."""

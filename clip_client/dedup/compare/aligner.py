@@ -59,7 +59,7 @@ VERSIONS: Final = ALGORITHM, _OUTCOMES
 _NEEDED: Final = PICTURE_SIDE, PICTURE_SIDE
 """The least size (height, width) of a scaled decode."""
 _LEAST_PIXELS: Final = 2**20
-"""Pixels of a photo from which on its small picture is kept; a smaller photo is decoded again in less time."""
+"""Least number of pixels of a photo whose small picture is kept; a smaller photo is decoded again in less time."""
 _UNREAD: Final = "one of the two files could not be read again"
 _GONE: Final = "Its file cannot be read any more."
 
@@ -67,8 +67,8 @@ _GONE: Final = "Its file cannot be read any more."
 class Aligner:
     """Aligns photos by their contents; a context manager.
 
-    ``photos`` has a file of each content (SHA-256). What it is aligned by comes from ``store``; if it is not there,
-    from ``pictures``, which :func:`keep_small_picture` filled, or from the file.
+    ``photos`` maps each content (SHA-256) to one of its files. Keypoints come from ``store``, else from ``pictures``,
+    which :func:`keep_small_picture` filled, else from the file.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Aligner:
     def prepare(self, pairs: Sequence[tuple[str, str]], on_progress: OnProgress) -> None:
         """Find the keypoints that the alignment of ``pairs`` needs, of many photos at once. Raises StoreError.
 
-        Pairs whose outcome is known need none, and photos with the same frame seldom do.
+        Pairs whose outcome is known need no keypoints, and photos with the same frame seldom do.
         """
         unknown = [pair for pair in pairs if _key(*pair) not in self._outcomes]
         new = [sha256 for sha256 in dict.fromkeys(chain.from_iterable(unknown)) if sha256 not in self._table]
@@ -119,10 +119,10 @@ class Aligner:
                 list(self._pool.map(Keypoints.keypoints, known.values()))
 
     def align(self, kept: str, duplicates: Sequence[str]) -> list[Alignment | None]:
-        """Return how each content lies on ``kept``; None if they do not show the same, or cannot be verified.
+        """Return how each content lies on ``kept``; None if they show different scenes or cannot be verified.
 
-        What looks alike is proved at full size, for which the files are read; the rest is described. Each pair is
-        compared once per store.
+        Contents that look alike are proved from their files, at full size; the others are only described. Each pair
+        is compared once per store.
         """
         keys = {sha256: _key(kept, sha256) for sha256 in duplicates}
         stored = {sha256: self._outcomes.get(key) for sha256, key in keys.items()}
@@ -247,7 +247,7 @@ def _key(kept: str, duplicate: str) -> str:
 
 
 def keep_small_picture(spool: Spool, sha256: str, decoded: DecodedPhoto) -> None:
-    """Keep what alignment needs of a large photo for :class:`Aligner`; nothing if another size has to be decoded."""
+    """Keep the keypoints of a large photo for :class:`Aligner`, unless it was decoded at too small a size."""
     from preprocess_ensemble.imaging.decode import suffices_for
 
     data, picture, at_least = decoded

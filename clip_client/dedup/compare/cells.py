@@ -1,7 +1,7 @@
-"""Joins alike vectors when there are too many to compare each with each: only those that have a cell in common.
+"""Joins similar vectors when there are too many to compare all pairs: compares only vectors that share a cell.
 
-Two alike vectors are missed only if they have no cell in common. Each run measures how often that happens, by an exact
-search on a sample, and tries more cells per vector until it is rare.
+Two similar vectors are missed only if they share no cell. Each run measures how often that happens, by an exact search
+on a sample, and tries more cells per vector until it is rare.
 
 Vectors of a trained model lie close together: two that have nothing in common have a cosine of about 0.6, and topics
 have very uneven sizes. k-means would leave a large topic in a few cells that hold most of the pairs, because the middle
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
 
 
 EXACT_ROWS: Final = 50_000
-"""Up to this many rows, each is compared with each, which takes about 4 seconds on two cores."""
+"""Up to this many rows, all pairs are compared, which takes about 4 seconds on two cores."""
 ALL_COMPARED: Final = RecallEstimate(method="exact", recall=1.0, recall_95=(1.0, 1.0), pairs=0)
 
 LEAST_RECALL: Final = 0.995
-"""Share of alike pairs that must have a cell in common."""
+"""Share of similar pairs that must have a cell in common."""
 _CELLS_PER_VECTOR: Final = (4, 6, 8)
-"""Tried in this order. With 2 or 3, too few alike vectors have a cell in common."""
+"""Tried in this order. With 2 or 3, too few similar vectors have a cell in common."""
 _POINTS_PER_PART: Final = 32
 """Vectors per part that k-means learns from; more change little and take most of the time."""
 _ITERATIONS: Final = 8
 
 _SAMPLE: Final = 5000
-"""Rows whose alike rows are found exactly, to measure the recall: little of the work with a million rows. If a tenth of
-them have an alike row, 2 missed are 0.4 %."""
+"""Rows whose similar rows are found exactly, to measure the recall: little of the work with a million rows. If a tenth
+of them have a similar row, 2 missed are 0.4 %."""
 _PAIRS_PER_ROW: Final = 16
-"""Alike rows of a sampled row that are looked up in the cells; a scene of a thousand photos has many more."""
+"""Similar rows of a sampled row that are looked up in the cells; a scene of a thousand photos has many more."""
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 """2**64 divided by the golden ratio: products with it order the rows as if at random (Knuth, volume 3, 6.4)."""
 _COMPARED_AT_ONCE: Final = 4096
@@ -58,8 +58,8 @@ def join_vectors(
 ) -> RecallEstimate:
     """Join the rows of ``vectors`` whose cosine similarity is at least ``threshold``.
 
-    ``vectors`` is (N, D) float32 of unit rows, or NaN for a row that is joined with none. Up to ``exact_rows`` rows
-    each is compared with each.
+    ``vectors`` is (N, D) float32 of unit rows, or NaN for a row that is joined with none. Up to ``exact_rows`` rows,
+    all pairs are compared.
     """
     rows = usable_rows(vectors)
     projection = fit_projection(vectors, rows, threshold)
@@ -186,7 +186,7 @@ class RecallSample:
     sampled: Indices
     """(P,), the sampled row of each pair that was kept."""
     others: Vectors
-    """(P, D), the alike row of each pair."""
+    """(P, D), the similar row of each pair."""
     priorities: NDArray[np.uint64]
     """(P,); the lowest of a sampled row are kept."""
 
@@ -292,7 +292,7 @@ def wilson_interval(successes: float, trials: int) -> tuple[float, float]:
     """Return the 95 % interval of a share by Wilson's score (JASA 22, 1927); (0, 1) without trials.
 
     It holds its 95 % for few trials and for shares near 1, where the usual normal interval is far too narrow (Brown,
-    Cai and DasGupta, Statistical Science 16, 2001). The trials count as independent. ``successes`` is no whole number
+    Cai and DasGupta, Statistical Science 16, 2001). The trials count as independent. ``successes`` need not be whole
     if each trial counts with a share.
     """
     if not trials:

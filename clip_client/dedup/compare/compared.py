@@ -57,7 +57,7 @@ class Compared:
         return better
 
     def with_doubts(self, doubts: Mapping[int, str]) -> Compared:
-        """Return the comparison with these rows, and those of the same pixels, in doubt: row -> why."""
+        """Return the comparison with ``doubts`` (row -> why), which also apply to rows with the same pixels."""
         by_pixels = {int(self.evidence.pixels[row]): why for row, why in doubts.items()}
         doubted = {
             files[0].sha256: why

@@ -25,7 +25,7 @@ DEFAULT_RULES: Final = (
 camera says of a file stays in its copies, so ``original`` only decides where nothing is proved."""
 
 RETIRED_RULES: Final = frozenset({"bytes", "smallest"})
-"""Rules that left, but that a store may have saved under a name; the others go on without them."""
+"""Removed rules, which a store may still have saved under a name; the others work without them."""
 
 _TIE_BREAKS: Final = ("oldest", "name")
 """Always the last rules: an original is older than its copy, or its name has no copy mark."""

@@ -26,22 +26,22 @@ NEIGHBOURS: Final = 8
 """Other photos that one filter pairs a photo with, at most; later photos may add themselves to it."""
 
 ALIGNED_FROM: Final = 0.85
-"""Cosine similarity from which two photos are worth aligning, which decides."""
+"""Least cosine similarity at which two photos are worth aligning; the alignment decides."""
 
 WIDE_BITS: Final = 8
 """Bits of 64 by which perceptual hashes may differ, in the best of eight orientations. Measured on 26 sample photos:
 turned and mirrored ones differ in at most 8 bits (one of brick in 10), crops by 5 % in 2 to 16, by 10 % in 8 to 22."""
 
 _EXACT_ROWS: Final = 20_000
-"""Up to this many vectors, each is compared with each, which takes 3 seconds on two cores; above, with those of the
-nearest cells only."""
+"""Up to this many vectors, all pairs are compared, which takes 3 seconds on two cores; above, each vector is compared
+only with those of the nearest cells."""
 _CELLS_SEARCHED: Final = 8
 _POINTS_PER_CELL: Final = 32
 _ROWS_AT_ONCE: Final = 4096
 
 HASH_BITS: Final = 3
-"""Bits of 64 in which the perceptual hashes of alike photos may differ. In a collection of 23.5 million pictures hashes
-that differ in 3 bits at most belonged to the same picture "with high probability" (czkawka, issue 61)."""
+"""Bits of 64 in which the perceptual hashes of similar photos may differ. In a collection of 23.5 million pictures,
+hashes that differ in 3 bits at most belonged to the same picture "with high probability" (czkawka, issue 61)."""
 _BANDS: Final = 4
 _BAND_BITS: Final = 64 // _BANDS
 _PAIRS_AT_ONCE: Final = 1 << 19
@@ -85,7 +85,7 @@ def candidate_pairs(
     representatives: Indices,
     exact_rows: int = _EXACT_ROWS,
 ) -> Indices:
-    """Return the pairs of rows that may show the same, (P, 2), each once and the lower row first.
+    """Return the pairs of rows that may show the same picture, (P, 2), each once and the lower row first.
 
     Three kinds of rows are paired:
 
@@ -160,7 +160,7 @@ def with_inner_hashes(rows: Indices, hashes: Hashes, inner_hashes: Hashes) -> tu
 def near_by_hashes(rows: Indices, hashes: Hashes, part: int = 0, parts: int = 1) -> Iterator[tuple[Indices, Indices]]:
     """Yield some of ``rows`` and, for each, those whose ``hashes`` are nearest, turned and mirrored in all ways.
 
-    Element i of ``hashes`` is about element i of ``rows``, in which a row may stand more than once. A row may be paired
+    Element i of ``hashes`` is about element i of ``rows``, in which a row may occur more than once. A row may be paired
     with itself. Each of the ``parts`` has the pairs of other rows.
     """
     # Equal hashes are looked up once: a scene of thousands of frames would otherwise be compared with itself.
@@ -235,7 +235,7 @@ class HashIndex:
 
 
 def join_hashes(union_find: UnionFind, rows: Indices, hashes: Hashes, most_bits: int) -> None:
-    """Join those of ``rows`` whose ``hashes`` differ in at most ``most_bits`` of 64 bits."""
+    """Join the ``rows`` whose 64-bit ``hashes`` differ in at most ``most_bits`` bits."""
     distinct, first_rows, which = np.unique(hashes[rows], return_index=True, return_inverse=True)
     union_find.join(rows, rows[first_rows[which]])
     inside = UnionFind(len(distinct))

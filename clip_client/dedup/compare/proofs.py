@@ -1,8 +1,8 @@
-"""Aligns what may show the same, and keeps of which better photo each photo is a copy.
+"""Aligns photos that may show the same picture, and records which better photo each photo is a copy of.
 
-The best photo comes first, and everything that may show the same is aligned with it: the photos that it is paired with,
+The best photo comes first. It is aligned with all that may show the same picture: the photos that it is paired with,
 those that its proved copies are paired with, and so on. So a cluster of 20,000 copies takes 20,000 alignments. If the
-best file is probably made from another photo, such as a bordered copy, that one is in turn aligned with everything.
+best file is probably made from another photo, such as a bordered copy, that photo is aligned with all of them, too.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MOST_PROOFS: Final = 16
 
 
 class Proofs:
-    """Rows that show the same as a better one. Nothing is proved without an ``aligner``, nor of what may be no copy."""
+    """Rows that show the same picture as a better row. Without an ``aligner``, nothing is proved."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Proofs:
         self._place: dict[int, int] = {}
         """Row -> its place in the order of the last :meth:`prove`."""
         self._of: defaultdict[int, dict[int, Alignment]] = defaultdict(dict)
-        """Row -> another one that shows the same -> how the row lies on that."""
+        """Row -> another row that shows the same picture -> how the first lies on the other."""
         for (row, other), one in (known or {}).items():
             self._of[row][other] = one
         self._tried: set[tuple[int, int]] = set()
@@ -57,8 +57,10 @@ class Proofs:
         """Content (SHA-256) -> why it could not be aligned with any other."""
 
     def best(self, row: int) -> int | None:
-        """Return a better row that is proved to show the same: one for which ``row`` can move, if there is one; of
-        several, that of the most certain proof, and of these the best photo."""
+        """Return the better row with the best proof that it shows the same picture as ``row``, if any.
+
+        A row for which ``row`` can move comes first, then the most certain proof, then the best photo.
+        """
 
         def rank(kept: int) -> tuple[bool, int, int]:
             proof = self._of[row][kept]
@@ -67,11 +69,11 @@ class Proofs:
         return min(self._better(row), key=rank, default=None)
 
     def between(self, row: int, kept: int) -> Alignment | None:
-        """Return the alignment of a row with ``kept``, if they were aligned and show the same."""
+        """Return the alignment of a row with ``kept``, if they were aligned and show the same picture."""
         return self._of.get(row, {}).get(kept)
 
     def among(self, rows: Set[int]) -> dict[tuple[int, int], Alignment]:
-        """Return (row, another one that shows the same) -> how the row lies on that, for pairs of ``rows``."""
+        """Return (row, another row of the same picture) -> how the first lies on the other, for pairs of ``rows``."""
         return {(row, kept): one for row in rows for kept, one in self._of.get(row, {}).items() if kept in rows}
 
     def align(self, kept: int, rows: Sequence[int]) -> list[int]:
@@ -87,13 +89,13 @@ class Proofs:
         return [row for row in rows if self.between(row, kept) is not None]
 
     def prove(self, best_first: Sequence[int], on_progress: OnProgress) -> None:
-        """Align each row with the better ones that it is paired with; ``best_first`` has all of them.
+        """Align each row with the better rows that it is paired with; ``best_first`` has all rows.
 
-        A second call with another order of the same rows goes on from what the first one proved.
+        A second call with the same rows in another order reuses what the first call proved.
 
-        A re-encoded copy of a better row is aligned with no further row. An edited copy may have copies of its own, so
-        it is aligned with the rows that it is paired with. A row that can move for no better row stays, so everything
-        else that stays is aligned with it, too, if it may show the same.
+        A re-encoded copy of a better row is not aligned with further rows. An edited copy may have copies of its own,
+        so it is aligned with the rows that it is paired with. A row that cannot move for any better row stays, so it is
+        also aligned with every other row that stays and may show the same picture.
         """
         self._place = {row: number for number, row in enumerate(best_first)}
         for done, kept in enumerate(best_first):
@@ -115,9 +117,9 @@ class Proofs:
         on_progress("verifying", len(best_first), len(best_first))
 
     def doubted(self, known: Container[int] = ()) -> dict[int, str]:
-        """Return the rows that can move for one that comes after them and that cannot move for them -> why.
+        """Return row -> why it was probably made from a later row, which shows all of it, but not the reverse.
 
-        A row that is ``known`` to be in doubt says nothing against another one.
+        A row that is ``known`` to be in doubt raises no doubt about another row.
         """
         doubts: dict[int, str] = {}
         for row in sorted(self._of, key=lambda row: self._place.get(row, -1)):
@@ -135,7 +137,7 @@ class Proofs:
         return doubts
 
     def _better(self, row: int) -> list[int]:
-        """Return the better rows that show the same, in the order in which they were found."""
+        """Return the better rows that show the same picture, in the order in which they were found."""
         return [kept for kept in self._of.get(row, ()) if self._is_before(kept, row)]
 
     def _is_before(self, kept: int, row: int) -> bool:
@@ -163,8 +165,8 @@ def proved(
 ) -> tuple[Compared, Proofs]:
     """Return the proofs of the paired rows, and the comparison with the doubts that they raise.
 
-    A photo that is in doubt is seldom kept, so another one may be the best of its group, of which nothing was proved
-    yet. So this goes on until no proof raises a further doubt.
+    A doubted photo is seldom kept, so another photo, about which nothing is proved yet, may become the best of its
+    group. Proving is therefore repeated until no proof raises a further doubt.
     """
     best_first = compared.best_first(compared.paired)
     place = {row: number for number, row in enumerate(best_first)}
@@ -197,9 +199,9 @@ def has_old_proofs(store: Store) -> bool:
 def prove_again(kept: str, moved: str) -> str:
     """Return the tier by which the file at ``kept`` shows all of the picture at ``moved``; empty if nothing proves it.
 
-    Bytes are compared first, then pixels, then the law of :mod:`clip_client.dedup.proof` is asked. Nothing is proved of
-    a file that holds more than its picture, or that stores its picture in a way that the kept file is not known to
-    share. Nothing is proved either if there are signs that the kept photo was made from the moved file.
+    Bytes are compared first, then pixels; finally :mod:`clip_client.dedup.proof` decides. Nothing is proved about a
+    file that holds more than its picture, or that stores its picture in a way that the kept file is not known to share,
+    or if the kept photo seems to be made from the moved file.
     """
     bytes_of = [sha256_of(path) for path in (kept, moved)]
     if not all(bytes_of):

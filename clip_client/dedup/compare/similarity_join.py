@@ -1,4 +1,4 @@
-"""Joins alike rows into connected components, without storing all pairs.
+"""Joins similar rows into connected components, without storing all pairs.
 
 Components only divide the work for ``star_groups``. If a camera takes 20,000 photos of one scene, they have 2e8 pairs.
 Each pair takes at most the time of one dot product, and no memory.
@@ -27,7 +27,7 @@ _SLACK: Final = 1e-5
 too large only costs time, because the groups inside it are found in float64."""
 
 _CLUSTER_ROWS: Final = 4096
-"""Rows from which on dense clusters are sought before all pairs are multiplied."""
+"""Least number of rows for which dense clusters are sought before all pairs are multiplied."""
 _PIVOTS: Final = 32
 """Dense clusters to look for; each costs one product per row."""
 
@@ -100,7 +100,7 @@ class Projection:
     Most products in an all-pairs comparison are of vectors that have nothing in common. The rotation makes the first
     directions carry as much of the vectors' length as possible. Split a rotated vector into ``(x1, x2)``: by the
     Cauchy-Schwarz inequality ``x @ y <= x1 @ y1 + |x2| |y2|``. So rows ``(x1, |x2|)`` of 64 numbers instead of 512
-    exclude most pairs for an eighth of the work, and never an alike one. The remaining pairs are multiplied in full.
+    exclude most pairs for an eighth of the work, and never a similar one. The remaining pairs are multiplied in full.
     """
 
     rotation: Vectors

@@ -1,4 +1,4 @@
-"""Divides alike photos into groups around a kept one.
+"""Divides similar photos into groups around a kept one.
 
 Connected components chain: A is like B, B is like C, and A and C share a group although they differ. So components
 only divide the work. Inside one, groups are stars: the best photo is kept, and each other member passes a test against
@@ -47,7 +47,7 @@ class CannotLink:
 
     @classmethod
     def from_decisions(cls, contents: Sequence[str], decisions: Sequence[Decision]) -> CannotLink:
-        """Take the SHA-256 of each row, and what a person declared to be different, or wants to keep all."""
+        """Make the sets from the SHA-256 of each row and the decisions of a person."""
         decided = frozenset[str]().union(*(decision.contents for decision in decisions))
         rows = {sha256: row for row, sha256 in enumerate(contents) if sha256 in decided}
         present = (sorted(rows[sha256] for sha256 in decision.contents & rows.keys()) for decision in decisions)
@@ -62,7 +62,7 @@ class CannotLink:
         return set(self.sets_of(first)).isdisjoint(self.sets_of(second))
 
     def after(self, row: int) -> Iterable[Indices]:
-        """Yield the rows after ``row`` that must not share a group with it, one set at a time."""
+        """Yield, set by set, the rows after ``row`` that must not share a group with it."""
         for number in self.sets_of(row):
             rows = self._sets[number]
             yield rows[np.searchsorted(rows, row, side="right") :]
@@ -113,7 +113,7 @@ def minimum_similarity(vectors: Vectors) -> float:
 
 
 def similarities_to(vectors: Vectors, row: int, others: Indices) -> NDArray[np.float64]:
-    """Return the cosine similarity of ``others`` to one row, (len(others),); NaN if one of both has no vector."""
+    """Return the cosine similarity of ``others`` to one row, (len(others),); NaN if either has no vector."""
     return _similarities(vectors[others].astype(np.float64), vectors[row].astype(np.float64))
 
 

@@ -42,5 +42,5 @@ def thresholds_for(model_id: str, threshold: float | None = None) -> Thresholds:
     if threshold is None:
         return table
     if not 0 <= threshold <= 1:
-        raise ValueError(f"the threshold is a cosine similarity between 0 and 1, got {threshold}")
+        raise ValueError(f"the threshold must be a cosine similarity between 0 and 1, got {threshold}")
     return replace(table, similar=threshold, source=f"{threshold:g} was asked for; by default: {table.source}")

@@ -31,7 +31,7 @@ _MOST_RESIDUAL: Final = 0.25
 _LEAST_AGREEING: Final = 0.5
 """Share of the pixels with texture that an altered photo still shows."""
 _FITS: Final = 0.9
-"""The same share, from which on no other position is tried."""
+"""The same share; if it is reached, no other position is tried."""
 
 _LIKE_A_COPY: Final = 0.9
 """Correlation of two thumbnails: that of a copy of 40 pixels on a side and quality 40 falls to 0.95."""
@@ -43,7 +43,7 @@ film differs by more, and a proof takes ten times as long as a description."""
 
 
 def align(duplicate: Keypoints, kept: Keypoints) -> Alignment | None:
-    """Return how ``duplicate`` lies on ``kept``, or None if the photos do not show the same.
+    """Return how ``duplicate`` lies on ``kept``, or None if the photos do not show the same picture.
 
     The result does not depend on the order: with the photos exchanged, the tier and the residual are the same, and the
     transform is the inverse. Exception: if one photo is cropped by a few pixels, only the crop is an edit of the other.

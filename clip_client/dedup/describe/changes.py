@@ -1,6 +1,6 @@
 """Puts into words what was done to one photo to get another, and tells a crop from what was put into something larger.
 
-Both are a part of the other picture. Beyond the edge of a crop the scene goes on; around a picture in a border, a
+Both are a part of the other picture. Beyond the edge of a crop the scene continues; around a picture in a border, a
 screenshot or a collage there is a seam along a whole side, or nothing at all.
 """
 
@@ -32,8 +32,8 @@ _LEAST_CROP: Final = 0.005
 _MOST_OUTSIDE: Final = 0.005
 """Share of a picture, with content, beyond the other one. If both have more, neither is a crop of the other."""
 _MOST_BEYOND: Final = 0.1
-"""Share of a side. If each picture goes on beyond the other by more, both are views of a scene, however plain what they
-do not share is. A rotation by 5 degrees moves corners by 0.09."""
+"""Share of a side. If each picture extends beyond the other by more, both are views of a scene, even if the parts that
+they do not share are plain. A rotation by 5 degrees moves corners by 0.09."""
 _WEAKENED: Final = 1.6
 """Times the colour or the contrast of the kept photo: with so little left, levels are lost that no edit gives back. A
 photo at a quarter of its brightness has a quarter of the levels."""
@@ -55,7 +55,7 @@ class Changes:
         to_duplicate = inverse(to_kept)
         self.full_size = at_full_size(duplicate, kept, to_kept)
         """The transform from the duplicate's pixels to the kept photo's at full size."""
-        # Shares of each photo beyond the sides of the other; less than 0 where the other goes on.
+        # Shares of each photo beyond the sides of the other; less than 0 where the other continues.
         self._kept_margins = _margins(duplicate, kept, to_kept)
         self._margins = _margins(kept, duplicate, to_duplicate)
         self._outside = _content_outside(duplicate, kept, to_kept)
@@ -157,7 +157,7 @@ class Changes:
         width, height = (round(side * scale) for side in size)
         if min(width, height) < 2 * _REACH:
             return True
-        # The kept photo as the duplicate stands in it, with what lies around.
+        # The part of the kept photo that the duplicate covers, with its surroundings.
         upright = np.diag([width, height]) @ np.diag(1 / np.array(size)) @ inverse(self._to_kept)
         upright = between_middles(upright) + np.array([0, 0, _REACH])
         whole = (width + 2 * _REACH, height + 2 * _REACH)

@@ -29,7 +29,7 @@ _TEXTURE: Final = 16.0
 _LEAST_TEXTURED: Final = 0.03
 """Share of the overlap: what agrees must have structure."""
 _AGREES: Final = 0.6
-"""Correlation of a window that shows the same."""
+"""Least correlation of a window that shows the same."""
 _LEAST_OVERLAP: Final = 0.02
 """Share of the grid."""
 _CELL: Final = 16
@@ -41,7 +41,7 @@ _SAME_LEVELS: Final = 1.5
 _NEAR_LIMIT: Final = 20
 """Levels by which a curve may be off there."""
 _KNOTS: Final = (0, 64, 128, 192)
-"""Levels at which the pieces of a curve begin. Beyond the levels that are there, a curve goes on straight."""
+"""Levels at which the pieces of a curve begin. Beyond the levels that occur, a curve continues straight."""
 _GREY_LEVELS: Final = 0.7
 """Levels, root mean square, below which the chroma of a picture is that of a grey one. Encoders add none."""
 _USUAL: Final = 0.9
@@ -49,7 +49,7 @@ _USUAL: Final = 0.9
 _CLIPPED: Final = (5.0, 250.0)
 """Levels beyond which a change of brightness may have cut a colour off."""
 _SHARPER: Final = 1.25
-"""Ratio of the detail of two pictures from which on one is blurred."""
+"""Least ratio of the detail of two pictures at which one counts as blurred."""
 _BLURS: Final = (0.6, 0.8, 1.0, 1.3, 1.7, 2.2, 2.8)
 """Pixels, standard deviation, tried on the sharper picture."""
 _LEAST_BLUR: Final = 0.8
@@ -174,7 +174,7 @@ def _same_tones(one: Pixels, other: Pixels, inside: Mask) -> tuple[list[Pixels],
     some = [picture[::_EVERY, ::_EVERY][inside[::_EVERY, ::_EVERY]].astype(np.float32) for picture in pair]
     changed = (_terms(pair[source].reshape(-1, 3)) @ _fit(some[source], some[1 - source])).reshape(one.shape)
     goal = pair[1 - source]
-    # Nothing tells how a curve goes on where the other picture is cut off.
+    # Nothing tells how a curve continues where the other picture is cut off.
     near = (np.abs(changed - goal) < _NEAR_LIMIT) & ((goal <= 1) | (goal >= 254))
     pair[source] = np.where(near, goal, np.rint(np.clip(changed, 0, 255)).astype(np.uint8))
     return pair, max(tints), cut_off

@@ -29,7 +29,7 @@ _MOST_STRETCH: Final = 2.0
 _MOST_SCALE: Final = 32.0
 """Scale above which nothing is left to compare: 512 pixels, the longest side of a small picture, become 16."""
 _ALIKE: Final = 0.97
-"""Correlation of two thumbnails from which on it is worth while to compare the pictures as they are."""
+"""Least correlation of two thumbnails that makes it worthwhile to compare the pictures as they are."""
 _REFINING: Final = (cv2.TERM_CRITERIA_COUNT | cv2.TERM_CRITERIA_EPS, 6, 1e-4)
 _EDGE: Final = 5
 """Pixels along an edge that interpolation and smoothing change, unless both show one frame."""
@@ -40,12 +40,12 @@ _MIRRORED: Final = np.arange(128).reshape(4, 4, 8)[::-1][:, :, -np.arange(8) % 8
 
 
 def inverse(affine: Affine) -> Affine:
-    """Return the transform that leads back."""
+    """Return the inverse of a transform."""
     return np.asarray(cv2.invertAffineTransform(affine), np.float64)
 
 
 def between_middles(affine: Affine, *, by: float = 0.5) -> Affine:
-    """Return a transform as OpenCV has it, which counts from the middle of the first pixel; ``by`` -0.5 leads back."""
+    """Return a transform in OpenCV's coordinates, counted from the middle of the first pixel; ``by`` -0.5 reverts."""
     return np.column_stack([affine[:, :2], affine[:, 2] + by * affine[:, :2].sum(axis=1) - by])
 
 

@@ -34,7 +34,7 @@ def classify_burst(
     is_proved: bool = False,
     names: tuple[str, str] = ("", ""),
 ) -> str:
-    """Return ``BURST`` or ``SAME_SCENE`` if times or exposures show that two alike photos are two pictures, else empty.
+    """Return ``BURST`` or ``SAME_SCENE`` if times or exposures show that similar photos are two pictures, else empty.
 
     ``same_form``: the photos have the same size and format, as all frames of a burst do. ``is_proved``:
     :mod:`clip_client.dedup.proof` holds for them. ``names`` are those of the files, in which cameras count their shots.

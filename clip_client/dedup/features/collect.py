@@ -78,7 +78,7 @@ class CollectedFeatures:
 
     contents: list[str] = field(init=False)
     """The contents that can be compared, by their first path. An image that cannot be decoded is one of them if it has
-    copies, because equal bytes need no decoder. A file that is not an image is none."""
+    copies, because equal bytes need no decoder. A file that is not an image never is."""
 
     def __post_init__(self) -> None:
         for files in self.copies.values():
@@ -93,7 +93,7 @@ class CollectedFeatures:
 
     @property
     def undecodable(self) -> list[FailedFile]:
-        """The files that cannot be decoded, those that are compared by their bytes included."""
+        """The files that cannot be decoded, including those that are compared by their bytes."""
         return [
             FailedFile(path=file.path, code=refusal[0], message=refusal[1])
             for sha256, files in self.copies.items()

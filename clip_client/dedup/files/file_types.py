@@ -45,6 +45,6 @@ def is_raw(path: str) -> bool:
 
 
 def companion_kind(path: str) -> str:
-    """Return what a file is that belongs to a photo."""
+    """Return the kind of a file that belongs to a photo."""
     name = os.path.basename(path)
     return RESOURCE_FORK if name.startswith("._") else COMPANION_KINDS.get(suffix_of(name), OTHER)

@@ -67,12 +67,12 @@ _PATTERNS: Final = [re.compile(f"(?<=/)(?:{place.names})(?=/)", re.IGNORECASE) f
 
 
 def place_of(folder: str) -> Place | None:
-    """Return the place that a folder is or lies in, through links, too; None for a folder of the user's own."""
+    """Return the place that a folder is or lies in, also through links; None for one of the user's own folders."""
     return named_place(folder) or named_place(os.path.realpath(folder))
 
 
 def named_place(folder: str) -> Place | None:
-    """Return the same by the folder's path alone, which may lead through links."""
+    """Return what :func:`place_of` does, but by the folder's path alone, without following links."""
     path = os.path.abspath(folder)
     text = f"{path.replace(os.sep, '/')}/"
     for place, pattern in zip(_PLACES, _PATTERNS, strict=True):
@@ -82,7 +82,7 @@ def named_place(folder: str) -> Place | None:
 
 
 def why_not_kept(paths: Iterable[str], references: Iterable[str] = ()) -> dict[str, str]:
-    """Return path -> where a photo is, for those in whose favour no other photo may move."""
+    """Return path -> where a photo is, for photos that no other photo may move in favour of."""
     lasting = DirectorySet(references)
 
     @functools.cache

@@ -30,7 +30,7 @@ class Encoding:
     profile: bytes = field(default=b"", compare=False)
     """ICC; empty for none."""
     names_colours: bool = field(default=False, compare=False)
-    """Whether the file says which colours its numbers mean; sRGB is assumed of one that does not."""
+    """Whether the file says which colours its numbers mean; if not, sRGB is assumed."""
     is_lossless: bool = field(default=False, compare=False)
     """Whether its format may store exactly the pixels that it was made from."""
 

@@ -142,9 +142,7 @@ class _Judge:
             raise CannotMove(f"It holds more than its picture ({held.embedded}), {lacks}.")
         companions, beside_kept = photo.companions, kept.companions
         if any(companion.kind == EDITED_VERSION for companion in companions):
-            raise CannotMove(
-                "It has an edited version, and the originals are what was compared, so only a person can choose."
-            )
+            raise CannotMove("It has an edited version, but only the originals were compared, so a person must choose.")
         if other := next((one.path for one in companions if one.kind == OTHER), ""):
             name = os.path.basename(other)
             raise CannotMove(f"Another file has its name and may belong to it; rename one of the two: {name}.")

@@ -263,7 +263,7 @@ def _numbers_in(*texts: str) -> tuple[float, ...]:
 
 
 def not_held(values: set[Value], by: set[Value], *, is_exact: bool = False) -> set[Value]:
-    """Return those of ``values`` that none in ``by`` equals in any form; numbers are rounded unless ``is_exact``."""
+    """Return the ``values`` that equal none in ``by`` in any form; numbers are rounded unless ``is_exact``."""
     texts = sorted(other for other in by if isinstance(other, str))
     mangled = {_as_ascii(text) for text in texts}
     numbers = [other for other in by if isinstance(other, tuple)]

@@ -1,4 +1,4 @@
-"""Reads every field of a file, wherever a program has written it: EXIF, IPTC, XMP, text and comments, as they stand."""
+"""Reads every field of a file, wherever a program has written it: EXIF, IPTC, XMP, text and comments, unchanged."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class Fields:
 
 
 def read_fields(data: bytes) -> Fields:
-    """Read the fields of an image file. Never raises; another file has none."""
+    """Read the fields of an image file. Never raises; a file of another kind has no fields."""
     from preprocess_ensemble.imaging.containers.read import read
     from preprocess_ensemble.imaging.formats import identify
     from preprocess_ensemble.imaging.jpeg_xl import restored_jpeg

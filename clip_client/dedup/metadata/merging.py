@@ -1,4 +1,4 @@
-"""The text of a sidecar that saves what only a copy of a photo says: operations on sets of facts."""
+"""Makes the text of a sidecar that saves the facts that only a copy of a photo has."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _GPS_VERSION: Final = "2.3.0.0"
 
 
 def merged(sidecar: Facts, copy: Facts, kept: Sequence[Facts]) -> Facts:
-    """Add to the facts of ``sidecar`` those of ``copy`` that none of ``kept``, a photo and its sidecars, says.
+    """Add to the facts of ``sidecar`` those of ``copy`` that none of ``kept``, a photo and its sidecars, has.
 
-    A list gets all values, even those of the kept photo: programs that find a list in a sidecar ignore that of the
-    photo. A field of one value gets the one that says all that is known, if there is one.
+    A list gets all values, even those of the kept photo, because programs that find a list in a sidecar ignore that of
+    the photo. A field with a single value gets the value that covers all others, if there is one.
     """
     said = dict(sidecar.said)
     for name, lost in copy.lost_in(kept).items():
@@ -26,7 +26,7 @@ def merged(sidecar: Facts, copy: Facts, kept: Sequence[Facts]) -> Facts:
             said[name] = known
         elif name in SAVED and (whole := [value for value in known if not not_held(known, {value})]):
             said[name] = {min(whole, key=str)}
-    # What the last one says stands first.
+    # The values of the last one come first.
     return Facts(said=said, texts=dict(ChainMap(copy.texts, sidecar.texts, *(one.texts for one in reversed(kept)))))
 
 

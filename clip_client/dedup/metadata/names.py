@@ -158,7 +158,7 @@ _ATTRIBUTE_HOUSEKEEPING: Final = re.compile(
 
 
 def is_housekeeping(field: str) -> bool:
-    """Tell whether a field says nothing about the photo that another file of it lacks."""
+    """Tell whether a field says nothing about the photo itself, such as an offset."""
     prefix, _, local = field.partition(":")
     of_prefix = {"png": _PNG_HOUSEKEEPING, "attribute": _ATTRIBUTE_HOUSEKEEPING}.get(prefix)
     return field in _HOUSEKEEPING or (of_prefix is not None and of_prefix.match(local) is not None)

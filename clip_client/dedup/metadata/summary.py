@@ -103,7 +103,7 @@ def clean_text(value: object) -> str:
     text = value.decode("latin-1") if isinstance(value, bytes) else value
     with suppress(UnicodeError):  # Pillow decodes EXIF as Latin-1, but most programs write UTF-8
         text = text.encode("latin-1").decode("utf-8")
-    # What stands behind a zero says something, too.
+    # A value after a zero counts, too.
     text = text.replace("\0", " ").replace("\r\n", "\n").replace("\r", "\n")
     return _FORBIDDEN.sub("", text).strip()
 

@@ -98,7 +98,7 @@ def texts_of(items: Iterable[Item]) -> list[str]:
 
 
 def write_xmp(properties: Mapping[str, str | Sequence[str]]) -> bytes:
-    """Return a packet with ``properties``: a sequence becomes a list, a text of ``dc`` one in the default language."""
+    """Return a packet with ``properties``. A sequence becomes a list; a ``dc`` text gets the default language."""
     from xml.etree.ElementTree import Element, SubElement, indent, register_namespace, tostring
 
     for prefix, uri in _URIS.items():

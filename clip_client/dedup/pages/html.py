@@ -108,7 +108,7 @@ def write_page(
 
 
 def apply_command(words: Sequence[str]) -> str:
-    """Return the command that ``clip-client`` with these arguments becomes with ``--apply``; empty if they have it."""
+    """Return the command of ``clip-client`` with these arguments and ``--apply``; empty if they have it already."""
     end = words.index("--") if "--" in words else len(words)  # after it come paths only
     kept = [word for word in words[:end] if word not in _ONLY_FOR_THE_SEARCH]
     return "" if "--apply" in words[:end] else _command(*kept, "--apply", *words[end:])

@@ -1,4 +1,4 @@
-"""The small pictures of a report page: in the page itself, or, of a large report, in a folder beside it.
+"""The small pictures of a report page: in the page itself or, for a large report, in a folder beside it.
 
 Their names contain the SHA-256 of their photos, so the next report draws only the new ones.
 """

@@ -100,8 +100,8 @@ def _print_group(
         _append(line, "; ", f"kept: {printable(group.reason)}", 3, console, style="dim")
     console.print(line, soft_wrap=True)
     if verbose and group.tier != EXACT:
-        alike = f", every pair at least {at_least(group.min_similarity)} alike" if has_cosines else ""
-        _print(f"   {group.tier}{alike}", console, style="dim")
+        similarity = f", cosine of every pair at least {at_least(group.min_similarity)}" if has_cosines else ""
+        _print(f"   {group.tier}{similarity}", console, style="dim")
     shown = group.members if verbose else group.members[: _MOST_MEMBERS + 1]
     for member in shown:
         said = "" if is_uniform else words.get(member.path, "")

@@ -90,7 +90,7 @@ def in_words(member: Member, kept: Member) -> str:
 
 
 def region_on(member: Member, kept: Member) -> tuple[float, float, float, float] | None:
-    """Return left, top, width and height of what differs from the kept photo, as shares of sides; None for nothing."""
+    """Return left, top, width and height of the part that differs from the kept photo, as shares of sides, if any."""
     alignment = member.alignment
     if alignment is None or alignment.region is None or not member.photo.width or not member.photo.height:
         return None

@@ -1,1 +1,1 @@
-"""The proof that a photo is a re-encoded copy: in no block does it show what the kept one does not show."""
+"""The proof that a photo is a re-encoded copy: each of its blocks shows only what the kept photo shows, too."""

@@ -26,8 +26,8 @@ _POOR: Final = 0.1
 def likeliest_way(luma: Layable, colours: Layable | None, duplicate: Duplicate) -> Way:
     """Return the way of laying the kept photo that leaves the least beyond the duplicate's steps.
 
-    ``luma`` is its Y, and ``colours`` its RGB, None if it was read without. The whole difference would prefer filters
-    that blur, as encoders do.
+    ``luma`` is the kept photo's Y, and ``colours`` its RGB, if known. Comparing whole differences would prefer filters
+    that blur, because encoders blur, too.
     """
     windows = _windows(duplicate.planes[0])
 

@@ -1,4 +1,4 @@
-"""The source of two photos that show the same. Their content is safe; the direction also keeps the origin."""
+"""Which of two photos of the same picture is the source. Their content is safe; the direction also keeps the origin."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ _TURNS: Final = tuple(
 
 
 class Frame(NamedTuple):
-    """The part of the turned photo that the duplicate covers, in its pixels; it may end a few pixels outside."""
+    """The part of the turned photo that the duplicate covers, in pixels of the photo; it may exceed it by a few."""
 
     left: float
     top: float

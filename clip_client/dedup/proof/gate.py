@@ -44,7 +44,7 @@ _MOST_COLOUR: Final = 2
 
 
 class NotProvedError(Exception):
-    """The law is not asked, or cannot be; ``reason`` says why."""
+    """Nothing can be proved about the two files; ``reason`` says why."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

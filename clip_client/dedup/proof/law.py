@@ -1,4 +1,4 @@
-"""The law: in no block of its own grid does a duplicate show more than its encoder's rounding of the kept photo.
+"""The law: no block of a duplicate, on its own grid, shows more than its encoder's rounding of the kept photo.
 
 An encoder rounds each coefficient of a block of 8 x 8 to whole steps. If the kept photo, laid on the duplicate, is what
 it rounded, up to a small error n, then what lies beyond the steps, squared and added up, is at most |n|^2, whatever the

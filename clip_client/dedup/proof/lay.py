@@ -1,4 +1,4 @@
-"""Lays the kept photo on the duplicate's grid, as the programs do that make pictures smaller or larger."""
+"""Lays the kept photo on the duplicate's grid (resamples it), as programs that resize pictures do."""
 
 from __future__ import annotations
 

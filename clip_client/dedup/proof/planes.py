@@ -88,10 +88,10 @@ def to_chroma(pixels: Pixels) -> Pixels:
 
 
 def readings(kept: Checked, duplicate: Checked) -> Iterator[Reading]:
-    """Yield the kept photo as a program may have read it that wrote the duplicate, likely ones first.
+    """Yield the kept photo as the program that wrote the duplicate may have read it, the likely readings first.
 
-    Numbers are compared only if both files give them one meaning, or if the duplicate gives none, as a program does
-    that drops profiles. Raises :class:`NotProvedError` if the meanings differ and no conversion is known.
+    Numbers are compared only if both files give them one meaning, or if the duplicate gives none, because a program
+    dropped the profile. Raises :class:`NotProvedError` if the meanings differ and no conversion is known.
     """
     ours, theirs = kept.encoding, duplicate.encoding
     assert kept.pixels is not None

@@ -68,7 +68,7 @@ def prove_file(kept: PhotoFile, duplicate: PhotoFile) -> Proof:
     """Prove that ``kept`` shows all that ``duplicate`` shows.
 
     In no block of its own grid may the duplicate show what the kept photo, turned, reduced and laid on it, does not
-    show to within the duplicate's own steps. Files of which nothing is proved give a proof that does not hold.
+    show to within the duplicate's own steps. If nothing is proved, the returned proof does not hold.
     """
     from preprocess_ensemble.imaging.quiet import quiet_libraries
 

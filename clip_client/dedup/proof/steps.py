@@ -77,7 +77,7 @@ at each of its qualities, and its coarsest copies of a page may show another dig
 
 
 def check_steps(steps: Sequence[Floats]) -> None:
-    """Check the steps, (64,), of Y, or of Y, Cb and Cr. Raises :class:`NotProvedError`."""
+    """Check the steps (64,) of each plane: Y alone, or Y, Cb and Cr. Raises :class:`NotProvedError`."""
     if not all(of_plane.all() for of_plane in steps):
         raise NotProvedError(UNUSUAL_CODING)  # T.81 has no step of 0, which nothing can be divided by
     luma, *chroma = steps

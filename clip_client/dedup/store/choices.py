@@ -147,7 +147,7 @@ class Choices(Tables):
         )
 
     def take_back(self, ids: Collection[int]) -> None:
-        """Record that choices hold no longer."""
+        """Record that choices no longer hold."""
         self._write("UPDATE choices SET state = 'undone' WHERE id = ?", [(number,) for number in ids])
 
     def withdraw(self, ids: Collection[int]) -> None:

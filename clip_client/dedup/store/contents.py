@@ -68,7 +68,7 @@ class FileIndex(Tables):
         name = _name(path)
         first = os.path.join(name, b"")
         question = "SELECT sha256 FROM files WHERE path = ? OR path >= ? AND path < ?"
-        # With the byte after the separator instead of the separator, the prefix sorts right behind the folder's paths.
+        # With the byte after the separator instead of the separator, the prefix sorts right after the folder's paths.
         after = first[:-1] + bytes([first[-1] + 1])
         return {sha256.hex() for (sha256,) in self._connection.execute(question, (name, first, after))}
 

@@ -46,7 +46,7 @@ class Decisions(Tables):
         contents.
         """
         if what not in (DIFFERENT, KEEP_ALL):
-            raise ValueError(f"a decision is {DIFFERENT!r} or {KEEP_ALL!r}, not {what!r}")
+            raise ValueError(f"a decision must be {DIFFERENT!r} or {KEEP_ALL!r}, not {what!r}")
         files = Counter(contents)
         if files.total() < 2:
             raise ValueError("a decision needs at least two photos: name another one")

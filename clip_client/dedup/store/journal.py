@@ -228,7 +228,7 @@ class Journal(Tables):
         self._add("files", [(unit, *row) for unit, _ in sharing])
 
     def set_state(self, entry: JournalEntry, state: str, folders: Sequence[Folder] = ()) -> JournalEntry:
-        """Record the new state of an entry and of its choice, and the present state of its folders.
+        """Record the new state of an entry and of its choice, and the current state of its folders.
 
         All of it is then on the disk.
         """
@@ -248,7 +248,7 @@ class Journal(Tables):
         return found.fetchone() is not None
 
     def set_proved(self, entry: JournalEntry, tier: str) -> None:
-        """Record that the present :data:`PROOF` holds for a photo that an earlier version moved."""
+        """Record that the current :data:`PROOF` holds for a photo that an earlier version moved."""
         self._write("UPDATE units SET tier = ?, proof = ? WHERE id = ?", [(tier, PROOF, entry.id)])
 
     def entries(

@@ -157,7 +157,7 @@ class Session:
     def check_running(self) -> None:
         """Raise Busy if the server is ending."""
         if self._is_stopping:
-            raise Busy("the server has ended before this was finished; start clip-client review again")
+            raise Busy("the server stopped before this was finished; start clip-client review again")
 
     def _show(self, what: str, done: int, total: int | None) -> None:
         self.check_running()
@@ -231,7 +231,7 @@ class Session:
         if found.state == APPLIED or number in self._in_progress:
             raise Busy("this choice has been applied; to choose again, take its run back in the history")
         if what not in CHOICES:
-            raise CannotChoose(f"a choice is one of {', '.join(CHOICES)}, not {what!r}")
+            raise CannotChoose(f"a choice must be one of {', '.join(CHOICES)}, not {what!r}")
         moving = set(move)
         if what == KEEP:
             _check_places(found, {keep, *moving})

@@ -84,7 +84,7 @@ class BufferedRunner:
             except Exception as error:  # ONNX Runtime's exceptions share no public base class.
                 raise ModelLoadError(
                     f"A batch of {rows} cannot be run as a CUDA graph ({first_line(error)}): "
-                    "take enable_cuda_graph out of config.pbtxt."
+                    "remove enable_cuda_graph from config.pbtxt."
                 ) from error
 
     def run(self, requests: Sequence[Arrays], outputs: Sequence[str]) -> Arrays:

@@ -45,12 +45,12 @@ def open_planned_session(file: Path, plan: SessionPlan) -> onnxruntime.Inference
         if provider.required and provider.name not in available:
             raise ModelLoadError(
                 f"The configuration asks for {provider.name}, but the installed ONNX Runtime has only "
-                f"{', '.join(available)}: install the build that has it, or take the accelerator out of config.pbtxt."
+                f"{', '.join(available)}: install the build that has it, or remove the accelerator from config.pbtxt."
             )
     providers = [(provider.name, dict(provider.options)) for provider in plan.providers if provider.name in available]
     onnx_session.load_gpu_libraries({name for name, _ in providers})
     if plan.buckets:
-        remedy = "take enable_cuda_graph out of config.pbtxt if CUDA graphs are the reason"
+        remedy = "remove enable_cuda_graph from config.pbtxt if CUDA graphs are the reason"
     try:
         session = onnx_session.open_session(file, plan.options, providers)
     except RuntimeUnusable as error:

@@ -183,7 +183,7 @@ def plan_session(config: ModelConfig, *, kind: str, device_id: int) -> SessionPl
 
     for accelerator in _accelerators(config, "cpu"):
         raise ModelLoadError(
-            f"This backend has no CPU execution accelerator {accelerator['name']!r}: take it out of config.pbtxt, and "
+            f"This backend has no CPU execution accelerator {accelerator['name']!r}: remove it from config.pbtxt, and "
             "the model runs on the runtime that is fastest on this processor and agrees with ONNX Runtime."
         )
     try:
@@ -197,8 +197,7 @@ def plan_session(config: ModelConfig, *, kind: str, device_id: int) -> SessionPl
     if any(one.options.get(_TENSORRT_GRAPHS) == "1" for one in gpu):
         # microsoft/onnxruntime#20050
         raise ModelLoadError(
-            f"{_TENSORRT_GRAPHS} makes TensorRT replay one batch, at its addresses, whatever the next one has: take it "
-            "out of config.pbtxt."
+            f"{_TENSORRT_GRAPHS} makes TensorRT replay its first batch for all later ones: remove it from config.pbtxt."
         )
     return SessionPlan(
         options=options,

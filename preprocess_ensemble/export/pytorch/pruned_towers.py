@@ -99,7 +99,7 @@ class PackedText(nn.Module):
     """open_clip's causal text tower on the T tokens that count: the tokens of all rows up to their ends of text.
 
     The linear layers see the packed tokens (T, D). Only attention sees rows (N, L, D) of the longest text's length L;
-    in these, some real token stands in each place of padding.
+    in these, each padding position holds some real token.
     """
 
     mask: torch.Tensor

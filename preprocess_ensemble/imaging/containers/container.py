@@ -24,7 +24,7 @@ SMALL_PART: Final = 1024
 """Bytes. Data of unknown kind counts as metadata below this size, and as a part of its own from it on, because pictures
 and films are larger. Programs write smaller data: a camera's settings, or a time stamp of 100 bytes (Samsung)."""
 MOST_PARTS: Final = 100_000
-"""Chunks, blocks or boxes that are looked at in one file; what lies behind them counts as data behind the picture."""
+"""Chunks, blocks or boxes that are looked at in one file; what follows them counts as data after the picture."""
 
 
 class Block(NamedTuple):
@@ -80,9 +80,9 @@ class Container:
     kinds: list[bytes] = field(default_factory=list)
     """Names of its boxes or chunks."""
     thumbnails: list[tuple[int, int]] = field(default_factory=list)
-    """Start and stop of smaller versions of the picture behind its end."""
+    """Start and stop of smaller versions of the picture after its end."""
     has_more_pictures: bool = False
-    """Whether the file names other pictures behind its end."""
+    """Whether the file names other pictures after its end."""
 
     def all(self, kind: str) -> list[Block]:
         """Return the blocks of a kind, in the order of the file."""
@@ -93,7 +93,7 @@ class Container:
         self.blocks.append(Block(kind, data, name))
 
     def behind(self, data: bytes) -> list[bytes]:
-        """Return what stands behind the end of the picture in its file, without thumbnails and padding."""
+        """Return the data after the end of the picture in its file, without thumbnails and padding."""
         pieces, end = [], self.end
         for start, stop in sorted(self.thumbnails):
             pieces.append(data[end:start].strip(b"\0"))
@@ -102,5 +102,5 @@ class Container:
 
 
 def number(data: bytes, position: int, size: int, order: str = "big") -> int:
-    """Return an unsigned number; 0 where the file has ended."""
+    """Return an unsigned number; 0 beyond the end of the file."""
     return int.from_bytes(data[position : position + size], "little" if order == "little" else "big")

@@ -11,7 +11,7 @@ from preprocess_ensemble.imaging.containers.container import COMMENT, MOST_PARTS
 IMAGE, _TRAILER = 0x2C, 0x3B
 _COMMENT, _CONTROL, _TEXT, _APPLICATION = 0xFE, 0xF9, 0x01, 0xFF
 _XMP_TRAILER: Final = 258
-"""Bytes behind a packet, which is not divided into blocks: XMP specification, part 3, section 1.1.2."""
+"""Bytes after a packet, which is not divided into blocks: XMP specification, part 3, section 1.1.2."""
 _SILENT: Final = (b"NETSCAPE2.0", b"ANIMEXTS1.0", b"ImageMagick")
 """Applications that say how often an animation runs, and, the last, a gamma that no viewer reads."""
 
@@ -34,7 +34,7 @@ def blocks(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def content(data: bytes, start: int) -> bytes:
-    """Return what the sub-blocks that begin at ``start`` hold."""
+    """Return the content of the sub-blocks that begin at ``start``."""
     parts = []
     while length := number(data, start, 1):
         parts.append(data[start + 1 : start + 1 + length])

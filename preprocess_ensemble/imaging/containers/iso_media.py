@@ -92,7 +92,7 @@ def boxes(data: bytes, start: int, stop: int) -> Iterator[Box]:
 
 
 def file_boxes(data: bytes) -> Iterator[Box]:
-    """Yield the outermost boxes of a file, up to those of a second file behind it, such as a film."""
+    """Yield the outermost boxes of a file, up to those of a second file after it, such as a film."""
     for number, box in enumerate(boxes(data, 0, len(data))):
         if box.name == b"ftyp" and number > 1:  # the second box of a JPEG XL is the first of this name
             return
@@ -118,7 +118,7 @@ class IsoMedia:
         self.associations: list[Box] = []
         """The boxes that say which item has which properties."""
         self._listed: dict[int, range] = {}
-        """Item -> where the numbers of its properties stand."""
+        """Item -> where the numbers of its properties are."""
         self.extents = defaultdict[int, list[tuple[int, int]]](list)
         """Item -> where its pieces start and stop."""
         self._data_start = 0
@@ -139,7 +139,7 @@ class IsoMedia:
         return list(dict.fromkeys(box for one in items for _, box in self.listed_properties(one)))
 
     def listed_properties(self, item: int) -> Iterator[tuple[slice, Box]]:
-        """Yield the properties of an item, and where the number of each stands: 23008-12, section 9.3.2."""
+        """Yield the properties of an item, and where the number of each is: 23008-12, section 9.3.2."""
         places = self._listed.get(item, range(0))
         for place in places:
             # The highest bit says whether a decoder must know the property. Numbers begin at 1.
@@ -152,7 +152,7 @@ class IsoMedia:
         return b"".join(self._data[start:stop] for start, stop in self.extents.get(item, ()))
 
     def is_unused(self, box: Box) -> bool:
-        """Tell whether a box of data holds nothing of any item, nor of a sequence."""
+        """Tell whether a box of data belongs to no item and no sequence."""
         if box.name != b"mdat" or any(one.name == b"moov" for one in self.top_level):
             return False
         return not any(box.start <= start < box.stop for pieces in self.extents.values() for start, _ in pieces)
@@ -337,7 +337,7 @@ def _add_items(container: Container, data: bytes, media: IsoMedia) -> None:
 
 
 def _add_exif(container: Container, content: bytes) -> None:
-    """Add a block of EXIF, before which stands an offset: 23008-12, annex A.2.1. Some encoders leave it out."""
+    """Add a block of EXIF, which follows an offset: 23008-12, annex A.2.1. Some encoders leave it out."""
     offset = 0 if content.startswith(_TIFF) else 4 + _number(content, 0, 4)
     container.add(EXIF, content[offset:].removeprefix(b"Exif\0\0"))
 

@@ -105,9 +105,9 @@ def read_header(data: bytes) -> JpegHeader | None:
 
 
 def segments(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield marker, start and stop of each segment of the first picture; for its end, the marker and twice its place.
+    """Yield marker, start and stop of each segment of the first picture; at its end, start and stop are equal.
 
-    The end of the file is that of a picture that is cut off.
+    A picture that is cut off ends at the end of the file.
     """
     position = 2
     for _ in range(_MOST_MARKERS):
@@ -124,7 +124,7 @@ def segments(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def read(data: bytes) -> Container:
-    """Read a JPEG, with what stands behind its first scan."""
+    """Read a JPEG, including what follows its first scan."""
     found = list(segments(data))
     container = Container(end=found[-1][1], layout=_layout(data, found))
     profile: dict[int, bytes] = {}

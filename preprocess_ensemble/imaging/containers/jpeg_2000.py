@@ -87,7 +87,7 @@ def _codestream_layout(data: bytes, start: int, layout: Layout) -> Layout | None
 
 
 def _codestream_end(container: Container, data: bytes, start: int, stop: int) -> int:
-    """Add the comments of a codestream; return its end, behind the last of its tile parts, which say their lengths."""
+    """Add the comments of a codestream; return its end, after the last of its tile parts, which say their lengths."""
     position = start + 2
     for _ in range(kinds.MOST_PARTS):
         marker = number(data, position, 2)

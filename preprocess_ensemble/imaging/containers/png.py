@@ -127,7 +127,7 @@ def _add_text(container: Container, kind: bytes, content: bytes, most: int) -> i
     elif kind == b"zTXt":
         text = _inflated(rest[1:], most) or rest[1:]
     else:
-        text = [*rest[2:].split(b"\0", 2), b"", b""][2]  # behind a language and a translated keyword
+        text = [*rest[2:].split(b"\0", 2), b"", b""][2]  # after a language and a translated keyword
         text = _inflated(text, most) or text if rest[:1] == b"\1" else text
     if keyword == b"XML:com.adobe.xmp":
         container.add(kinds.XMP, text)

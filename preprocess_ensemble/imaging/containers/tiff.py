@@ -74,7 +74,7 @@ class Tiff:
         return self._number(self._wide, self._wide)
 
     def directory(self, start: int, most: int = kinds.MOST_PARTS) -> Directory:
-        """Read a directory, or as much of it as the file has; of more than ``most`` fields the first ones."""
+        """Read a directory as far as the file has it, at most its first ``most`` fields."""
         wide, first, stop = self._wide, start + self._short, self._stop(start)
         whole = 4 + 2 * wide
         entries: dict[int, Entry] = {}
@@ -101,7 +101,7 @@ class Tiff:
         return start + self._short + self._number(start, self._short) * (4 + 2 * self._wide)
 
     def values(self, entry: Entry | None) -> Value:
-        """Return the values of a field: bytes, or numbers, of which a rational is one; empty if they are cut off."""
+        """Return the values of a field: bytes, or numbers (a rational is one number); empty if the file ends early."""
         if entry is None or entry.stop > len(self.data):
             return ()
         self._left -= entry.stop - entry.start
@@ -160,7 +160,7 @@ def read(data: bytes) -> Container:
         if not waiting:
             break
         directory = waiting.pop()
-        # The last of what the directory refers to may lie behind its pixels.
+        # The last of what the directory refers to may lie after its pixels.
         stops = [entry.stop for entry in directory.entries.values() if entry.stop <= len(data)]
         container.end = max(container.end, directory.stop, tiff.pixels_end(directory), *stops)
         for tag in (SUB_DIRECTORIES, EXIF_DIRECTORY, GPS_DIRECTORY, INTEROP_DIRECTORY):

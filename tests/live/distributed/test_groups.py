@@ -166,7 +166,7 @@ def test_what_a_task_refuses_and_what_it_kills_ends_the_job() -> None:
         list(in_tasks(refuse, [()]))
     with pytest.raises(DistributedError, match=r"^a task failed: .*by zero"):
         list(in_tasks(fail, [()]))
-    with pytest.raises(DistributedError, match="3 workers died with one task"):
+    with pytest.raises(DistributedError, match="3 workers died on one task"):
         list(in_tasks(die, [()]))
     assert list(in_tasks(die, [()], on_death=lambda number: f"{number} died")) == [(0, "0 died")]
 

@@ -170,7 +170,7 @@ async def test_models_are_swapped_without_a_lost_request(
             model.unlink()  # it is a link to a file that others have
             model.write_bytes(b"not a model")
             server.process.send_signal(signal.SIGUSR1)
-            failed = "reload failed; the present model keeps serving: tritonserver ended while it started: "
+            failed = "reload failed; the current model keeps serving: tritonserver ended while it started: "
             says = partial(re.search, f"{failed}(clip_encoder|{_CRASHED})")
             await asyncio.to_thread(wait_until, lambda: says(capfd.readouterr().err), "the damaged model failed")
             assert {old.pid} == {child.pid for child in psutil.Process(server.process.pid).children()}

@@ -157,7 +157,7 @@ def test_providers(
         (accelerators("gpu", "tensorrt", trt_fp16_enable="1"), "no parameter 'trt_fp16_enable'"),
         (accelerators("gpu", "tensorrt", precision_mode="FP8"), "precision_mode 'FP8' is unknown"),
         (accelerators("gpu", "tensorrt", trt_cuda_graph_enable="on"), "trt_cuda_graph_enable must be a boolean"),
-        (accelerators("gpu", "tensorrt", trt_cuda_graph_enable="1"), "trt_cuda_graph_enable makes TensorRT replay one"),
+        (accelerators("gpu", "tensorrt", trt_cuda_graph_enable="1"), "trt_cuda_graph_enable makes TensorRT replay"),
         (accelerators("gpu", "auto_mixed"), "GPU execution accelerator 'auto_mixed' is unknown"),
         ({"model_operations": {"op_library_filename": ["no-such-library.so"]}}, "no-such-library"),
     ],
@@ -345,5 +345,5 @@ def test_a_bucket_that_cannot_run_fails_the_load(tmp_path: Path) -> None:
     file = tiny_onnx.gather(tmp_path / "model.onnx", table=())
     plan = replace(plan_session({}, kind="CPU", device_id=0), buckets=(1,))
     session = open_planned_session(file, plan)
-    with pytest.raises(ModelLoadError, match=r"A batch of 1 cannot be run.*take enable_cuda_graph out"):
+    with pytest.raises(ModelLoadError, match=r"A batch of 1 cannot be run.*remove enable_cuda_graph"):
         BufferedRunner(session, read_signature(session), plan)

@@ -88,7 +88,7 @@ def test_a_list_holds_a_path_in_a_line_or_before_a_null(
 
 def test_a_list_that_is_half_utf_16_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path / "list", "\ufeff/a.jpg".encode("utf-16-le") + b"\n")
-    with pytest.raises(CommandFailed, match="begins as UTF-16 and is not; save it as UTF-8"):
+    with pytest.raises(CommandFailed, match="begins like UTF-16 but is not UTF-16; save it as UTF-8"):
         read("--files-from", str(file))
 
 

@@ -125,7 +125,7 @@ def test_wrong_usage_is_told_with_the_usage(words: list[str], said: str, capsys:
         (["dedup", "--files-from", "/not/there"], 1, "the list /not/there cannot be read: No such file"),
         (["dedup", ".", "--json", "/not/there/x"], 1, "there is no folder /not/there"),
         (["search", "dog", "--json", "/not/there/x"], 1, "there is no folder /not/there"),
-        (["decide", "list", "--json", "x.jpg"], 2, "x.jpg has the name of a photo"),
+        (["decide", "list", "--json", "x.jpg"], 2, "x.jpg is named like a photo"),
         (["dedup", "{empty}", "--json", "x" * 300], 1, "there is no photo to compare in the given paths"),
         (["embed", "{empty}", "--output", f"{'x' * 300}.npz"], 1, "there is no photo to embed in the given paths"),
         (["similar", "x.jpg", "--in", "x" * 300], 1, "there is no file or folder"),

@@ -23,7 +23,7 @@ def test_a_tuned_threshold_is_named_once_to_a_person_who_reads_it(
         store.settings.save_keep_rules("mine", ["newest"])
     with closing(sqlite3.connect(tmp_path / "store" / "history.sqlite")) as connection, connection:
         connection.execute("INSERT INTO tuned VALUES ('m/openai@1|p|original', 0.95)")
-    said = "the tuned threshold of m/openai@1 no longer counts; --threshold 0.95 sets it"
+    said = "the tuned threshold of m/openai@1 is no longer used; --threshold 0.95 sets it"
     for options, is_said in ((["--quiet"], False), ([], True), ([], False)):
         assert main([*search, *options]) == 0
         assert (said in capsys.readouterr().err) is is_said

@@ -85,7 +85,7 @@ TLS = "write the URLs as grpcs://"
     ("arguments", "says"),
     [
         ({"urls": ()}, "urls"),
-        ({"urls": "host:1"}, "urls is a tuple"),
+        ({"urls": "host:1"}, "urls must be a tuple"),
         ({"urls": ("local:", "host:1")}, "cannot be combined"),
         ({"urls": ("auto:host:1", "host:1")}, "cannot be combined"),
         ({"model": "a_b"}, "cannot name a model"),

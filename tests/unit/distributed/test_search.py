@@ -48,7 +48,7 @@ def find(monkeypatch: pytest.MonkeyPatch) -> Find:
 
 @pytest.fixture(scope="module")
 def vectors() -> NDArray[np.float32]:
-    """200 families of three alike vectors, one of 250, and 650 others."""
+    """200 families of three similar vectors, one of 250, and 650 others."""
     together = [
         clusters(seed=0, count=200, size=3, spread=0.15),
         clusters(seed=1, count=1, size=250, spread=0.15),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         (["--pretrained", "/nowhere/weights.pt"], "no checkpoint file /nowhere/weights.pt"),
         (["--pretrained", "openai"], "use --model ViT-B-32-quickgelu"),
         (["--model", "/nowhere/model.json"], "cannot be read: No such file"),
-        (["--model", "sscd_disc_mixup.torchscript.pt"], "Models of SSCD are gone"),
+        (["--model", "sscd_disc_mixup.torchscript.pt"], "SSCD models are not supported"),
         (["--name", "my_model"], "'my_model' cannot name a model"),
     ],
 )

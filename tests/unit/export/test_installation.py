@@ -92,7 +92,7 @@ def a_full_disk(_: Path, __: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("fails", "says"),
     [
-        (a_defect, "The exported model is not what PyTorch computes: its fingerprint"),
+        (a_defect, "The exported model does not compute what PyTorch does: its fingerprint"),
         (a_broken_configuration, "is not a model configuration"),
         (control_c, "Interrupted; the repository is unchanged."),
         (a_full_disk, "The export needs 11 MB in .* and a limit stops it (File too large)"),

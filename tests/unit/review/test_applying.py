@@ -278,7 +278,7 @@ def test_another_process_changes_what_the_page_shows(review: Review, album: Path
         ({"what": "keep", "keep": 0, "move": [2]}, "group 1 has 2 photos"),
         ({"what": "keep", "keep": -1, "move": [0]}, "group 1 has 2 photos"),
         ({"what": "keep", "keep": 0, "move": ["1"]}, "wrong type"),
-        ({"what": "delete"}, "a choice is one of"),
+        ({"what": "delete"}, "a choice must be one of"),
         ({"what": "different"}, "files with the same bytes are one photo"),
     ],
 )
@@ -323,7 +323,7 @@ def test_a_server_that_ends_stops_before_the_next_groups_and_their_choices_wait(
     review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1]})
     number = done(review, "/plan")["number"]
     review.session.stop()
-    assert "the server has ended" in done(review, "/apply", {"plan": number})["error"]
+    assert "the server stopped" in done(review, "/apply", {"plan": number})["error"]
     assert names(album) == ALL_NAMES
     assert states(review)[EXACT] == "keep"
 
@@ -342,7 +342,7 @@ async def test_a_server_that_ends_stops_the_search(album: Path, tmp_path: Path) 
         await until(lambda: session.progress)
         session.stop()
         await searching
-    assert (session.phase, "has ended" in session.error) == (FAILED, True)
+    assert (session.phase, "the server stopped" in session.error) == (FAILED, True)
 
 
 # A server that is killed.

@@ -134,13 +134,13 @@ def test_each_filter_says_what_it_leaves_out_and_how_much_of_that_lacks_the_fact
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        ({"since": "2015-02-30"}, "since is a year, month or day"),
-        ({"until": "today"}, "until is a year"),
-        ({"near": "91,0,5"}, "near is latitude"),
-        ({"min_pixels": "many"}, "min-pixels is a number"),
-        ({"min_pixels": "nan"}, "min-pixels is a number"),
-        ({"min_pixels": "-1M"}, "min-pixels is a number"),
-        ({"format": "docx"}, "format is one of RAW file, .*HEIC"),
+        ({"since": "2015-02-30"}, "since must be a year, month or day"),
+        ({"until": "today"}, "until must be a year"),
+        ({"near": "91,0,5"}, "near must be latitude"),
+        ({"min_pixels": "many"}, "min-pixels must be a number"),
+        ({"min_pixels": "nan"}, "min-pixels must be a number"),
+        ({"min_pixels": "-1M"}, "min-pixels must be a number"),
+        ({"format": "docx"}, "format must be one of RAW file, .*HEIC"),
     ],
 )
 def test_a_filter_that_cannot_be_read_is_named(wanted: dict[str, str], message: str) -> None:
@@ -151,7 +151,7 @@ def test_a_filter_that_cannot_be_read_is_named(wanted: dict[str, str], message: 
 def test_vectors_alone_know_paths_and_nothing_else() -> None:
     space = SearchSpace(index=PhotoIndex.from_arrays(["/a/b.jpg", "/ab/c.jpg"], np.ones((2, 2))))
     assert [one.path for one in find(QUERY, space, Wanted.of({"in_folder": "/a"})).pictures] == ["/a/b.jpg"]
-    with pytest.raises(QueryError, match="files of vectors know only --in-folder"):
+    with pytest.raises(QueryError, match="files of vectors can be filtered only by --in-folder"):
         find(QUERY, space, Wanted.of({"since": "2020"}))
     assert find(QUERY, SearchSpace(index=PhotoIndex(2)), Wanted.of({"since": "2020"})).pictures == ()
 

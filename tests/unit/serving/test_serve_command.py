@@ -96,7 +96,7 @@ def test_what_would_not_start_is_not_reloaded(
     monkeypatch.setattr(tensorrt, "usable_gpus", lambda: 0)
     for_gpu = partial(config.write_text, plan + "instance_group { kind: KIND_GPU }")
     assert serve(repository, signal.SIGUSR1, before=for_gpu) == []
-    assert "asks for an NVIDIA GPU" in caplog.text
+    assert "needs an NVIDIA GPU" in caplog.text
 
 
 def test_calls_to_its_own_server_use_no_proxy(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,7 +166,7 @@ def test_a_new_model_that_fails_leaves_the_old_one_serving(ends: bool, caplog: p
     old, new = server.stops
     assert (server.switched, old, set(new)) == ([], [UNLOAD_S], {0})
     assert {*server.statuses} == {"starting", "ready"}
-    assert "reload failed; the present model keeps serving: " in caplog.text
+    assert "reload failed; the current model keeps serving: " in caplog.text
 
 
 def test_without_a_handover_a_new_model_is_served_after_a_drained_restart() -> None:
@@ -252,7 +252,7 @@ def test_a_crash_by_a_request_during_a_start_is_not_the_models_fault(
         exit_code=code,
         opened=opened,
     ).run(until=100, at={1.0: lambda server: server.supervisor.reload()} if replaced else {})
-    # The other model starts beside the present one, which crashes then, and ends the attempt.
+    # The other model starts beside the current one, which crashes then, and ends the attempt.
     first = [1.0, loading_s - 1.0] if replaced else [loading_s]
     expected = [*first, *(loading_s + pause_s for pause_s in pauses[1:])]
     assert server.pauses[:5] == pytest.approx(expected[:5], abs=0.01)

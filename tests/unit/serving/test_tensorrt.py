@@ -25,7 +25,7 @@ def test_a_repository_for_a_gpu_needs_one(tmp_path: Path, monkeypatch: pytest.Mo
     write(pending_files(repository, PASSPORT))
     check_gpu(ServeConfig(repository=repository), TRITON)
     write(pending_files(repository, PASSPORT, tensorrt=Tensorrt(version=11, cache=cache)))
-    with pytest.raises(ReportedError, match=r"clip_encoder/config\.pbtxt asks for an NVIDIA GPU.*--gpus all"):
+    with pytest.raises(ReportedError, match=r"clip_encoder/config\.pbtxt needs an NVIDIA GPU.*--gpus all"):
         check_gpu(ServeConfig(repository=repository), TRITON)
     monkeypatch.setattr(tensorrt, "usable_gpus", lambda: 1)
     monkeypatch.setattr(tensorrt, "_provider", lambda _: tmp_path / "none.so")

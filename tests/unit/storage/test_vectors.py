@@ -256,7 +256,7 @@ def test_damaged_and_strange_files_are_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="move it away"):
         vectors_in(tmp_path)
     pq.write_table(pa.table({"x": [1]}, metadata={"model": "m", "vector_id": "m|p|original", "dimension": "4"}), file)
-    with pytest.raises(StoreError, match="does not belong there"):
+    with pytest.raises(StoreError, match="does not belong in this folder"):
         vectors_in(tmp_path)
 
 

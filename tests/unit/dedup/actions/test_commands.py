@@ -85,7 +85,7 @@ def test_undo_and_purge_of_nothing_say_so(tmp_path: Path, said: Callable[..., li
     for command in (["purge"], ["undo"], ["undo", "--list"], ["undo", "--dry-run"]):
         (line,) = said(*command, "--run", "unknown", *where, code=1)
         assert "no run 'unknown' of this store has photos in the quarantine" in line
-        assert "clip-client undo --from FOLDER restores those of other stores" in line
+        assert "clip-client undo --from FOLDER restores photos of other stores" in line
         if command != ["purge"]:
             assert said(*command, *where) == ["there is nothing in the quarantine to restore"]
 
@@ -149,8 +149,8 @@ def test_purge_sends_no_more_than_it_has_summed_up(
         (["--apply", "--act-on", "all"], 2, "--act-on takes exact, same-pixels, re-encoded or chosen, not 'all'"),
         (["--apply", "--act-on", "edited"], 2, "edited photos move from the review page (clip-client review)"),
         (["--apply", "--act-on", "chosen", "--act-on", "exact"], 2, "leave out --act-on exact"),
-        (["--json", "1.jpg"], 2, "has the name of a photo"),
-        (["--csv", "1.NEF"], 2, "has the name of a photo"),
+        (["--json", "1.jpg"], 2, "is named like a photo"),
+        (["--csv", "1.NEF"], 2, "is named like a photo"),
         (["--json", "both.html", "--report", "./both.html"], 2, "cannot write the same file: name different files"),
         (["--json", "-", "--csv", "-"], 2, "cannot write the same file: name different files"),
     ],
@@ -215,7 +215,7 @@ def test_a_dry_run_counts_what_stays_for_its_tier_and_names_the_rest(root: Path)
         "--apply would move 1 photo of 1 B",
     ]
     assert lines_of(found, root) == [
-        "1 other photo of the groups stays; --dry-run says why",
+        "1 other photo stays in place; --dry-run says why",
         "1 similar copy waits for you; look at it with clip-client review",
         "--apply would move 2 photos of 2 B",
     ]
@@ -225,7 +225,7 @@ def test_reasons_that_the_terminal_has_shown_are_not_promised_again(root: Path) 
     kept, *wanted = (write(root / f"{number}.jpg", b"x") for number in range(10))
     found = report((member(kept), *(member(one, is_reference=True) for one in wanted)))
     judged = with_verdicts(found, [str(root)])
-    for verbose, said in ((True, []), (False, ["4 other photos of the groups stay; --dry-run says why"])):
+    for verbose, said in ((True, []), (False, ["4 other photos stay in place; --dry-run says why"])):
         explained = print_groups(judged, Console(file=io.StringIO()), verbose=verbose)
         assert lines_of(found, root, explained=explained) == [*said, "--apply would move nothing"]
 

@@ -1,4 +1,4 @@
-"""Components of alike rows: found exactly, by hashes, and in cells, whose recall a sample gives."""
+"""Components of similar rows: found exactly, by hashes, and in cells, whose recall a sample gives."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_products_of_projections_are_upper_bounds(seed: int, spread: float, widt
 
 @pytest.mark.parametrize("family_size", [2, 35])
 def test_a_projection_changes_no_component(family_size: int) -> None:
-    """Few alike pairs, which are multiplied one by one, and enough of them that whole blocks are multiplied."""
+    """Few similar pairs, which are multiplied one by one, and enough of them that whole blocks are multiplied."""
     random = np.random.default_rng(0)
     base = unit(random.standard_normal((4200 // family_size, 64)))
     near = np.repeat(base, family_size, axis=0) + 0.01 * random.standard_normal((4200, 64))

@@ -98,7 +98,7 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
         with_segment(camera_jpeg(), 0xE1, jpeg(exif=only(Artist="Ann")).split(b"\xff\xe1")[1][2:]), BY_SOMEBODY,
     ),
     "a comment behind the scan": (jpeg()[:-2] + b"\xff\xfe\0\x0dAt the gate\xff\xd9", COMMENT),
-    "a comment behind the picture of a GIF": (file("GIF", "P")[:-1] + b"\x21\xfe\x0bAt the gate\0\x3b", COMMENT),
+    "a comment after the picture of a GIF": (file("GIF", "P")[:-1] + b"\x21\xfe\x0bAt the gate\0\x3b", COMMENT),
     "a text beside the thumbnail": (with_thumbnail((256, 3, [160]), (315, 2, b"Ann\0")), BY_SOMEBODY),
     "a typed node in XMP": (
         jpeg(xmp=LABEL.replace(b"rdf:Description ", b"own:Photo ").replace(
@@ -240,7 +240,7 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
         jpeg_with_segment(0xE1, b"Exif\0\xff" + only(Artist="Ann").tobytes()[6:]), BY_SOMEBODY,
     ),
     "XMP before the picture of a GIF": (gif(before=LABEL), LABELLED),
-    "XMP behind the picture of a GIF": (gif(behind=LABEL), LABELLED),
+    "XMP after the picture of a GIF": (gif(behind=LABEL), LABELLED),
     "metadata of a HEIC": (phone_files.heic(exif=exif(), xmp=LABEL), LABELLED),
     "metadata of an AVIF in a box": (
         file("AVIF") + box(b"uuid", bytes.fromhex("be7acfcb97a942e89c71999491e3afac"), LABEL), LABELLED,

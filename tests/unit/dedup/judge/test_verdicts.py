@@ -271,7 +271,7 @@ def test_a_companion_without_room_in_the_quarantine_keeps_its_photo(root: Path) 
         (
             (("edited version", "1.mov"),),
             (("edited version", "1.mov"),),
-            "It has an edited version, and the originals are what was compared, so only a person can choose.",
+            "It has an edited version, but only the originals were compared, so a person must choose.",
         ),
         ((("film", "1.mov"),), (("film", "1.mov"),), ""),
         ((), (("film", "1.mov"),), ""),

@@ -188,7 +188,7 @@ def test_the_page_shows_each_photo_and_needs_nothing_else(tmp_path: Path) -> Non
     assert links == {*photos, f"{tmp_path.as_uri()}/", "#not-compared"}
     assert not re.search(r"url\(|@import", text)
     assert text.count('<span class="keep">Keep</span>') == text.count("can no longer be opened") == 1
-    for said in ("0.9930 alike", "64 × 48", "1.4 MB", "caf\\xe9.jpg", members.MODEL):
+    for said in ("similarity 0.9930", "64 × 48", "1.4 MB", "caf\\xe9.jpg", members.MODEL):
         assert said in text
     assert "random" not in text
 

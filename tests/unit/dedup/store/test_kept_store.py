@@ -137,7 +137,7 @@ def test_suspects_are_listed_and_restored(
     assert (kept / "photos" / "pixels" / "picture.png").exists()
     assert (kept / "photos" / "edited" / "grey.jpg").exists()
     assert main(["undo", "--suspects", "--list", *where]) == 0
-    assert "a photo is left that is proved to show the same" in capsys.readouterr().out
+    assert "a remaining photo is proved to show the same picture" in capsys.readouterr().out
 
 
 # The files of an earlier version are taken over.

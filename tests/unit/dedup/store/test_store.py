@@ -50,12 +50,12 @@ def test_a_file_of_other_vectors_or_without_a_column_of_texts_is_refused(tmp_pat
             vectors.flush()
         (file,), (stray,) = one.folder.iterdir(), other.folder.iterdir()
         stray.rename(one.folder / "strayed.parquet")
-        with pytest.raises(StoreError, match=r"strayed\.parquet does not belong there"):
+        with pytest.raises(StoreError, match=r"strayed\.parquet does not belong in this folder"):
             one.keys()
         (one.folder / "strayed.parquet").unlink()
         assert one.keys() == {bytes(32)}
         pq.write_table(pq.read_table(file).drop_columns(["code"]), file)
-        with pytest.raises(StoreError, match="does not belong there"):
+        with pytest.raises(StoreError, match="does not belong in this folder"):
             one.keys()
 
 
@@ -75,7 +75,7 @@ def test_files_are_known_by_path_size_and_time(tmp_path: Path) -> None:
 def test_what_nobody_can_decide_or_name_is_refused(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         for what, contents, why in (
-            ("alike", "ab", "a decision is 'different' or 'keep-all'"),
+            ("alike", "ab", "a decision must be 'different' or 'keep-all'"),
             (KEEP_ALL, "a", "a decision needs at least two photos"),
             (DIFFERENT, "aa", "two photos with different bytes"),
         ):
