@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 from clip_client._files import printable
@@ -118,6 +119,8 @@ def _run_from(arguments: argparse.Namespace, paths: Sequence[str]) -> int:
     if arguments.suspects:
         raise CommandMisused("--suspects needs the store that moved the photos; leave out --from")
     folder = os.path.abspath(arguments.from_folder)
+    if QUARANTINE_NAME in PurePath(folder).parts:
+        raise CommandMisused(f"--from takes the folder that has {QUARANTINE_NAME}, and no folder in it")
     try:
         entries = [
             entry

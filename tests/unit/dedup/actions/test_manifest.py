@@ -57,6 +57,7 @@ def test_photos_come_back_where_another_computer_mounts_their_folder(
     ]
     assert said("undo", "--from", elsewhere, "--run", run, elsewhere / "copy.jpg") == ["1 photo restored"]
     assert said("undo", "--from", elsewhere) == ["2 photos restored"]
+    assert said("undo", "--from", elsewhere) == ["there is nothing in the quarantine to restore"]
     assert without_access(snapshot(elsewhere)) == without_access(before)
     assert not (elsewhere / QUARANTINE_NAME).exists()
     elsewhere.rename(root)
@@ -108,6 +109,7 @@ def test_undo_from_needs_a_quarantine_and_no_store(
     assert f"{root / QUARANTINE_NAME} cannot be read: No such file or directory; name the folder" in line
     assert "--suspects needs the store" in said("undo", "--from", root, "--suspects", code=2)[0]
     (root / QUARANTINE_NAME / "run").mkdir(parents=True)  # as a killed process leaves it
+    assert "takes the folder that has" in said("undo", "--from", root / QUARANTINE_NAME, code=2)[0]
     assert said("undo", "--from", root) == ["there is nothing in the quarantine to restore"]
     assert list(tmp_path.iterdir()) == [root]
 
