@@ -290,7 +290,7 @@ def test_undo_of_a_run_takes_its_decisions_back_too(store: Path, capsys: pytest.
         assert opened.choices.runs(KEEP_ALL) == {}
 
 
-def test_undo_restores_one_run_or_what_is_named_the_newest_first(root: Path, store: Path) -> None:
+def test_undo_restores_one_run_or_single_entries_the_newest_first(root: Path, store: Path) -> None:
     photos = {name: [write(root / name / f"{number}.jpg", name.encode()) for number in range(3)] for name in "ab"}
     with Store(store) as opened:
         for run, of_run in photos.items():
@@ -302,9 +302,9 @@ def test_undo_restores_one_run_or_what_is_named_the_newest_first(root: Path, sto
             assert all(outcome.message == "Restored." for outcome in outcomes)
             return [outcome.path for outcome in outcomes]
 
-        last = opened.journal.entries((State.MOVED,))[-1]
-        assert restored(run="a", paths=[b1]) == restored(only=[]) == restored(run="a", only=[last.id]) == []
-        assert restored(run="a", paths=[a1, b1, a1]) == [a1]
+        ids = {entry.files[0].original: entry.id for entry in opened.journal.entries((State.MOVED,))}
+        assert restored(only=[]) == restored(run="a", only=[ids[b1]]) == []
+        assert restored(run="a", only=[ids[a1], ids[b1]]) == [a1]
         assert restored(run="b") == [b2, b1]
         assert restored() == [a2]
 

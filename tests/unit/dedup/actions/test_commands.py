@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shlex
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -68,7 +69,7 @@ def test_undo_lists_and_brings_back_what_is_named(store: list[str], root: Path, 
     write(taken, b"new")
     assert said("undo", never, *store, code=1) == [
         "0 photos restored",
-        f"not done: {never}: Nothing in the quarantine came from this path; see clip-client undo --list.",
+        f"not done: {never}: Nothing in the quarantine came from this path; --list shows what is there.",
     ]
     assert said("undo", "--run", run, *store, code=1) == [
         "1 photo restored",
@@ -77,6 +78,20 @@ def test_undo_lists_and_brings_back_what_is_named(store: list[str], root: Path, 
     assert said("undo", raw, *store, code=1)[0] == "0 photos restored"
     taken.unlink()
     assert said("undo", *store) == ["1 photo restored"]
+
+
+def test_undo_of_a_folder_restores_what_was_below_it(
+    store: list[str], root: Path, monkeypatch: pytest.MonkeyPatch, said: Callable[..., list[str]]
+) -> None:
+    """Whether or not the folder is still there. Paths are compared: a link to it and a part of its name are others."""
+    shutil.rmtree(root / "b")
+    (root / "link").symlink_to(root / "a")
+    for other in (root / "link", root / "a" / "2", root / "b"):
+        assert said("undo", other, *store, code=1)[0] == "0 photos restored"
+    monkeypatch.chdir(root / "a")
+    assert len(said("undo", "--list", ".", *store)) == 4  # the run, a line without text, and the photos
+    assert said("undo", "../a/../a/", "3.jpg", *store) == ["2 photos restored"]
+    assert said("undo", "/", *store) == ["1 photo restored"]
 
 
 def test_undo_and_purge_of_nothing_say_so(tmp_path: Path, said: Callable[..., list[str]]) -> None:
