@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import clip_client.dedup.actions.quarantine as quarantine_module
 from clip_client.cli.main import main
 from clip_client.dedup.actions.apply import apply, undo, undo_from
 from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.actions.quarantine import MANIFEST
+from clip_client.dedup.store.computer import this_computer
 from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, State
 from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS
 from tests.fixtures.albums import (
@@ -170,9 +172,9 @@ def test_one_store_on_two_computers_forgets_no_photo_of_the_other(
         quarantine = (root / QUARANTINE_NAME).rename(tmp_path / "of the other computer")
         write(copy, b"x")
         with monkeypatch.context() as patch:
-            patch.setattr(platform, "node", lambda: "laptop")
+            patch.setattr(quarantine_module, "is_this_computer", lambda computer: computer != this_computer())
             for outcomes in (undo(journal), purge(journal, trash=os.unlink)):
-                assert all(f"The computer {entry.computer} moved it" in one.message for one in outcomes)
+                assert all(f"The computer {platform.node()} moved it" in one.message for one in outcomes)
             assert [one.state for one in journal.entries(IN_QUARANTINE)] == [state]
         copy.unlink()
         quarantine.rename(root / QUARANTINE_NAME)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import sqlite3
 from contextlib import closing
 from datetime import datetime, timedelta
@@ -13,6 +12,7 @@ import pytest
 
 import clip_client.dedup.store.journal as journal_module
 from clip_client.dedup.store.choices import DONE, ChosenPhoto
+from clip_client.dedup.store.computer import this_computer
 from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, JournalEntry, MovedFile, Sidecar, State
 from tests.fixtures.albums import opened
 
@@ -82,7 +82,7 @@ def test_a_file_of_the_first_format_gets_what_it_lacks(tmp_path: Path) -> None:
         assert journal.entries((State.PLANNED,)) == [entry]
         journal.set_state(entry, State.MOVED)
         assert [one.state for one in journal.choices.all()] == [DONE]
-        assert planned(journal, "/2.jpg", run=journal.new_run()).computer == platform.node()
+        assert planned(journal, "/2.jpg", run=journal.new_run()).computer == this_computer()
 
 
 @pytest.mark.parametrize("steps_s", [(0, 0.25, 0.25), (0, -3600, 1), (0, 2, 3600)])
