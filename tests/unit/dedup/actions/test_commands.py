@@ -295,17 +295,6 @@ def films(root: Path) -> None:
     write(root / "a" / "0.xmp", b"1")
 
 
-def sidecar_that_is_a_link(root: Path) -> None:
-    copies_with(root, "xmp=1", "")
-    (root / "b" / "1.xmp").symlink_to(write(root / "shared", b"1"))
-
-
-def links_and_hard_links(root: Path) -> None:
-    copies_with(root, "", "", "")
-    (root / "a" / "link.nef").symlink_to(root / "b" / "1.nef")
-    (root / "b" / "other name.nef").hardlink_to(root / "c" / "2.nef")
-
-
 def file_in_the_way(root: Path) -> None:
     copies_with(root, "", "")
     write(root / QUARANTINE_NAME, b"")
@@ -327,13 +316,7 @@ def last_part(root: Path, store: Store, **chosen: Any) -> list[str]:
 
 @pytest.mark.parametrize(
     ("make", "moves"),
-    [
-        (films, ["1.nef"]),
-        (sidecar_that_is_a_link, []),
-        (links_and_hard_links, []),
-        (file_in_the_way, []),
-        (link_in_the_way, []),
-    ],
+    [(films, ["1.nef"]), (file_in_the_way, []), (link_in_the_way, [])],
 )
 def test_apply_moves_what_the_dry_run_says(
     make: Callable[[Path], None],
@@ -356,15 +339,13 @@ def test_apply_moves_what_the_dry_run_says(
     assert gone == {name for names in files for name in names}
 
 
-@pytest.mark.parametrize("change", ["other time", "the time set back"])
-def test_a_film_is_hashed_once_and_again_when_it_changes(tmp_path: Path, change: str) -> None:
+def test_a_film_is_hashed_once_and_again_when_it_changes(tmp_path: Path) -> None:
     film = write(tmp_path / "1.mov", b"film")
     with Store(tmp_path / "store") as store:
         first = store.files.sha256_of(str(film), sha256_of)
         assert store.files.sha256_of(str(film), lambda path: "read again") == first
         times = film.stat()
         film.write_bytes(b"FILM")
-        if change == "the time set back":
-            os.utime(film, ns=(times.st_atime_ns, times.st_mtime_ns))
+        os.utime(film, ns=(times.st_atime_ns, times.st_mtime_ns))
         assert store.files.sha256_of(str(film), sha256_of) != first
         assert store.files.sha256_of(str(tmp_path / "gone.mov"), sha256_of) == ""
