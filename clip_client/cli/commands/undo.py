@@ -107,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
                 _print_list(entries, declared, store_option(store.journal.directory))
             return 0
         outcomes, decisions = take_back(store, run=of_run, only=only)
-        still_hold = 0 if of_run or paths or only else len(declared_by(store, None))
+        still_hold = 0 if of_run or only is not None else len(declared_by(store, None))
     return _print_result(arguments, (*outcomes, *unknown), decisions=decisions, still_hold=still_hold)
 
 

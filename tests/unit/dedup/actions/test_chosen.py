@@ -273,7 +273,11 @@ def test_undo_of_a_run_takes_its_decisions_back_too(store: Path, capsys: pytest.
     ]
     command(store, "undo")  # restores photos only
     assert capsys.readouterr().out.endswith("2 decisions of runs still hold; to take back: clip-client undo --list\n")
-    command(store, "undo", "--run", "one", "/one/0.jpg", code=1)  # restores photos only, too
+    for named in (["/one"], ["--run", "one", "/one/0.jpg"]):
+        command(store, "undo", "--list", *named)
+        assert [line.split()[0] for line in capsys.readouterr().out.splitlines() if line] == ["one", "one"]
+        command(store, "undo", *named, code=1)
+        assert capsys.readouterr().out == "0 photos restored\n"
     command(store, "undo", "--run", "one")
     assert capsys.readouterr().out.splitlines()[-1] == "1 decision taken back"
     with Store(store) as opened:

@@ -176,7 +176,7 @@ def test_one_store_on_two_computers_forgets_no_photo_of_the_other(
             for outcomes in (undo(journal), purge(journal, trash=os.unlink)):
                 assert all(f"The computer {platform.node()} moved it" in one.message for one in outcomes)
             assert [one.state for one in journal.entries(IN_QUARANTINE)] == [state]
-        copy.unlink()
-        quarantine.rename(root / QUARANTINE_NAME)
-        assert [outcome.done for outcome in undo(journal)] == [True]
+            copy.unlink()
+            quarantine.rename(root / QUARANTINE_NAME)  # as with a disk that both use
+            assert [outcome.done for outcome in undo(journal)] == [True]
     assert copy.read_bytes() == b"x"
