@@ -6,7 +6,8 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 from clip_client._files import printable
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from clip_client.dedup.store.choices import Choice
 
 _EMPTY: Final = "there is nothing in the quarantine to restore"
-_UNKNOWN: Final = "Nothing in the quarantine came from this path; see clip-client undo --list."
+_UNKNOWN: Final = "Nothing in the quarantine came from this path; --list shows what is there."
 _NO_SUSPECT: Final = "for each photo in the quarantine, a remaining photo is proved to show the same picture"
 
 
@@ -37,7 +38,12 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         description="Move photos from the quarantine back to where they were, with their timestamps. Without a PATH or "
         "--run, restore all of them.",
     )
-    parser.add_argument("paths", nargs="*", metavar="PATH", help="restore only the photo that was at this path")
+    parser.add_argument(
+        "paths",
+        nargs="*",
+        metavar="PATH",
+        help="restore only the photo that was at this path, or those that were below this folder",
+    )
     parser.add_argument(
         "--run",
         dest="of_run",
@@ -69,13 +75,12 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace) -> int:
     """Restore photos, and print failures."""
-    from clip_client.dedup.actions.apply import Outcome
     from clip_client.dedup.actions.chosen_runs import declared_by, take_back
     from clip_client.dedup.actions.purge import suspects
     from clip_client.dedup.compare.proofs import prove_again
     from clip_client.dedup.store.store import store_option
 
-    paths = [os.path.abspath(os.path.expanduser(path)) for path in arguments.paths]
+    paths = dict.fromkeys(os.path.abspath(os.path.expanduser(path)) for path in arguments.paths)
     if arguments.suspects and paths:
         raise CommandMisused("--suspects chooses the photos itself; leave out the PATH")
     of_run = arguments.of_run
@@ -92,25 +97,21 @@ def run(arguments: argparse.Namespace) -> int:
             if not (entries or arguments.json):
                 print(_NO_SUSPECT)
                 return 0
+        unknown: list[Outcome] = []
+        if paths:
+            entries, unknown = _from_paths(entries, paths)
+            only = {entry.id for entry in entries}
+            declared = [one for one in declared if any(_at_or_above(photo.path, paths) for photo in one.photos)]
         if arguments.list:
-            if paths:
-                entries = [one for one in entries if not set(paths).isdisjoint(file.original for file in one.files)]
-                declared = [one for one in declared if not set(paths).isdisjoint(photo.path for photo in one.photos)]
             if not write_json(arguments.json, _as_json(entries, declared)):
                 _print_list(entries, declared, store_option(store.journal.directory))
             return 0
-        # Look before undo: a companion is restored with its photo, and the outcome names only the photo.
-        unknown = tuple(
-            Outcome(path=path, done=False, message=_UNKNOWN)
-            for path in paths
-            if not store.journal.entries(IN_QUARANTINE, run=of_run, original=path)
-        )
-        outcomes, decisions = take_back(store, run=of_run, paths=paths or None, only=only)
-        still_hold = 0 if of_run or paths or only else len(declared_by(store, None))
+        outcomes, decisions = take_back(store, run=of_run, only=only)
+        still_hold = 0 if of_run or only is not None else len(declared_by(store, None))
     return _print_result(arguments, (*outcomes, *unknown), decisions=decisions, still_hold=still_hold)
 
 
-def _run_from(arguments: argparse.Namespace, paths: Sequence[str]) -> int:
+def _run_from(arguments: argparse.Namespace, paths: Collection[str]) -> int:
     """Restore photos as the manifests in a quarantine say."""
     from clip_client.dedup.actions.apply import undo_from
     from clip_client.dedup.actions.manifest import manifest_entries
@@ -118,13 +119,13 @@ def _run_from(arguments: argparse.Namespace, paths: Sequence[str]) -> int:
     if arguments.suspects:
         raise CommandMisused("--suspects needs the store that moved the photos; leave out --from")
     folder = os.path.abspath(arguments.from_folder)
+    if QUARANTINE_NAME in PurePath(folder).parts:
+        raise CommandMisused(f"--from takes the folder that has {QUARANTINE_NAME}, and no folder in it")
+    unknown: list[Outcome] = []
     try:
-        entries = [
-            entry
-            for entry in manifest_entries(folder)
-            if arguments.of_run in (None, entry.run)
-            and (not paths or not set(paths).isdisjoint(file.original for file in entry.files))
-        ]
+        entries = [entry for entry in manifest_entries(folder) if arguments.of_run in (None, entry.run)]
+        if paths:
+            entries, unknown = _from_paths(entries, paths)
         if arguments.list:
             if not write_json(arguments.json, _as_json(entries, [])):
                 _print_list(entries, [], f" --from {shlex.quote(folder)}")
@@ -136,7 +137,27 @@ def _run_from(arguments: argparse.Namespace, paths: Sequence[str]) -> int:
         raise CommandFailed(
             f"{printable(place)} cannot be read: {error.strerror}; name the folder that has the quarantine"
         ) from None
-    return _print_result(arguments, outcomes)
+    return _print_result(arguments, (*outcomes, *unknown))
+
+
+def _from_paths(entries: Sequence[JournalEntry], paths: Collection[str]) -> tuple[list[JournalEntry], list[Outcome]]:
+    """Return the entries with a file from one of ``paths`` or from below it, and a failure for each path without any.
+
+    A companion counts, too: it is restored with its photo.
+    """
+    from clip_client.dedup.actions.apply import Outcome
+
+    found, known = [], set[str]()
+    for entry in entries:
+        if named := {path for file in entry.files for path in _at_or_above(file.original, paths)}:
+            found.append(entry)
+            known |= named
+    return found, [Outcome(path=path, done=False, message=_UNKNOWN) for path in paths if path not in known]
+
+
+def _at_or_above(path: str, paths: Collection[str]) -> set[str]:
+    """Return those of ``paths`` that are the absolute ``path`` or a folder above it."""
+    return {one for one in (path, *map(str, PurePath(path).parents)) if one in paths}
 
 
 def _print_result(

@@ -41,23 +41,18 @@ def declare(store: Store, choices: Iterable[Choice], run: str) -> None:
 
 
 def take_back(
-    store: Store,
-    *,
-    run: str | None = None,
-    paths: Collection[str] | None = None,
-    only: Collection[int] | None = None,
+    store: Store, *, run: str | None = None, only: Collection[int] | None = None
 ) -> tuple[tuple[Outcome, ...], int]:
     """Restore photos as :func:`~.apply.undo` does; the choices that moved them, or would move them, are undone.
 
     Return one outcome for each photo that was in the quarantine, and the number of decisions that were taken back.
 
-    Everything in the quarantine is restored; ``run``, ``paths`` (where the photos were) and ``only`` (ids of entries)
-    limit this. With ``run`` alone, the groups that the run declared different or all wanted are taken back, too. Raises
-    StoreError if another process moves files with this store.
+    Everything in the quarantine is restored; ``run`` and ``only`` (ids of entries) limit this. With ``run`` alone, the
+    groups that the run declared different or all wanted are taken back, too. Raises StoreError if another process moves
+    files with this store.
     """
     with store.journal.exclusive():
-        originals = [None] if paths is None else map(os.path.abspath, paths)
-        entries = [one for path in originals for one in store.journal.entries(IN_QUARANTINE, run=run, original=path)]
+        entries = store.journal.entries(IN_QUARANTINE, run=run)
         moved = {one.id: one.files[0].original for one in entries if only is None or one.id in only}
         # If this process is killed, a photo that it has restored must not move again, whatever moved it first.
         restored = set(moved.values())
@@ -69,7 +64,7 @@ def take_back(
             ]
         )
         outcomes = undo(store.journal, only=moved.keys())
-        is_whole_run = run is not None and paths is None and only is None
+        is_whole_run = run is not None and only is None
         declared = {choice.id for choice in declared_by(store, run)} if is_whole_run else set()
         with store.choices.transaction():
             store.decisions.remove([one.id for one in store.decisions.all() if one.choice in declared])

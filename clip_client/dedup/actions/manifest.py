@@ -46,10 +46,17 @@ def add_to_manifest(entry: JournalEntry) -> None:
 def manifest_entries(folder: str) -> list[JournalEntry]:
     """Return the entries in all manifests of the quarantine of the absolute ``folder``, oldest first.
 
-    What this module has not written whole is left out. Raises OSError if the quarantine cannot be read.
+    What this module has not written whole is left out. A folder without a quarantine has no entries. Raises OSError if
+    the folder or its quarantine cannot be read, or if the folder is empty.
     """
     found: list[JournalEntry] = []
-    for run in sorted(Path(folder, QUARANTINE_NAME).iterdir()):
+    try:
+        runs = sorted(Path(folder, QUARANTINE_NAME).iterdir())
+    except FileNotFoundError:
+        if os.listdir(folder):
+            return found
+        raise  # it may be a mount point without its disk
+    for run in runs:
         with suppress(FileNotFoundError, NotADirectoryError), open(run / MANIFEST, "rb") as lines:
             for line in lines:
                 with suppress(ValueError, KeyError, TypeError):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import platform
 import stat
 from contextlib import suppress
 from itertools import islice
@@ -21,6 +20,7 @@ from clip_client._files import stored_ns
 from clip_client.dedup.files.directories import is_same_file
 from clip_client.dedup.files.reading import sha256_of
 from clip_client.dedup.judge.movable import CannotMove
+from clip_client.dedup.store.computer import is_this_computer, name_of
 from clip_client.dedup.store.journal import Folder
 from clip_client.dedup.types import QUARANTINE_NAME
 
@@ -220,10 +220,10 @@ def why_out_of_reach(entry: JournalEntry) -> str:
     """
     file, run = entry.files[0], run_folder(entry)
     folder = run.parent.parent
-    if entry.computer not in ("", platform.node()) and not os.path.lexists(run):
+    if not os.path.lexists(run) and not is_this_computer(entry.computer):
         return (
-            f"The computer {entry.computer} moved it to {run}, which is not here; run the command there, or restore it "
-            "with: clip-client undo --from FOLDER, the folder that has the quarantine."
+            f"The computer {name_of(entry.computer)} moved it to {run}, which is not here; run the command there, or "
+            "restore it with: clip-client undo --from FOLDER, the folder that has the quarantine."
         )
     try:
         with os.scandir(folder) as entries:

@@ -87,6 +87,8 @@ def quarantine_folder(path: str, roots: Mapping[str, str]) -> str:
         top, device = folder, os.stat(folder).st_dev
         while top != root and os.stat(os.path.dirname(top)).st_dev == device:
             top = os.path.dirname(top)
+    except FileNotFoundError:
+        raise CannotMove("It is not there: it has gone, or its disk is not connected.") from None
     except OSError as error:
         raise CannotMove(f"It cannot be read: {error.strerror}.") from None
     for needed in {folder, top}:

@@ -16,7 +16,6 @@ while it works, it holds the exclusive lock of the journal. ``restored``, ``purg
 from __future__ import annotations
 
 import os
-import platform
 import time
 import uuid
 from collections.abc import Collection, Iterator, Sequence
@@ -29,6 +28,7 @@ from typing import Any, Final, NamedTuple
 from clip_client._storage.lock import AlreadyLocked, exclusive_lock
 from clip_client._storage.sqlite import Database, StoreError, Tables
 from clip_client.dedup.store.choices import Choices
+from clip_client.dedup.store.computer import this_computer
 
 
 class State:
@@ -126,7 +126,7 @@ class JournalEntry:
     choice: int | None = None
     """Id of the choice that the move carries out, which is done as soon as the entry is ``moved``."""
     computer: str = ""
-    """Name of the computer that moved the files; empty if an earlier version did."""
+    """The computer that moved the files; see :func:`.computer.this_computer`. Empty if an earlier version did."""
     files: tuple[MovedFile, ...]
     sidecars: tuple[Sidecar, ...] = ()
     """Sidecars that have to stay beside the kept photo while the files are in the quarantine."""
@@ -190,7 +190,7 @@ class Journal(Tables):
             with suppress(ValueError, TypeError):  # this is the first run, or the last name is not a date
                 now = max(now, datetime.strptime(last[:15], _RUN_TIME) + timedelta(seconds=1))
             name = f"{now:{_RUN_TIME}}-{uuid.uuid4().hex[:8]}"
-            self._connection.execute("INSERT INTO runs VALUES (?, ?)", (name, platform.node()))
+            self._connection.execute("INSERT INTO runs VALUES (?, ?)", (name, this_computer()))
         return name
 
     def plan(self, entry: JournalEntry, left_behind: Sequence[str] = ()) -> JournalEntry:

@@ -25,7 +25,6 @@ from preprocess_ensemble.errors import ReportedError
 if TYPE_CHECKING:
     from clip_client.dedup.actions.plan import Move, Plan, Skip
     from clip_client.dedup.group import DuplicateGroup
-    from clip_client.dedup.store.choices import Choice
     from clip_client.review.state.found_groups import FoundGroup
     from clip_client.review.state.session import Session
 
@@ -139,19 +138,16 @@ class Worker:
             job.run, job.total = store.journal.new_run(), len(choices)
             groups = (found for found in session.groups.each(_WANTED) if found.choice.id in choices)
             while batch := session.begin_run(islice(groups, _AT_ONCE)):
-                done: set[str] = set()
                 try:
                     declare(store, [found.choice for found in batch if found.state != KEEP], job.run)
                     plan = self._planned(batch, store, job)
                     of = {photo.path: found.choice.id for found in batch for photo in found.choice.photos}
-                    outcomes = apply(plan, store.journal, run=job.run, files=store.files, choices=of)
-                    outcomes += fill_album(plan.for_album)
-                    job.outcomes.update((outcome.path, outcome) for outcome in outcomes)
-                    done = {os.path.abspath(outcome.path) for outcome in outcomes if outcome.done}
+                    moved = apply(plan, store.journal, run=job.run, files=store.files, choices=of)
+                    listed = fill_album(plan.for_album)
+                    job.outcomes.update((outcome.path, outcome) for outcome in (*moved, *listed))
+                    # The journal has no move that would say so.
+                    store.choices.finish({of[os.path.abspath(one.path)] for one in listed if one.done}, job.run)
                 finally:
-                    # These choices had nothing to move: their photos went into an album, or have already gone.
-                    started = [found.choice.id for found in batch if _has_started(found.choice, done)]
-                    store.choices.finish(started, job.run)
                     session.end_run()
                 job.done += len(batch)
                 session.changed()
@@ -175,8 +171,3 @@ class Worker:
         job.planned.update((move.duplicate.path, move) for move in (*plan.moves, *plan.for_album))
         job.planned.update((skip.photo.path, skip) for skip in plan.skipped)
         return plan
-
-
-def _has_started(choice: Choice, done: set[str]) -> bool:
-    """Tell whether a part of a choice about photos that move has been carried out."""
-    return any(photo.moves and (photo.path in done or not os.path.lexists(photo.path)) for photo in choice.photos)

@@ -169,6 +169,21 @@ def test_what_cannot_move_stays_with_its_reason_and_its_choice_waits(review: Rev
     assert states(review) == {"exact": "keep", SIMILAR: "keep"}
 
 
+@pytest.mark.parametrize("missing", ["the disk", "the photo"])
+def test_the_choice_about_a_photo_that_is_not_there_waits_and_says_so(
+    missing: str, review: Review, album: Path
+) -> None:
+    review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1]})
+    place = album if missing == "the disk" else album / "b.jpg"
+    away = place.rename(place.with_name("away"))
+    applied(review)
+    assert "It is not there: it has gone, or its disk is not connected." in review.get("/plan").text
+    assert states(review)[EXACT] == "keep"
+    away.rename(place)
+    applied(review)
+    assert (names(album), states(review)[EXACT]) == (ALL_NAMES - {"b.jpg"}, "applied")
+
+
 @pytest.mark.parametrize("what", ["keep", "open"])
 def test_a_run_carries_out_what_was_planned_and_no_choice_that_is_made_meanwhile(
     what: str, album: Path, tmp_path: Path

@@ -257,6 +257,3 @@ def test_a_folder_that_cannot_be_synced_is_no_failure(
     code = errno.EIO
     assert not any(outcome.done for outcome in apply(plan, journal))
     assert files(root) == before
-
-
-# What changes after the plan, or during the move.

@@ -108,16 +108,14 @@ def test_the_last_choice_about_a_group_moves_and_nothing_else_does(
     assert states(store) == [UNDONE, UNDONE, DONE]
 
 
-@pytest.mark.parametrize("how", ["all", "a photo", "suspects"])
-def test_what_was_brought_back_waits_for_a_new_choice_whatever_moved_it(how: str, root: Path, store: Path) -> None:
+@pytest.mark.parametrize("named", [(), ("0b.jpg",)])
+def test_what_was_brought_back_waits_for_a_new_choice_whatever_moved_it(
+    named: tuple[str, ...], root: Path, store: Path
+) -> None:
     """The choice has not been carried out, because ``--apply`` moved the photo first, as an exact copy."""
     found = chosen_pairs(root, store, count=1)
     act(found, root, store, is_chosen=False)
-    if how == "suspects":
-        (root / "0a.jpg").rename(root / "elsewhere")
-    command(store, "undo", *{"all": (), "a photo": (root / "0b.jpg",), "suspects": ("--suspects",)}[how])
-    if how == "suspects":
-        (root / "elsewhere").rename(root / "0a.jpg")
+    command(store, "undo", *(root / name for name in named))
     assert states(store) == [UNDONE]
     act(found, root, store)
     assert left(root) == "0a 0b"
@@ -275,6 +273,11 @@ def test_undo_of_a_run_takes_its_decisions_back_too(store: Path, capsys: pytest.
     ]
     command(store, "undo")  # restores photos only
     assert capsys.readouterr().out.endswith("2 decisions of runs still hold; to take back: clip-client undo --list\n")
+    for named in (["/one"], ["--run", "one", "/one/0.jpg"]):
+        command(store, "undo", "--list", *named)
+        assert [line.split()[0] for line in capsys.readouterr().out.splitlines() if line] == ["one", "one"]
+        command(store, "undo", *named, code=1)
+        assert capsys.readouterr().out == "0 photos restored\n"
     command(store, "undo", "--run", "one")
     assert capsys.readouterr().out.splitlines()[-1] == "1 decision taken back"
     with Store(store) as opened:
@@ -290,7 +293,7 @@ def test_undo_of_a_run_takes_its_decisions_back_too(store: Path, capsys: pytest.
         assert opened.choices.runs(KEEP_ALL) == {}
 
 
-def test_undo_restores_one_run_or_what_is_named_the_newest_first(root: Path, store: Path) -> None:
+def test_undo_restores_one_run_or_single_entries_the_newest_first(root: Path, store: Path) -> None:
     photos = {name: [write(root / name / f"{number}.jpg", name.encode()) for number in range(3)] for name in "ab"}
     with Store(store) as opened:
         for run, of_run in photos.items():
@@ -302,9 +305,9 @@ def test_undo_restores_one_run_or_what_is_named_the_newest_first(root: Path, sto
             assert all(outcome.message == "Restored." for outcome in outcomes)
             return [outcome.path for outcome in outcomes]
 
-        last = opened.journal.entries((State.MOVED,))[-1]
-        assert restored(run="a", paths=[b1]) == restored(only=[]) == restored(run="a", only=[last.id]) == []
-        assert restored(run="a", paths=[a1, b1, a1]) == [a1]
+        ids = {entry.files[0].original: entry.id for entry in opened.journal.entries((State.MOVED,))}
+        assert restored(only=[]) == restored(run="a", only=[ids[b1]]) == []
+        assert restored(run="a", only=[ids[a1], ids[b1]]) == [a1]
         assert restored(run="b") == [b2, b1]
         assert restored() == [a2]
 

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import clip_client.dedup.actions.quarantine as quarantine_module
 from clip_client.cli.main import main
 from clip_client.dedup.actions.apply import apply, undo, undo_from
 from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.actions.quarantine import MANIFEST
+from clip_client.dedup.store.computer import this_computer
 from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, State
 from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS
 from tests.fixtures.albums import (
@@ -56,7 +58,11 @@ def test_photos_come_back_where_another_computer_mounts_their_folder(
         str(elsewhere / name) for name in ("a/2.jpg", "a/3.jpg", "copy.jpg")
     ]
     assert said("undo", "--from", elsewhere, "--run", run, elsewhere / "copy.jpg") == ["1 photo restored"]
-    assert said("undo", "--from", elsewhere) == ["2 photos restored"]
+    assert said("undo", "--from", elsewhere, elsewhere / "a", elsewhere / "b", code=1) == [
+        "2 photos restored",
+        f"not done: {elsewhere / 'b'}: Nothing in the quarantine came from this path; --list shows what is there.",
+    ]
+    assert said("undo", "--from", elsewhere) == ["there is nothing in the quarantine to restore"]
     assert without_access(snapshot(elsewhere)) == without_access(before)
     assert not (elsewhere / QUARANTINE_NAME).exists()
     elsewhere.rename(root)
@@ -108,6 +114,7 @@ def test_undo_from_needs_a_quarantine_and_no_store(
     assert f"{root / QUARANTINE_NAME} cannot be read: No such file or directory; name the folder" in line
     assert "--suspects needs the store" in said("undo", "--from", root, "--suspects", code=2)[0]
     (root / QUARANTINE_NAME / "run").mkdir(parents=True)  # as a killed process leaves it
+    assert "takes the folder that has" in said("undo", "--from", root / QUARANTINE_NAME, code=2)[0]
     assert said("undo", "--from", root) == ["there is nothing in the quarantine to restore"]
     assert list(tmp_path.iterdir()) == [root]
 
@@ -165,11 +172,11 @@ def test_one_store_on_two_computers_forgets_no_photo_of_the_other(
         quarantine = (root / QUARANTINE_NAME).rename(tmp_path / "of the other computer")
         write(copy, b"x")
         with monkeypatch.context() as patch:
-            patch.setattr(platform, "node", lambda: "laptop")
+            patch.setattr(quarantine_module, "is_this_computer", lambda computer: computer != this_computer())
             for outcomes in (undo(journal), purge(journal, trash=os.unlink)):
-                assert all(f"The computer {entry.computer} moved it" in one.message for one in outcomes)
+                assert all(f"The computer {platform.node()} moved it" in one.message for one in outcomes)
             assert [one.state for one in journal.entries(IN_QUARANTINE)] == [state]
-        copy.unlink()
-        quarantine.rename(root / QUARANTINE_NAME)
-        assert [outcome.done for outcome in undo(journal)] == [True]
+            copy.unlink()
+            quarantine.rename(root / QUARANTINE_NAME)  # as with a disk that both use
+            assert [outcome.done for outcome in undo(journal)] == [True]
     assert copy.read_bytes() == b"x"

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from PIL import Image
 
-from clip_client.cli.main import main
 from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import Member, Store
 from clip_client.dedup.actions.apply import apply, undo
@@ -38,6 +37,7 @@ from tests.fixtures.images.metadata_files import listed
 from tests.fixtures.members import changed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from clip_client.dedup import DuplicateReport
@@ -142,11 +142,14 @@ def test_nothing_is_written_where_a_sidecar_may_not_be(root: Path, monkeypatch: 
 # The sidecar of another program.
 
 
-@pytest.mark.parametrize("name", ["kept.xmp", "kept.jpg.xmp"])
-def test_what_the_kept_photos_sidecar_says_is_not_lacking(root: Path, journal: Journal, name: str) -> None:
+@pytest.mark.parametrize(("name", "merges"), [("kept.xmp", False), ("kept.jpg.xmp", False), ("kept.jpg.xmp", True)])
+def test_what_the_kept_photos_sidecar_says_is_not_lacking_and_stays(
+    root: Path, journal: Journal, name: str, merges: bool
+) -> None:
     groups = album(root, RATED)
-    write(root / name, packet('xmp:Rating="4">'))
-    plan = planned(groups, [root])
+    write(root / name, packet(RATED))
+    before = files(root)
+    plan = planned(groups, [root], merge_metadata=merges)
     assert [one.is_ours for move in plan.moves for one in move.sidecars] == [False]
     write(root / name, packet('xmp:Rating="2">'))  # the only place of the rating has changed since
     (outcome,) = apply(plan, journal)
@@ -154,15 +157,8 @@ def test_what_the_kept_photos_sidecar_says_is_not_lacking(root: Path, journal: J
     (root / name).unlink()
     (outcome,) = apply(plan, journal)
     assert "no longer there" in outcome.message
-    assert (root / "0.jpg").exists()
-
-
-def test_a_sidecar_of_another_program_is_never_removed(root: Path, journal: Journal) -> None:
-    groups = album(root, RATED)
-    write(root / "kept.jpg.xmp", packet('xmp:Rating="4">'))
-    before = files(root)
-    (outcome,) = apply(planned(groups, [root], merge_metadata=True), journal)
-    assert outcome.done
+    write(root / name, packet(RATED))
+    assert apply(plan, journal)[0].done
     undo(journal)
     assert files(root) == before
 
@@ -215,14 +211,20 @@ def test_a_merge_writes_a_sidecar_and_undo_removes_it(root: Path, journal: Journ
     assert files(root) == {name: (data, mtime_ns) for name, (data, _, mtime_ns) in before.items()}
 
 
-def test_undo_says_that_a_changed_sidecar_stays(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("how", ["changed", "refused"])
+def test_undo_says_that_a_sidecar_stays(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Callable[..., list[str]], how: str
+) -> None:
     with Store(tmp_path / "store") as store:
-        apply(planned(album(root, SAID), [root], merge_metadata=True), store.journal)
-    with (root / "kept.jpg.xmp").open("a") as sidecar:
-        sidecar.write("\n")
-    assert main(["undo", "--store", str(tmp_path / "store")]) == 0
-    stays = f"{root / '0.jpg'}: Restored. Its sidecar was changed or cannot be removed, and stays: {sidecar.name}.\n"
-    assert capsys.readouterr() == ("1 photo restored\n", stays)
+        apply(merging(root, SAID), store.journal)
+    sidecar = root / "kept.jpg.xmp"
+    if how == "changed":
+        write(sidecar, sidecar.read_bytes() + b"\n")
+    else:
+        monkeypatch.setattr(os, "unlink", refusing(os.unlink, PermissionError(errno.EACCES, "denied"), sidecar))
+    stays = f"{root / '0.jpg'}: Restored. Its sidecar was changed or cannot be removed, and stays: {sidecar}."
+    assert said("undo", "--store", tmp_path / "store") == ["1 photo restored", stays]
+    assert sidecar.exists()
 
 
 def test_only_what_is_lacking_is_written_but_all_keywords(root: Path, journal: Journal) -> None:
@@ -266,18 +268,6 @@ def test_a_sidecar_stays_until_its_copy_can_come_back(root: Path, journal: Journ
     (root / "0.jpg").unlink()
     assert undo(journal)[0].done
     assert files(root) == before
-
-
-def test_a_sidecar_that_cannot_be_removed_stays_and_undo_says_so(
-    root: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    apply(merging(root, RATED), journal)
-    sidecar = root / "kept.jpg.xmp"
-    monkeypatch.setattr(os, "unlink", refusing(os.unlink, PermissionError(errno.EACCES, "denied"), sidecar))
-    (outcome,) = undo(journal)
-    assert outcome.done
-    assert outcome.message == f"Restored. Its sidecar was changed or cannot be removed, and stays: {sidecar}."
-    assert sidecar.exists()
 
 
 def test_a_copy_that_cannot_move_leaves_no_sidecar(root: Path, journal: Journal) -> None:

@@ -101,6 +101,7 @@ def test_purge_of_one_run_leaves_the_others_and_tells_how_far_it_is(tmp_path: Pa
     second = [write(tmp_path / "b" / f"{number}.jpg", b"y") for number in range(2)]
     run, other = move(journal, *first), move(journal, *second)
     told: list[tuple[str, int, int]] = []
+    assert purge(journal, only=(), trash=os.unlink) == ()  # the quarantine was empty when a person agreed
     only = {entry.id for entry in journal.entries(IN_QUARANTINE, run=run)}
     outcomes = purge(journal, only=only, trash=os.unlink, on_progress=lambda *progress: told.append(progress))
     assert [outcome.path for outcome in outcomes] == [str(path) for path in first[1:]]
@@ -263,14 +264,6 @@ def test_a_proof_is_recorded_once(tmp_path: Path, journal: Journal) -> None:
     (entry,) = journal.entries((State.MOVED,))
     assert (entry.tier, entry.proof) == (EDITED, PROOF)
     assert [outcome.done for outcome in purge(journal, trash=os.unlink)] == [True]
-
-
-def test_purge_of_nothing_purges_nothing(root: Path, journal: Journal) -> None:
-    """Such as what a person agreed to while the quarantine was empty."""
-    move(journal, *(write(root / f"{number}.jpg", b"x") for number in range(3)))
-    assert purge(journal, only=(), trash=os.unlink) == ()
-    (entry, _) = journal.entries((State.MOVED,))
-    assert os.path.exists(entry.files[0].quarantined)
 
 
 def test_the_raw_file_of_the_kept_photo_is_found_by_kind_and_bytes(root: Path, journal: Journal) -> None:

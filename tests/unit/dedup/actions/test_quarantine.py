@@ -84,12 +84,12 @@ def test_what_cannot_move_is_told_in_one_sentence(tmp_path: Path) -> None:
     (root / "out").symlink_to(outside)
     (root / "far").symlink_to(outside / "sub")
     sentences = {
-        root / "far" / ".." / "2.jpg": "It cannot be read: No such file or directory.",
+        root / "far" / ".." / "2.jpg": "It is not there: it has gone, or its disk is not connected.",
         root / "link.jpg": "It is a link; only the file that it points to could be moved.",
         inside_library: "It is inside an Apple Photos library, which needs all its files.",
         outside / "1.jpg": "It is in none of the folders that you named.",
         root / "out" / "1.jpg": "It was reached through a link that leads out of the folders that you named.",
-        root / "gone.jpg": "It cannot be read: No such file or directory.",
+        root / "gone.jpg": "It is not there: it has gone, or its disk is not connected.",
     }
     assert {path: refusal(quarantine_folder, str(path), named(root)) for path in sentences} == sentences
     write(outside / "2.jpg", b"another file")

@@ -35,22 +35,12 @@ if TYPE_CHECKING:
     from clip_client.dedup import DuplicateReport
 
 
-def test_what_a_person_took_out_of_the_quarantine_is_forgotten(tmp_path: Path, journal: Journal) -> None:
-    plan, (_, copy) = planned_copies(tmp_path / "r")
-    apply(plan, journal)
-    (entry,) = journal.entries(IN_QUARANTINE)
-    os.rename(entry.files[0].quarantined, tmp_path / "taken.jpg")
-    (outcome,) = undo(journal)
-    assert (outcome.path, outcome.done) == (str(copy), False)
-    assert outcome.message == "It is neither in the quarantine nor at its old path."
-    assert journal.entries(IN_QUARANTINE) == []
-    assert not (tmp_path / "r" / QUARANTINE_NAME).exists()
-
-
 @pytest.mark.parametrize("hard_link", [False, True])
-def test_a_photo_is_restored_only_if_it_is_back(tmp_path: Path, journal: Journal, hard_link: bool) -> None:
-    """Out of the quarantine, the person may have moved it back, or may have made something else with its name."""
-    found, (_, back, lost, linked) = copies(tmp_path / "r", 4)
+def test_what_a_person_took_out_of_the_quarantine_is_restored_only_if_it_is_back(
+    tmp_path: Path, journal: Journal, hard_link: bool
+) -> None:
+    """The person may have moved it back, or may have made something else with its name. The journal forgets it."""
+    found, (_, back, lost, linked, gone) = copies(tmp_path / "r", 5)
     apply(planned(found, [tmp_path / "r"]), journal)
     if hard_link:
         link_what_moved(journal.directory / "history.sqlite")
@@ -59,15 +49,19 @@ def test_a_photo_is_restored_only_if_it_is_back(tmp_path: Path, journal: Journal
         os.replace(file.quarantined, back if file.original == str(back) else tmp_path / "taken.jpg")
     if not hard_link:
         write(lost, b"other")
+    gone.unlink(missing_ok=True)
     linked.unlink(missing_ok=True)
     linked.symlink_to("nowhere")
     assert {(one.path, one.done, one.message) for one in undo(journal)} == {
         (str(back), True, "Restored."),
+        (str(gone), False, "It is neither in the quarantine nor at its old path."),
         *(
             (str(path), False, "It was no longer in the quarantine, and another file has its name.")
             for path in (lost, linked)
         ),
     }
+    assert journal.entries(IN_QUARANTINE) == []
+    assert not (tmp_path / "r" / QUARANTINE_NAME).exists()
 
 
 @pytest.mark.parametrize("name", ["2.jpg", "2.xmp"])
@@ -160,44 +154,6 @@ def left(root: Path) -> set[str]:
 
 def ids(journal: Journal, name: str) -> set[int]:
     return {one.id for one in journal.entries(IN_QUARANTINE) if one.files[0].original.endswith(name)}
-
-
-@pytest.mark.parametrize("alone", ["heic", "jpg"])
-def test_what_two_photos_share_moves_with_the_last_of_them_and_comes_back_with_the_first(
-    root: Path, journal: Journal, alone: str
-) -> None:
-    groups = live_photos(root)
-    before = files(root)
-    (one, other) = sorted(groups.groups, key=lambda group: not group.keep.endswith(alone))
-    for group, stays in ((one, {".heic", ".jpg", ".mov"} - {f".{alone}"}), (other, set())):
-        assert [outcome.done for outcome in apply(planned(report(group.members), [root]), journal)] == [True]
-        assert left(root) == stays
-    assert sum(size for _, size in journal.runs().values()) == len(b"IMG_7.heic" + b"IMG_7.jpg" + b"IMG_7.mov")
-    # The one that moved first, and without the film.
-    assert [outcome.done for outcome in undo(journal, only=ids(journal, alone))] == [True]
-    assert left(root) == {".mov", f".{alone}"}
-    assert [outcome.message for outcome in undo(journal)] == ["Restored."]
-    assert files(root) == before
-
-
-@pytest.mark.parametrize("purged", ["heic", "jpg"])
-def test_what_two_photos_share_is_purged_with_the_last_of_them(root: Path, journal: Journal, purged: str) -> None:
-    trash: list[str] = []
-
-    def send(path: str) -> None:
-        trash.append(os.path.splitext(path)[1])
-        os.unlink(path)
-
-    apply(planned(live_photos(root), [root]), journal)
-    assert left(root) == set()
-    purge(journal, only=ids(journal, purged), trash=send)
-    assert trash == [f".{purged}"]
-    (other,) = {"heic", "jpg"} - {purged}
-    with opened(journal.directory / "history.sqlite") as again:
-        purge(again, trash=send)
-        assert trash == [f".{purged}", f".{other}", ".mov"]
-        assert again.runs() == {}
-    assert not (root / QUARANTINE_NAME).exists()
 
 
 def test_what_is_back_with_another_photo_is_not_purged(root: Path, journal: Journal) -> None:

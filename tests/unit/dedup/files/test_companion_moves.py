@@ -121,6 +121,7 @@ def test_what_two_photos_share_goes_with_the_last_and_comes_back_with_the_first(
     assert names(root / "old") == {second, name}
     assert moved(root, journal, other) == 1
     assert names(root / "old") == set()
+    assert sum(size for _, size in journal.runs().values()) == len("IMG_1.jpg" + second + name)
     (first, _) = journal.entries(IN_QUARANTINE)
     assert [outcome.message for outcome in undo(journal, only={first.id})] == ["Restored."]
     assert names(root / "old") == {"IMG_1.jpg", name}
@@ -129,4 +130,5 @@ def test_what_two_photos_share_goes_with_the_last_and_comes_back_with_the_first(
     assert moved(root, journal, one, other) == 2
     trash: list[str] = []
     assert [outcome.done for outcome in purge(journal, trash=trash.append)] == [True, True]
+    assert journal.runs() == {}
     assert sorted(map(os.path.basename, trash)) == sorted(["IMG_1.jpg", second, name])

@@ -152,7 +152,7 @@ def test_what_is_gone_before_or_after_the_verdict_moves_nothing(root: Path) -> N
     found, (kept, copy) = copies(root)
     before = with_verdicts(found, [root])
     copy.unlink()
-    gone = "It cannot be read: No such file or directory."
+    gone = "It is not there: it has gone, or its disk is not connected."
     assert [skip.reason for skip in plan_moves(before, [root]).skipped] == [gone]
     write(copy, b"x")
     kept.unlink()
