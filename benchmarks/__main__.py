@@ -27,6 +27,7 @@ MODULES: Final = {
     "preprocess": "experiments.imaging.preprocess",
     "fidelity": "experiments.imaging.fidelity",
     "accuracy": "experiments.dedup.accuracy",
+    "others": "experiments.dedup.others",
     "golden": "experiments.dedup.golden",
     "first_scan": "experiments.dedup.first_scan",
     "scale": "experiments.dedup.scale",
@@ -42,7 +43,7 @@ MODULES: Final = {
 """Name on the command line -> module in ``benchmarks`` that runs it."""
 ALL: Final = ("three_way", "ensemble", "transfer", "preprocess", "fidelity")
 """Experiments that ``all`` runs before the report."""
-WITH_TABLES: Final = ("three_way", "transfer", "accuracy", "first_scan", "search", "install_size")
+WITH_TABLES: Final = ("three_way", "transfer", "accuracy", "others", "first_scan", "search", "install_size")
 """Experiments that print the tables that the report writes into the documents."""
 
 

@@ -38,7 +38,7 @@ DOCUMENTS: Final = (Path("README.md"), Path("docs/performance.md"), Path("docs/c
 MARKED: Final = re.compile(r"(<!-- (?P<name>[a-z_]+) -->\n).*?(<!-- /(?P=name) -->)", re.DOTALL)
 TABLES: Final = (
     "three_way", "ratios", "text", "ensemble", "queue_delay", "serialisation", "operators", "scaling",
-    "perf_analyzer", "transfer", "thumbnails", "first_scan", "search", "accuracy",
+    "perf_analyzer", "transfer", "thumbnails", "first_scan", "search", "accuracy", "others",
     "install_size",
 )  # fmt: skip
 """Markers of tables, each with a macro of its name."""
