@@ -29,7 +29,7 @@ TextSources: TypeAlias = str | Iterable[str] | AsyncIterable[str]
 """One text, or any iterable of texts."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
+@dataclass(kw_only=True, slots=True, eq=False, repr=False)  # not frozen, which would triple the time to make one
 class EmbeddedItem:
     """One result of a stream: either ``vector`` or ``error`` is set."""
 
@@ -215,7 +215,7 @@ class Collector:
             errors=dict(sorted(self._errors.items())),
             model_id=self._model.id,
             vector_id=self._model.vector_id_of(self._tower),
-            sources=tuple(map(self._paths.get, range(self._count))),
+            sources=tuple(map(self._paths.get, range(self._count))) if self._paths else (),
             truncated=tuple(sorted(self._truncated)),
         )
 

@@ -29,11 +29,11 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 def is_single(images: object) -> bool:
     """Return whether ``images`` is one image, not a collection. A str is a path, and bytes are a file's content."""
+    if isinstance(images, list):  # the quick answer for most calls
+        return False
     if isinstance(images, np.ndarray):
         return images.ndim != 4
-    if isinstance(images, list | bytes):  # the checks below cost more than the rest of a call
-        return isinstance(images, bytes)
-    return isinstance(images, str | os.PathLike | bytearray | memoryview) or _is_pil(images) or _is_file(images)
+    return isinstance(images, str | bytes | os.PathLike | bytearray | memoryview) or _is_pil(images) or _is_file(images)
 
 
 @contextmanager

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import math
-import os
-from collections import OrderedDict
+import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -59,12 +58,6 @@ class PendingItem:
     """False once the item has its result or was given up."""
     result: Result = field(init=False)
 
-    def finish(self, result: Result) -> None:
-        self.is_open = False
-        self.payload = b""
-        self.result = result
-        self.on_result(self)
-
 
 class _Request(NamedTuple):
     """Images, or texts, that share a request."""
@@ -89,11 +82,12 @@ class Sender:
         self._on_mismatch = on_mismatch
         self._loop = asyncio.get_running_loop()
         self._budget = RetryBudget(self._loop.time())
+        self._random = random.Random()
         self._counts = ClientStats()
         """:meth:`stats` adds the numbers of the present moment."""
 
         # A submitted item is in _waiting or in a request of _requests, until it has its result or is given up.
-        self._waiting: OrderedDict[PendingItem, None] = OrderedDict()
+        self._waiting: dict[PendingItem, None] = {}
         self._requests: dict[asyncio.Task[None], _Request] = {}
         self._held_bytes = 0
         """Bytes of the items in _waiting and _requests."""
@@ -120,7 +114,7 @@ class Sender:
     def submit(self, item: PendingItem, payload: bytes) -> None:
         """Queue an item to be sent as ``payload``. After :meth:`aclose` the result is Unavailable at once."""
         if self.closed:
-            item.finish(Unavailable(_CLOSED))
+            self.finish(item, Unavailable(_CLOSED))
             return
         item.payload = payload
         item.submitted_at = self._loop.time()
@@ -164,14 +158,18 @@ class Sender:
         self._fail(self._waiting, Unavailable(_CLOSED))
         self._waiting.clear()
 
-    def _finish(self, item: PendingItem, result: Result) -> None:
+    def finish(self, item: PendingItem, result: Result) -> None:
+        """Give an item its result, unless it was given up."""
         if item.is_open:
+            item.is_open = False
             self._held_bytes -= len(item.payload)
-            item.finish(result)
+            item.payload = b""
+            item.result = result
+            item.on_result(item)
 
     def _fail(self, items: Iterable[PendingItem], error: ClipError) -> None:
         for item in items:
-            self._finish(item, copy.copy(error))  # a copy for each, because raising an exception adds to its traceback
+            self.finish(item, copy.copy(error))  # a copy for each, because raising an exception adds to its traceback
         self._room.set()
 
     def _start(self) -> None:
@@ -223,7 +221,7 @@ class Sender:
                 break
             del self._waiting[item]
             name = item.tower.value
-            self._finish(item, DeadlineExceeded(f"timeout_s ran out before a server took the {name}."))
+            self.finish(item, DeadlineExceeded(f"timeout_s ran out before a server took the {name}."))
         self._start()
 
     def _take(self, server: Server, available_slots: int, first: PendingItem) -> _Request:
@@ -232,15 +230,17 @@ class Sender:
         Others keep their places, so that images and texts in turn still share requests, but not too many are passed.
         """
         items: list[PendingItem] = []
+        deadlines: dict[Deadline, float] = {}
         late: dict[PendingItem, Deadline] = {}
         size = others = 0
+        tower, model = first.tower, first.model
         own = ample = None  # the deadline of items without a call's, and the last one that leaves time for an answer
         # If a server is down, items are late for that reason, not because of overload.
         latency = None if server.is_down else server.limit.latency_s
         for item in self._waiting:
-            if len(items) == available_slots or others > first.model.max_batch_size:
+            if len(items) == available_slots or others > model.max_batch_size:
                 break
-            if item.tower is not first.tower or item.model is not first.model:
+            if item.tower is not tower or item.model is not model:
                 others += 1
                 continue
             deadline = item.deadline
@@ -258,6 +258,8 @@ class Sender:
             if items and size > self.config.max_request_bytes:
                 break
             item.deadline = deadline
+            # The last item of a deadline was submitted last: items that are sent again keep their order.
+            deadlines[deadline] = item.submitted_at
             items.append(item)
         for item in (*items, *late):
             del self._waiting[item]
@@ -269,19 +271,17 @@ class Sender:
                 f"{latency or 0:.2f} s."
             )
             self._fail([item], error)
-        # Of the items of one deadline, the last was submitted last: items that are sent again keep their order.
-        deadlines = {item.deadline: item.submitted_at for item in items if item.deadline is not None}
         return _Request(server, items, deadlines, self._loop.time())
 
     async def _send(self, request: _Request) -> None:
         server, items, deadlines, started_at = request
-        count, task = len(items), asyncio.current_task()
+        count, task = len(items), asyncio.current_task(self._loop)
         if task is None or self.closed or not any(item.is_open for item in items):  # given up before the task began
             self._fail(items, Unavailable(_CLOSED))
             self._release(request)
             return
         self._requests[task] = request
-        request_id = os.urandom(16).hex()
+        request_id = f"{self._random.getrandbits(128):032x}"
         payloads = [item.payload for item in items]
         self._counts.bytes_sent += sum(map(len, payloads))
         # The longest time of all items, because the call of an item that has less time gives it up.
@@ -327,10 +327,7 @@ class Sender:
         if again and self._budget.spend(now):
             self._counts.requests_retried += 1
             # Put them in front, in their order, because an ordered stream waits for them.
-            for item in reversed(again):
-                if item.is_open:
-                    self._waiting[item] = None
-                    self._waiting.move_to_end(item, last=False)
+            self._waiting = dict.fromkeys(item for item in again if item.is_open) | self._waiting
         else:
             again = []
         if len(again) < len(items):
@@ -366,7 +363,7 @@ class Sender:
             else:
                 self._counts.images_embedded += 1
                 result = vector, truncated
-            self._finish(item, result)
+            self.finish(item, result)
 
     def _on_cancelled(self, request: _Request) -> None:
         now, limit = self._loop.time(), request.server.limit

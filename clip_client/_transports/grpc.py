@@ -35,16 +35,19 @@ if TYPE_CHECKING:
 
 Metadata = tuple[tuple[str, str], ...]
 
-_NO_SPAN: Final = contextlib.nullcontext[Metadata](())
-
 _channel_opened_in: int | None = None
 """Id of the process that opened the first channel."""
 
 _OF_IMAGES: Final[tuple[str, ...]] = (contract.EMBEDDING, contract.STATUS, contract.ERROR, contract.FINGERPRINT)
 _OF_TEXTS: Final[tuple[str, ...]] = (*_OF_IMAGES, contract.TRUNCATED)
 """Outputs that requests ask for."""
+_ID_FIELD: Final[int] = service_pb2.ModelInferRequest.ID_FIELD_NUMBER
+_ITEMS_FIELD: Final[int] = service_pb2.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 _LENGTH_DELIMITED: Final = 2
 """Protobuf's wire type of bytes and strings."""
+_FLOAT: Final = np.dtype("<f4")
+_MALFORMED: Final = (KeyError, ValueError, struct.error)
+"""Errors of reading an answer that does not follow the wire contract."""
 _LARGEST_REQUEST: Final = 8 * 2**20
 _ENSEMBLE: Final = contract.DEFAULT_NAMES.image.removeprefix(contract.DEFAULT_NAME)
 """Ending of the names of all image ensembles."""
@@ -75,10 +78,11 @@ class TritonTransport(Transport):
         else:
             model, tensor, outputs = self._names.text, contract.TEXT, _OF_TEXTS
         request = _request(model, tensor, items, outputs, request_id)
-        # A program that traces has already imported the API. Without an SDK a span costs a microsecond and is dropped.
-        is_traced = "opentelemetry.trace" in sys.modules
-        with _span(self.endpoint, tower, len(items), request_id) if is_traced else _NO_SPAN as trace:
-            response = await self._call(self._model_infer, request, timeout_s, request_id, trace, model)
+        if "opentelemetry.trace" in sys.modules:  # a program that traces has already imported it
+            with _span(self.endpoint, tower, len(items), request_id) as trace:
+                response = await self._call(self._model_infer, request, timeout_s, request_id, trace, model)
+        else:
+            response = await self._call(self._model_infer, request, timeout_s, request_id, model=model)
         return _read_answer(response, len(items), request_id)
 
     async def model(self, *, timeout_s: float) -> ModelInfo:
@@ -107,10 +111,11 @@ class TritonTransport(Transport):
                     "--model-repository triton_models, or point the client at the right server."
                 ) from None
             raise
-        raw = _tensors(response, request_id).get(contract.PASSPORT)
-        if raw is None:
-            raise _malformed(request_id)
-        return _read_strings(raw, 1, request_id)[0]
+        try:
+            (passport,) = _read_strings(_tensors(response)[contract.PASSPORT], 1)
+        except _MALFORMED:
+            raise _malformed(request_id) from None
+        return passport
 
     async def server_live(self, *, timeout_s: float) -> bool:
         return bool((await self._ask("ServerLive", timeout_s)).live)
@@ -271,7 +276,7 @@ def _head(model: str, tensor: str, rows: int, outputs: Sequence[str], id_size: i
     request.inputs.add(name=tensor, datatype="BYTES", shape=[rows, 1])
     for name in outputs:
         request.outputs.add(name=name)
-    return bytes(request.SerializeToString()) + _field(request.ID_FIELD_NUMBER, id_size)
+    return bytes(request.SerializeToString()) + _field(_ID_FIELD, id_size)
 
 
 def _request(model: str, tensor: str, items: Sequence[bytes], outputs: Sequence[str], request_id: str) -> bytes:
@@ -284,7 +289,7 @@ def _request(model: str, tensor: str, items: Sequence[bytes], outputs: Sequence[
     parts = [
         _head(model, tensor, len(items), outputs, len(request_id)),
         request_id.encode(),
-        _field(service_pb2.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER, size),
+        _field(_ITEMS_FIELD, size),
     ]
     for item in items:
         # Each element of a BYTES tensor is a 4-byte little-endian length and then the bytes.
@@ -303,43 +308,34 @@ def _field(number: int, size: int) -> bytes:
     return bytes(encoded)
 
 
-def _tensors(response: Any, request_id: str) -> dict[str, bytes]:
-    """Return name -> bytes of each tensor of a ``ModelInferResponse``. Raises ProtocolMismatch."""
-    if len(response.outputs) != len(response.raw_output_contents):
-        raise _malformed(request_id)
+def _tensors(response: Any) -> dict[str, bytes]:
+    """Return name -> bytes of each tensor of a ``ModelInferResponse``. Raises one of _MALFORMED."""
     return {tensor.name: raw for tensor, raw in zip(response.outputs, response.raw_output_contents, strict=True)}
 
 
 def _read_answer(response: Any, rows: int, request_id: str) -> Answer:
     """Read the answer of an ensemble to ``rows`` images or texts, without copies. Raises ProtocolMismatch."""
-    raw = _tensors(response, request_id)
     try:
+        raw = _tensors(response)
         answer = Answer(
-            vectors=np.frombuffer(raw[contract.EMBEDDING], dtype="<f4").reshape(rows, -1),
+            vectors=np.frombuffer(raw[contract.EMBEDDING], _FLOAT).reshape(rows, -1),
             statuses=struct.unpack(f"<{rows}i", raw[contract.STATUS]),
-            errors=_read_strings(raw[contract.ERROR], rows, request_id),
+            errors=_read_strings(raw[contract.ERROR], rows),
             fingerprints=tuple(struct.iter_unpack("<2i", raw[contract.FINGERPRINT])),
             truncated=struct.unpack(f"{rows}?", raw.get(contract.TRUNCATED, bytes(rows))),
         )
-    except (KeyError, ValueError, struct.error):
+    except _MALFORMED:
         raise _malformed(request_id) from None
-    if len(answer.fingerprints) != rows:
+    if len(answer.fingerprints) != rows or len(answer.errors) != rows:
         raise _malformed(request_id)
     return answer
 
 
-def _read_strings(raw: bytes, count: int, request_id: str) -> tuple[str, ...]:
-    """Return the ``count`` elements of a BYTES tensor as text. Raises ProtocolMismatch."""
-    if raw == bytes(4 * count):
-        # All elements are empty, which is the usual case.
+def _read_strings(raw: bytes, count: int) -> tuple[str, ...]:
+    """Return the elements of a BYTES tensor, usually ``count``, as text. Raises one of _MALFORMED."""
+    if raw == bytes(4 * count):  # all elements are empty, which is the usual case
         return ("",) * count
-    try:
-        texts = deserialize_bytes_tensor(raw)
-    except struct.error:
-        raise _malformed(request_id) from None
-    if len(texts) != count:
-        raise _malformed(request_id)
-    return tuple(text.decode("utf-8", "replace") for text in texts)
+    return tuple(text.decode("utf-8", "replace") for text in deserialize_bytes_tensor(raw))
 
 
 def _malformed(request_id: str) -> ProtocolMismatch:
