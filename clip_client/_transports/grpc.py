@@ -25,7 +25,7 @@ from clip_client._config import ClientConfig, read_pem
 from clip_client._deadline import Deadline
 from clip_client._errors import ClipError, ModelNotReady, ProtocolMismatch, Unavailable, forked_process
 from clip_client._model import ModelInfo, Tower
-from clip_client._transports.base import Answer, ModelSettings, ServerDescription, Transport
+from clip_client._transports.base import Answer, Transport
 from clip_client._transports.grpc_errors import find_row, http_status
 from preprocess_ensemble import contract
 from preprocess_ensemble.pem_files import system_roots
@@ -89,7 +89,7 @@ class TritonTransport(Transport):
         """Ask the preprocessor for the passport, and the server for the ensemble's ``max_batch_size``."""
         deadline = Deadline(timeout_s)
         passport = await self._passport(uuid.uuid4().hex, timeout_s)
-        response = await self._ask("ModelConfig", deadline.remaining, name=self._names.image)
+        response = await self.ask("ModelConfig", deadline.remaining, name=self._names.image)
         return ModelInfo.from_json(passport, max_batch_size=max(1, int(response.config.max_batch_size)))
 
     async def _passport(self, request_id: str, timeout_s: float) -> str:
@@ -118,30 +118,15 @@ class TritonTransport(Transport):
         return passport
 
     async def server_live(self, *, timeout_s: float) -> bool:
-        return bool((await self._ask("ServerLive", timeout_s)).live)
+        return bool((await self.ask("ServerLive", timeout_s)).live)
 
     async def models_ready(self, *, timeout_s: float) -> None:
         for name in self._names.of_images:
-            if not (await self._ask("ModelReady", timeout_s, name=name)).ready:
+            if not (await self.ask("ModelReady", timeout_s, name=name)).ready:
                 raise ModelNotReady(
                     f"The server at {self.endpoint} has no ready model {name}; export one with clip-export, and see "
                     "the server's log for why it was not loaded."
                 )
-
-    async def describe(self, *, timeout_s: float) -> ServerDescription:
-        metadata = await self._ask("ServerMetadata", timeout_s)
-        models = {}
-        for name in self._names.of_images:
-            config = (await self._ask("ModelConfig", timeout_s, name=name)).config
-            hints = config.optimization.execution_accelerators
-            accelerators = (*hints.gpu_execution_accelerator, *hints.cpu_execution_accelerator)
-            models[name] = ModelSettings(
-                backend=config.backend,
-                kinds=tuple(group.Kind.Name(group.kind) for group in config.instance_group),
-                accelerators=tuple(hint.name for hint in accelerators),
-                parameters={key: value.string_value for key, value in config.parameters.items()},
-            )
-        return ServerDescription(name=metadata.name, version=metadata.version, models=models)
 
     async def close(self) -> None:
         await self._channel.close()
@@ -153,17 +138,17 @@ class TritonTransport(Transport):
         """
         names: set[str] = set()
         with contextlib.suppress(ClipError):
-            metadata = await self._ask("ServerMetadata", timeout_s)
+            metadata = await self.ask("ServerMetadata", timeout_s)
             if metadata.name.startswith(contract.SERVER_ID):
                 listed = metadata.name.removeprefix(contract.SERVER_ID).split(",")
                 names = {f"{name}{_ENSEMBLE}" for name in listed if name}
         if not names:
             with contextlib.suppress(ClipError):
-                names = {model.name for model in (await self._ask("RepositoryIndex", timeout_s, ready=True)).models}
+                names = {model.name for model in (await self.ask("RepositoryIndex", timeout_s, ready=True)).models}
         return set() if self._names.image in names else names
 
-    async def _ask(self, method: str, timeout_s: float, /, **fields: Any) -> Any:
-        """Call a method of Triton's service that takes a small request."""
+    async def ask(self, method: str, timeout_s: float, /, **fields: Any) -> Any:
+        """Call a method of Triton's service with a small request of ``fields``; return the message of its answer."""
         request = getattr(service_pb2, f"{method}Request")(**fields)
         return await self._call(getattr(self._stub, method), request, timeout_s)
 
@@ -193,15 +178,12 @@ class TritonTransport(Transport):
         raise failure
 
 
-def transport_factory(
-    config: ClientConfig, *more_options: tuple[str, int | str]
-) -> Callable[[Endpoint, str | None], TritonTransport]:
+def transport_factory(config: ClientConfig) -> Callable[[Endpoint, str | None], TritonTransport]:
     """Read the certificates once; return the function that connects to one address.
 
-    ``more_options`` are further channel arguments of gRPC. Raises ValueError if a certificate cannot be read. Raises
-    ForkedProcess if gRPC was used before the fork that made this process: gRPC's threads and locks do not survive a
-    fork, and a new channel hangs or ends the process. Call the returned function inside the event loop that uses the
-    transport.
+    Raises ValueError if a certificate cannot be read. Raises ForkedProcess if gRPC was used before the fork that made
+    this process: gRPC's threads and locks do not survive a fork, and a new channel hangs or ends the process. Call the
+    returned function inside the event loop that uses the transport.
     """
     if _channel_opened_in is not None and _channel_opened_in != os.getpid():
         raise forked_process("gRPC was used", _channel_opened_in)
@@ -222,7 +204,7 @@ def transport_factory(
     def connect(endpoint: Endpoint, server_name: str | None) -> TritonTransport:
         global _channel_opened_in
         _channel_opened_in = _channel_opened_in or os.getpid()
-        options = [*channel_options(config, endpoint, server_name), *more_options]
+        options = channel_options(config, endpoint, server_name)
         if credentials is None or not endpoint.tls:
             channel = grpc.aio.insecure_channel(endpoint.address, options)
         else:
