@@ -229,19 +229,14 @@ class Balancer:
             await server.transport.close()
 
     async def _addresses_of(self, endpoint: Endpoint) -> Sequence[str]:
-        if endpoint.kind is EndpointKind.LOCAL:
+        # localhost has two addresses, 127.0.0.1 and ::1, but is one server.
+        if endpoint.kind is EndpointKind.LOCAL or endpoint.host == "localhost":
             return ()
         # If the name server does not answer, keep the known addresses. An impossible name such as a..b raises
         # UnicodeError, and gRPC will report it.
         with contextlib.suppress(OSError, UnicodeError):
-            self._addresses[endpoint] = await _resolve(endpoint.host, endpoint.port)
+            found = await self._loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+            # A host with IPv4 and IPv6 addresses is one server, not two.
+            family = socket.AF_INET if any(info[0] == socket.AF_INET for info in found) else socket.AF_INET6
+            self._addresses[endpoint] = tuple(dict.fromkeys(str(one[4][0]) for one in found if one[0] == family))
         return self._addresses.get(endpoint, ())
-
-
-async def _resolve(host: str, port: int) -> Sequence[str]:
-    if host == "localhost":  # it has two addresses, 127.0.0.1 and ::1, but is one server
-        return ()
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    # A host with IPv4 and IPv6 addresses is one server, not two.
-    family = socket.AF_INET if any(info[0] == socket.AF_INET for info in found) else socket.AF_INET6
-    return tuple(dict.fromkeys(str(info[4][0]) for info in found if info[0] == family))

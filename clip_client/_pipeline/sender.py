@@ -318,7 +318,7 @@ class Sender:
             self._on_mismatch(items[0].model)
         if isinstance(error, DeadlineExceeded):
             # Send items again if their call got results meanwhile: a slow server had too much, or a server hangs.
-            again = [item for item in items if item.deadline and item.deadline.has_progressed(started_at)]
+            again = [item for item in items if item.deadline and item.deadline.since > started_at]
         else:
             # A failure inside a server may be the server's fault, so try another server. If the request is the reason,
             # the other server fails as well, and then no server is left.
