@@ -48,14 +48,6 @@ class Deadline:
     def ends_within(self, seconds: float) -> bool:
         return self.at - self._now() <= seconds
 
-    def is_half_over(self, submitted_at: float) -> bool:
-        """Return whether an item has waited for half of its time."""
-        return self.remaining <= self.waited(submitted_at)
-
-    def or_later(self, other: Deadline) -> Deadline:
-        """Return the later of the two deadlines."""
-        return other if other.at > self.at else self
-
     def waited(self, submitted_at: float) -> float:
         """Return the seconds that an item has waited since ``submitted_at``, or since the beginning if later."""
         return self._now() - max(submitted_at, self.since)

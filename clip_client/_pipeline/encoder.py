@@ -68,6 +68,8 @@ class ImageEncoder(Encoder):
         self._object_locks = tuple(threading.Lock() for _ in range(_OBJECT_LOCKS))
 
     def items(self, source: object) -> Iterable[Any] | AsyncIterable[Any]:
+        if isinstance(source, list):  # the quick answer for most calls
+            return source
         return [source] if is_single(source) else super().items(source)
 
     def path_of(self, item: object) -> str | None:

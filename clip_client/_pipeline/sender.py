@@ -251,7 +251,7 @@ class Sender:
                 # goodput falls to zero under overload, because servers work for callers that have left.
                 if not deadline.ends_within(2 * latency):
                     ample = deadline
-                elif deadline.is_half_over(item.submitted_at):
+                elif deadline.remaining <= deadline.waited(item.submitted_at):  # half of its time is over
                     late[item] = deadline
                     continue
             size += len(item.payload)

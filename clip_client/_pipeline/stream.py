@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, Iterable, Iterator
+from collections.abc import AsyncIterable, Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -59,7 +59,7 @@ class Stream:
         self._arrived: deque[Any] = deque()
         self._pending: dict[PendingItem, None] = {}
         self._queue: deque[PendingItem] = deque()
-        self._encoding: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._submitted = 0
         self._woken: asyncio.Future[None] | None = None
         """What the consumer waits for, if it waits."""
@@ -74,8 +74,8 @@ class Stream:
         self._arrived.extend(self._source.at_once())
         self._submit_arrived()
         if self._arrived or not self._source.exhausted:
-            self._feeding = asyncio.create_task(self._feed(), name="clip_client source")
-            self._feeding.add_done_callback(self._wake)
+            self._feeding = self._start(self._feed(), "clip_client source")
+            self._feeding.add_done_callback(lambda _: self._wake())
         self._sender.open_streams.add(self._close)
         if self._sender.closed:
             self._close()
@@ -85,9 +85,9 @@ class Stream:
         self._sender.open_streams.discard(self._close)
         self._end()
         # Shield the wait, because anyio cancels a task again at each of its awaits, and the source would keep running.
-        if running := [task for task in (self._feeding, *self._encoding) if task is not None and not task.done()]:
+        if self._tasks:
             with anyio.CancelScope(shield=True):
-                await asyncio.wait(running)
+                await asyncio.wait(self._tasks)
         # Leave no cycle of references, because it would keep the client's connections until a garbage collection.
         self._pending.clear()
         self._queue.clear()
@@ -99,9 +99,7 @@ class Stream:
         self._has_ended = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._feeding is not None:
-            self._feeding.cancel()
-        for task in self._encoding:
+        for task in self._tasks:
             task.cancel()
         if self._pending:
             self._sender.give_up(self._pending)
@@ -144,9 +142,13 @@ class Stream:
             if payload is not None:
                 sender.submit(item, payload)
             else:
-                task = asyncio.create_task(self._encode_and_submit(item), name=f"clip_client {self._tower.value}")
-                self._encoding.add(task)
-                task.add_done_callback(self._encoding.discard)
+                self._start(self._encode_and_submit(item), f"clip_client {self._tower.value}")
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = self._loop.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     def _new_item(self, source: Any) -> PendingItem:
         item = PendingItem(self._submitted, source, self._tower, self._model, self._deadline, self._on_result)
@@ -203,7 +205,7 @@ class Stream:
         self._timer = None
         self._wake()
 
-    def _wake(self, _: object = None) -> None:
+    def _wake(self) -> None:
         """Let the consumer look again: a result has come, the time is over, or nothing more will come."""
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
