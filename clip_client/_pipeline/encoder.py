@@ -70,7 +70,7 @@ class ImageEncoder(Encoder):
     def items(self, source: object) -> Iterable[Any] | AsyncIterable[Any]:
         if isinstance(source, list):  # the quick answer for most calls
             return source
-        return [source] if is_single(source) else super().items(source)
+        return [source] if isinstance(source, bytes) or is_single(source) else super().items(source)
 
     def path_of(self, item: object) -> str | None:
         """Return the item if it is a path, else None; names that are not UTF-8 carry surrogate escapes."""

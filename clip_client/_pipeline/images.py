@@ -26,10 +26,10 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 def is_single(images: object) -> bool:
-    """Return whether ``images`` is one image, not a collection. A str is a path, and bytes are a file's content."""
+    """Return whether ``images``, which are not bytes, are one image and not a collection. A str is a path."""
     if isinstance(images, np.ndarray):
         return images.ndim != 4
-    return isinstance(images, str | bytes | os.PathLike | bytearray | memoryview) or _is_pil(images) or _is_file(images)
+    return isinstance(images, str | os.PathLike | bytearray | memoryview) or _is_pil(images) or _is_file(images)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import math
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -215,10 +216,7 @@ class Sender:
     def _on_timer(self) -> None:
         self._timer = None
         # Check only the front: under overload the queue holds thousands of items, and one expires every millisecond.
-        while self._waiting:
-            item = next(iter(self._waiting))
-            if item.deadline is None or not item.deadline.expired:
-                break
+        for item in list(takewhile(lambda item: item.deadline and item.deadline.expired, self._waiting)):
             del self._waiting[item]
             name = item.tower.value
             self.finish(item, DeadlineExceeded(f"timeout_s ran out before a server took the {name}."))

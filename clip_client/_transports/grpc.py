@@ -60,6 +60,8 @@ class TritonTransport(Transport):
         """Take over ``channel``; ``metadata`` goes with every request."""
         self.endpoint = endpoint
         self._names = endpoint.names
+        self._image = self._names.image, contract.IMAGE, _OF_IMAGES
+        self._text = self._names.text, contract.TEXT, _OF_TEXTS
         self._channel = channel
         self._metadata = metadata
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
@@ -73,10 +75,7 @@ class TritonTransport(Transport):
     async def infer(
         self, items: Sequence[bytes], *, tower: Tower = Tower.IMAGE, request_id: str, timeout_s: float
     ) -> Answer:
-        if tower is Tower.IMAGE:
-            model, tensor, outputs = self._names.image, contract.IMAGE, _OF_IMAGES
-        else:
-            model, tensor, outputs = self._names.text, contract.TEXT, _OF_TEXTS
+        model, tensor, outputs = self._image if tower is Tower.IMAGE else self._text
         request = _request(model, tensor, items, outputs, request_id)
         if "opentelemetry.trace" in sys.modules:  # a program that traces has already imported it
             with _span(self.endpoint, tower, len(items), request_id) as trace:
