@@ -21,7 +21,7 @@ class Deadline:
         """Begin now and end in ``seconds``."""
         self._now = asyncio.get_running_loop().time
         self.since = self._now()
-        """Beginning of the time."""
+        """Beginning of the time, or of its last extension by a result."""
         self.at = self.since + seconds
         self.extended_by_s: float | None = None
         """Time that the remaining items get again after each result; None if ``at`` is fixed."""
@@ -48,14 +48,6 @@ class Deadline:
     def ends_within(self, seconds: float) -> bool:
         return self.at - self._now() <= seconds
 
-    def is_half_over(self, submitted_at: float) -> bool:
-        """Return whether an item has waited for half of its time."""
-        return self.remaining <= self.waited(submitted_at)
-
-    def or_later(self, other: Deadline) -> Deadline:
-        """Return the later of the two deadlines."""
-        return other if other.at > self.at else self
-
     def waited(self, submitted_at: float) -> float:
         """Return the seconds that an item has waited since ``submitted_at``, or since the beginning if later."""
         return self._now() - max(submitted_at, self.since)
@@ -63,10 +55,6 @@ class Deadline:
     def given(self, submitted_at: float) -> float:
         """Return all seconds that an item has, counted from the same moment as in :meth:`waited`."""
         return self.at - max(submitted_at, self.since)
-
-    def has_progressed(self, since: float) -> bool:
-        """Return whether the call has got a result since the time ``since``."""
-        return self.since > since
 
     def on_progress(self) -> None:
         """Record that an item of the call got its result."""

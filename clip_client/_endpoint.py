@@ -30,11 +30,8 @@ class EndpointKind(Enum):
     """Triton if a server responds, else this process; decided once, when the client first needs the model."""
 
 
-_SCHEMES: Final = {"grpc": False, "grpcs": True}
-"""Scheme -> whether it is TLS."""
-
-_HTTP: Final = {"http": "grpc", "https": "grpcs"}
-"""A scheme that this client does not speak -> the scheme to write instead."""
+_SCHEMES: Final = {"grpc": False, "grpcs": True, "http": False, "https": True}
+"""Scheme -> whether it is TLS. This client does not speak HTTP, and says what to write instead."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,7 +96,7 @@ def _parse_server(url: str) -> Endpoint:
     scheme, separator, rest = url.strip().partition("://")
     if not separator:
         scheme, rest = "grpc", url.strip()
-    if scheme not in _SCHEMES and scheme not in _HTTP:
+    if scheme not in _SCHEMES:
         raise ValueError(
             f"the URL scheme {scheme!r} is unknown: write host:port, grpc://host:port or grpcs://host:port "
             "(the gRPC port of Triton, 8001 by default, not its HTTP port)"
@@ -117,7 +114,7 @@ def _parse_server(url: str) -> Endpoint:
         raise ValueError(f"the port in {url!r} is not a number between 1 and 65535") from None
     if parts.path.strip("/") or parts.query or parts.fragment or not _HOST.fullmatch(host):
         raise ValueError(f"{url!r} is not a server address: write host:port, grpc://host:port or grpcs://host:port")
-    if scheme in _HTTP:
-        instead = Endpoint(host=host, tls=_SCHEMES[_HTTP[scheme]])
+    if scheme.startswith("http"):
+        instead = Endpoint(host=host, tls=_SCHEMES[scheme])
         raise ValueError(f"{url!r} is an HTTP address, but the client speaks gRPC with the server: write {instead}")
     return Endpoint(host=host, port=DEFAULT_PORT if port is None else port, tls=_SCHEMES[scheme])

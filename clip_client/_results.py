@@ -215,7 +215,7 @@ class Collector:
             errors=dict(sorted(self._errors.items())),
             model_id=self._model.id,
             vector_id=self._model.vector_id_of(self._tower),
-            sources=tuple(map(self._paths.get, range(self._count))),
+            sources=tuple(map(self._paths.get, range(self._count))) if self._paths else (),
             truncated=tuple(sorted(self._truncated)),
         )
 

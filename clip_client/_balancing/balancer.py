@@ -82,7 +82,6 @@ class Server:
         self.transport = transport
         self.limit = AdaptiveLimit(maximum=config.max_in_flight, target_latency_s=config.target_latency_s)
         self.times_chosen = 0
-        """Number of requests that it got; decides between servers with equally many images in flight."""
         self.backoff_until = 0.0
         """Loop time until which it gets no requests."""
         self._failures = 0
@@ -92,6 +91,11 @@ class Server:
     def is_down(self) -> bool:
         """Whether the last request failed because of the server."""
         return self._failures > 0
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """Images in flight, then requests so far; the server with the smallest load gets the next request."""
+        return self.limit.in_flight, self.times_chosen
 
     def stats(self) -> ServerStats:
         return ServerStats(
@@ -165,13 +169,15 @@ class Balancer:
         """Return a server and the number of images that it takes now; None if all servers are busy or back off."""
         now = self._loop.time()
         self._refresh()
-        slots = {one: one.available_slots(now, waiting, max_batch_size) for one in self._servers.values()}
-        free = [server for server, count in slots.items() if count]
-        if not free:
+        best, most = None, 0
+        for server in self._servers.values():
+            slots = server.available_slots(now, waiting, max_batch_size)
+            if slots and (best is None or server.load < best.load):
+                best, most = server, slots
+        if best is None:
             return None
-        best = min(free, key=lambda server: (server.limit.in_flight, server.times_chosen))
         best.times_chosen += 1
-        return best, slots[best]
+        return best, most
 
     def has_other(self, server: Server) -> bool:
         """Return whether there is another server besides ``server`` whose last request did not fail."""
@@ -192,8 +198,8 @@ class Balancer:
     def _refresh(self) -> None:
         if self._resolved is None or self._resolving is not None:
             return
-        is_down = any(server.is_down for server in self._servers.values())
-        if self._resolved.elapsed > (_RESOLVE_WHEN_DOWN_S if is_down else _RESOLVE_EVERY_S):
+        elapsed, servers = self._resolved.elapsed, self._servers.values()
+        if elapsed > _RESOLVE_EVERY_S or (elapsed > _RESOLVE_WHEN_DOWN_S and any(one.is_down for one in servers)):
             self._resolving = asyncio.create_task(self._look_up(), name="clip_client names")
             self._resolving.add_done_callback(self._on_looked_up)
 
@@ -223,19 +229,14 @@ class Balancer:
             await server.transport.close()
 
     async def _addresses_of(self, endpoint: Endpoint) -> Sequence[str]:
-        if endpoint.kind is EndpointKind.LOCAL:
+        # localhost has two addresses, 127.0.0.1 and ::1, but is one server.
+        if endpoint.kind is EndpointKind.LOCAL or endpoint.host == "localhost":
             return ()
         # If the name server does not answer, keep the known addresses. An impossible name such as a..b raises
         # UnicodeError, and gRPC will report it.
         with contextlib.suppress(OSError, UnicodeError):
-            self._addresses[endpoint] = await _resolve(endpoint.host, endpoint.port)
+            found = await self._loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+            # A host with IPv4 and IPv6 addresses is one server, not two.
+            family = socket.AF_INET if any(info[0] == socket.AF_INET for info in found) else socket.AF_INET6
+            self._addresses[endpoint] = tuple(dict.fromkeys(str(one[4][0]) for one in found if one[0] == family))
         return self._addresses.get(endpoint, ())
-
-
-async def _resolve(host: str, port: int) -> Sequence[str]:
-    if host == "localhost":  # it has two addresses, 127.0.0.1 and ::1, but is one server
-        return ()
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    # A host with IPv4 and IPv6 addresses is one server, not two.
-    family = socket.AF_INET if any(info[0] == socket.AF_INET for info in found) else socket.AF_INET6
-    return tuple(dict.fromkeys(str(info[4][0]) for info in found if info[0] == family))

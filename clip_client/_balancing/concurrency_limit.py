@@ -79,7 +79,9 @@ class AdaptiveLimit:
         latency = now - started_at
         self.latency_s = latency if self.latency_s is None else self.latency_s + _SMOOTHING * (latency - self.latency_s)
         self._fastest_s = min(self._fastest_s, latency)
-        if latency > min(self._target_latency_s, self._patience_s(time_given_s)):
+        # A caller may give hardly more time than an idle server needs, which is not a sign of load.
+        patience_s = max(time_given_s / 4, 2 * self._fastest_s)
+        if latency > min(self._target_latency_s, patience_s):
             self._decrease(_LATE_FACTOR, started_at, now)
         elif held_back:
             step = images if self._slow_start else images / math.sqrt(self._limit)
@@ -112,10 +114,6 @@ class AdaptiveLimit:
     def release(self, images: int) -> None:
         """Free the slots of a request whose end says nothing about load."""
         self.in_flight -= images
-
-    def _patience_s(self, time_given_s: float) -> float:
-        # A caller may give hardly more time than an idle server needs, which is not a sign of load.
-        return max(time_given_s / 4, 2 * self._fastest_s)
 
     def _decrease(self, factor: float, started_at: float, now: float) -> None:
         # Ignore requests that were sent before the last decrease, because they belong to the same round trip.

@@ -42,7 +42,8 @@ class Handshake:
 
     async def _fetched(self, deadline: Deadline) -> ModelInfo:
         task = self._fetching
-        self._latest = deadline.or_later(Deadline(self._config.timeout_s) if task is None else self._latest)
+        other = Deadline(self._config.timeout_s) if task is None else self._latest
+        self._latest = max(deadline, other, key=lambda one: one.at)
         if task is None:
             task = self._fetching = asyncio.create_task(self._fetch_model(), name="clip_client handshake")
             # This reads the error of the task: otherwise asyncio would report it if all callers have left.

@@ -68,7 +68,9 @@ class ImageEncoder(Encoder):
         self._object_locks = tuple(threading.Lock() for _ in range(_OBJECT_LOCKS))
 
     def items(self, source: object) -> Iterable[Any] | AsyncIterable[Any]:
-        return [source] if is_single(source) else super().items(source)
+        if isinstance(source, list):  # the quick answer for most calls
+            return source
+        return [source] if isinstance(source, bytes) or is_single(source) else super().items(source)
 
     def path_of(self, item: object) -> str | None:
         """Return the item if it is a path, else None; names that are not UTF-8 carry surrogate escapes."""

@@ -21,18 +21,14 @@ if TYPE_CHECKING:
 _PNG_MODES = frozenset({"1", "L", "LA", "I;16", "P", "RGB", "RGBA"})
 _WITH_ALPHA = {"La": "LA", "PA": "RGBA", "RGBa": "RGBA"}
 """Mode that PNG lacks -> mode that keeps its transparency. Other such modes become RGB, without transparency."""
-_PNG_COMPRESS_LEVEL = 1
-"""zlib's fastest level: the files live only as long as one request."""
 _READ_CHUNK = 1 << 20
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 def is_single(images: object) -> bool:
-    """Return whether ``images`` is one image, not a collection. A str is a path, and bytes are a file's content."""
+    """Return whether ``images``, which are not bytes, are one image and not a collection. A str is a path."""
     if isinstance(images, np.ndarray):
         return images.ndim != 4
-    if isinstance(images, list | bytes):  # the checks below cost more than the rest of a call
-        return isinstance(images, bytes)
     return isinstance(images, str | os.PathLike | bytearray | memoryview) or _is_pil(images) or _is_file(images)
 
 
@@ -82,7 +78,7 @@ def read_image(source: object, *, max_bytes: int) -> bytes | Image:
 def png_of(picture: Image) -> bytes:
     """Encode a picture without loss."""
     buffer = io.BytesIO()
-    picture.save(buffer, "PNG", compress_level=_PNG_COMPRESS_LEVEL)
+    picture.save(buffer, "PNG", compress_level=1)  # the fastest, because the file lives only as long as one request
     return buffer.getvalue()
 
 

@@ -9,6 +9,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -58,12 +59,6 @@ class PendingItem:
     is_open: bool = True
     """False once the item has its result or was given up."""
     result: Result = field(init=False)
-
-    def finish(self, result: Result) -> None:
-        self.is_open = False
-        self.payload = b""
-        self.result = result
-        self.on_result(self)
 
 
 class _Request(NamedTuple):
@@ -120,7 +115,7 @@ class Sender:
     def submit(self, item: PendingItem, payload: bytes) -> None:
         """Queue an item to be sent as ``payload``. After :meth:`aclose` the result is Unavailable at once."""
         if self.closed:
-            item.finish(Unavailable(_CLOSED))
+            self.finish(item, Unavailable(_CLOSED))
             return
         item.payload = payload
         item.submitted_at = self._loop.time()
@@ -164,14 +159,18 @@ class Sender:
         self._fail(self._waiting, Unavailable(_CLOSED))
         self._waiting.clear()
 
-    def _finish(self, item: PendingItem, result: Result) -> None:
+    def finish(self, item: PendingItem, result: Result) -> None:
+        """Give an item its result, unless it was given up."""
         if item.is_open:
+            item.is_open = False
             self._held_bytes -= len(item.payload)
-            item.finish(result)
+            item.payload = b""
+            item.result = result
+            item.on_result(item)
 
     def _fail(self, items: Iterable[PendingItem], error: ClipError) -> None:
         for item in items:
-            self._finish(item, copy.copy(error))  # a copy for each, because raising an exception adds to its traceback
+            self.finish(item, copy.copy(error))  # a copy for each, because raising an exception adds to its traceback
         self._room.set()
 
     def _start(self) -> None:
@@ -217,13 +216,10 @@ class Sender:
     def _on_timer(self) -> None:
         self._timer = None
         # Check only the front: under overload the queue holds thousands of items, and one expires every millisecond.
-        while self._waiting:
-            item = next(iter(self._waiting))
-            if item.deadline is None or not item.deadline.expired:
-                break
+        for item in list(takewhile(lambda item: item.deadline and item.deadline.expired, self._waiting)):
             del self._waiting[item]
             name = item.tower.value
-            self._finish(item, DeadlineExceeded(f"timeout_s ran out before a server took the {name}."))
+            self.finish(item, DeadlineExceeded(f"timeout_s ran out before a server took the {name}."))
         self._start()
 
     def _take(self, server: Server, available_slots: int, first: PendingItem) -> _Request:
@@ -232,15 +228,17 @@ class Sender:
         Others keep their places, so that images and texts in turn still share requests, but not too many are passed.
         """
         items: list[PendingItem] = []
+        deadlines: dict[Deadline, float] = {}
         late: dict[PendingItem, Deadline] = {}
         size = others = 0
+        tower, model = first.tower, first.model
         own = ample = None  # the deadline of items without a call's, and the last one that leaves time for an answer
         # If a server is down, items are late for that reason, not because of overload.
         latency = None if server.is_down else server.limit.latency_s
         for item in self._waiting:
-            if len(items) == available_slots or others > first.model.max_batch_size:
+            if len(items) == available_slots or others > model.max_batch_size:
                 break
-            if item.tower is not first.tower or item.model is not first.model:
+            if item.tower is not tower or item.model is not model:
                 others += 1
                 continue
             deadline = item.deadline
@@ -251,13 +249,15 @@ class Sender:
                 # goodput falls to zero under overload, because servers work for callers that have left.
                 if not deadline.ends_within(2 * latency):
                     ample = deadline
-                elif deadline.is_half_over(item.submitted_at):
+                elif deadline.remaining <= deadline.waited(item.submitted_at):  # half of its time is over
                     late[item] = deadline
                     continue
             size += len(item.payload)
             if items and size > self.config.max_request_bytes:
                 break
             item.deadline = deadline
+            # The last item of a deadline was submitted last: items that are sent again keep their order.
+            deadlines[deadline] = item.submitted_at
             items.append(item)
         for item in (*items, *late):
             del self._waiting[item]
@@ -269,13 +269,11 @@ class Sender:
                 f"{latency or 0:.2f} s."
             )
             self._fail([item], error)
-        # Of the items of one deadline, the last was submitted last: items that are sent again keep their order.
-        deadlines = {item.deadline: item.submitted_at for item in items if item.deadline is not None}
         return _Request(server, items, deadlines, self._loop.time())
 
     async def _send(self, request: _Request) -> None:
         server, items, deadlines, started_at = request
-        count, task = len(items), asyncio.current_task()
+        count, task = len(items), asyncio.current_task(self._loop)
         if task is None or self.closed or not any(item.is_open for item in items):  # given up before the task began
             self._fail(items, Unavailable(_CLOSED))
             self._release(request)
@@ -318,7 +316,7 @@ class Sender:
             self._on_mismatch(items[0].model)
         if isinstance(error, DeadlineExceeded):
             # Send items again if their call got results meanwhile: a slow server had too much, or a server hangs.
-            again = [item for item in items if item.deadline and item.deadline.has_progressed(started_at)]
+            again = [item for item in items if item.deadline and item.deadline.since > started_at]
         else:
             # A failure inside a server may be the server's fault, so try another server. If the request is the reason,
             # the other server fails as well, and then no server is left.
@@ -366,7 +364,7 @@ class Sender:
             else:
                 self._counts.images_embedded += 1
                 result = vector, truncated
-            self._finish(item, result)
+            self.finish(item, result)
 
     def _on_cancelled(self, request: _Request) -> None:
         now, limit = self._loop.time(), request.server.limit

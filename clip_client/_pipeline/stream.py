@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, Iterable, Iterator
+from collections.abc import AsyncIterable, Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -59,9 +59,10 @@ class Stream:
         self._arrived: deque[Any] = deque()
         self._pending: dict[PendingItem, None] = {}
         self._queue: deque[PendingItem] = deque()
-        self._encoding: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._submitted = 0
-        self._wake = asyncio.Event()
+        self._woken: asyncio.Future[None] | None = None
+        """What the consumer waits for, if it waits."""
         self._source = open_source(items, max_ahead=max_ahead or 2 * sender.config.max_in_flight)
         self._source_error: BaseException | None = None
         self._feeding: asyncio.Task[None] | None = None
@@ -73,8 +74,8 @@ class Stream:
         self._arrived.extend(self._source.at_once())
         self._submit_arrived()
         if self._arrived or not self._source.exhausted:
-            self._feeding = asyncio.create_task(self._feed(), name="clip_client source")
-            self._feeding.add_done_callback(lambda _: self._wake.set())
+            self._feeding = self._start(self._feed(), "clip_client source")
+            self._feeding.add_done_callback(lambda _: self._wake())
         self._sender.open_streams.add(self._close)
         if self._sender.closed:
             self._close()
@@ -84,9 +85,9 @@ class Stream:
         self._sender.open_streams.discard(self._close)
         self._end()
         # Shield the wait, because anyio cancels a task again at each of its awaits, and the source would keep running.
-        if running := [task for task in (self._feeding, *self._encoding) if task is not None and not task.done()]:
+        if self._tasks:
             with anyio.CancelScope(shield=True):
-                await asyncio.wait(running)
+                await asyncio.wait(self._tasks)
         # Leave no cycle of references, because it would keep the client's connections until a garbage collection.
         self._pending.clear()
         self._queue.clear()
@@ -98,9 +99,7 @@ class Stream:
         self._has_ended = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._feeding is not None:
-            self._feeding.cancel()
-        for task in self._encoding:
+        for task in self._tasks:
             task.cancel()
         if self._pending:
             self._sender.give_up(self._pending)
@@ -109,7 +108,7 @@ class Stream:
         """End at once because the client is closed, even if the source waits for something."""
         self._source_error = Unavailable("The client was closed before the stream ended.")
         self._end()
-        self._wake.set()
+        self._wake()
 
     async def _feed(self) -> None:
         """Take items from the source and submit them, as long as there are slots and memory."""
@@ -133,18 +132,23 @@ class Stream:
             self._source_error = error
 
     def _submit_arrived(self) -> None:
-        while self._arrived and not self._sender.is_full:
+        sender, unchanged = self._sender, self._encoder.unchanged
+        while self._arrived and not sender.is_full:
             source = self._arrived.popleft()
-            payload = self._encoder.unchanged(source)
+            payload = unchanged(source)
             item = self._new_item(source)
             if self._ordered:
                 self._queue.append(item)
             if payload is not None:
-                self._sender.submit(item, payload)
+                sender.submit(item, payload)
             else:
-                task = asyncio.create_task(self._encode_and_submit(item), name=f"clip_client {self._tower.value}")
-                self._encoding.add(task)
-                task.add_done_callback(self._encoding.discard)
+                self._start(self._encode_and_submit(item), f"clip_client {self._tower.value}")
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = self._loop.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     def _new_item(self, source: Any) -> PendingItem:
         item = PendingItem(self._submitted, source, self._tower, self._model, self._deadline, self._on_result)
@@ -155,7 +159,7 @@ class Stream:
     async def _encode_and_submit(self, item: PendingItem) -> None:
         encoded = await self._encode(item)
         if isinstance(encoded, ClipError):
-            item.finish(encoded)
+            self._sender.finish(item, encoded)
         else:
             self._sender.submit(item, encoded)
 
@@ -195,11 +199,16 @@ class Stream:
         if not self._ordered:
             self._queue.append(item)
         if self._queue[0] is item:  # else the consumer waits for another item, or has been woken
-            self._wake.set()
+            self._wake()
 
     def _on_timer(self) -> None:
         self._timer = None
-        self._wake.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        """Let the consumer look again: a result has come, the time is over, or nothing more will come."""
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
 
     def __aiter__(self) -> Self:
         return self
@@ -220,8 +229,8 @@ class Stream:
                 # A deadline that is extended meanwhile needs another timer, which is set when this one has rung.
                 if self._deadline is not None and self._timer is None:
                     self._timer = self._loop.call_at(self._deadline.at, self._on_timer)
-                await self._wake.wait()
-                self._wake.clear()
+                self._woken = self._loop.create_future()
+                await self._woken
         if self._has_ended:
             raise self._source_error or StopAsyncIteration
         if self._deadline is not None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from clip_client._endpoint import Endpoint
@@ -28,29 +27,6 @@ class Answer(NamedTuple):
     """n pairs."""
     truncated: Sequence[bool]
     """n times whether the text is longer than the model's context; False for images."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSettings:
-    """The settings with which a server runs one model, from the server's copy of the configuration."""
-
-    backend: str
-    """``"onnxruntime"``, ``"python"``, ``"tensorrt"``, ...; empty for an ensemble."""
-    kinds: tuple[str, ...]
-    """Kind of each instance group: ``"KIND_CPU"``, ``"KIND_GPU"``, or ``"KIND_AUTO"`` if the server chooses."""
-    accelerators: tuple[str, ...]
-    """Execution accelerators that the configuration names, such as ``"tensorrt"``."""
-    parameters: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerDescription:
-    """A server's description of itself."""
-
-    name: str
-    version: str
-    models: Mapping[str, ModelSettings]
-    """The three models of the image tower, by name."""
 
 
 class Transport(ABC):
@@ -77,10 +53,6 @@ class Transport(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Close the connection; requests in flight end with Unavailable."""
-
-    async def describe(self, *, timeout_s: float) -> ServerDescription | None:
-        """Describe the server and its models; None if it is not a Triton. ``timeout_s`` limits each request."""
-        return None
 
 
 TransportFactory = Callable[[Endpoint, str | None], Transport]

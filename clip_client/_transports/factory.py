@@ -21,8 +21,7 @@ _logger = logging.getLogger("clip_client")
 
 def transport_factory(config: ClientConfig) -> TransportFactory:
     """Return the factory of connections for this configuration. Raises ValueError if a certificate cannot be read."""
-    connect_grpc: TransportFactory | None = None
-    if any(endpoint.kind in (EndpointKind.GRPC, EndpointKind.AUTO) for endpoint in config.endpoints):
+    if config.endpoints[0].kind is not EndpointKind.LOCAL:  # a local endpoint is the only one
         # Import them here, because grpc and protobuf would take most of the package's import time.
         from clip_client._transports import grpc
 
@@ -30,7 +29,6 @@ def transport_factory(config: ClientConfig) -> TransportFactory:
 
     def connect(endpoint: Endpoint, server_name: str | None) -> Transport:
         if endpoint.kind is EndpointKind.GRPC:
-            assert connect_grpc is not None
             return connect_grpc(endpoint, server_name)
         from clip_client._transports.local import LocalTransport
 

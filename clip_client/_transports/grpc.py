@@ -25,7 +25,7 @@ from clip_client._config import ClientConfig, read_pem
 from clip_client._deadline import Deadline
 from clip_client._errors import ClipError, ModelNotReady, ProtocolMismatch, Unavailable, forked_process
 from clip_client._model import ModelInfo, Tower
-from clip_client._transports.base import Answer, ModelSettings, ServerDescription, Transport
+from clip_client._transports.base import Answer, Transport
 from clip_client._transports.grpc_errors import find_row, http_status
 from preprocess_ensemble import contract
 from preprocess_ensemble.pem_files import system_roots
@@ -35,16 +35,19 @@ if TYPE_CHECKING:
 
 Metadata = tuple[tuple[str, str], ...]
 
-_NO_SPAN: Final = contextlib.nullcontext[Metadata](())
-
 _channel_opened_in: int | None = None
 """Id of the process that opened the first channel."""
 
 _OF_IMAGES: Final[tuple[str, ...]] = (contract.EMBEDDING, contract.STATUS, contract.ERROR, contract.FINGERPRINT)
 _OF_TEXTS: Final[tuple[str, ...]] = (*_OF_IMAGES, contract.TRUNCATED)
 """Outputs that requests ask for."""
+_ID_FIELD: Final[int] = service_pb2.ModelInferRequest.ID_FIELD_NUMBER
+_ITEMS_FIELD: Final[int] = service_pb2.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 _LENGTH_DELIMITED: Final = 2
 """Protobuf's wire type of bytes and strings."""
+_FLOAT: Final = np.dtype("<f4")
+_MALFORMED: Final = (KeyError, ValueError, struct.error)
+"""Errors of reading an answer that does not follow the wire contract."""
 _LARGEST_REQUEST: Final = 8 * 2**20
 _ENSEMBLE: Final = contract.DEFAULT_NAMES.image.removeprefix(contract.DEFAULT_NAME)
 """Ending of the names of all image ensembles."""
@@ -57,6 +60,8 @@ class TritonTransport(Transport):
         """Take over ``channel``; ``metadata`` goes with every request."""
         self.endpoint = endpoint
         self._names = endpoint.names
+        self._image = self._names.image, contract.IMAGE, _OF_IMAGES
+        self._text = self._names.text, contract.TEXT, _OF_TEXTS
         self._channel = channel
         self._metadata = metadata
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
@@ -70,22 +75,20 @@ class TritonTransport(Transport):
     async def infer(
         self, items: Sequence[bytes], *, tower: Tower = Tower.IMAGE, request_id: str, timeout_s: float
     ) -> Answer:
-        if tower is Tower.IMAGE:
-            model, tensor, outputs = self._names.image, contract.IMAGE, _OF_IMAGES
-        else:
-            model, tensor, outputs = self._names.text, contract.TEXT, _OF_TEXTS
+        model, tensor, outputs = self._image if tower is Tower.IMAGE else self._text
         request = _request(model, tensor, items, outputs, request_id)
-        # A program that traces has already imported the API. Without an SDK a span costs a microsecond and is dropped.
-        is_traced = "opentelemetry.trace" in sys.modules
-        with _span(self.endpoint, tower, len(items), request_id) if is_traced else _NO_SPAN as trace:
-            response = await self._call(self._model_infer, request, timeout_s, request_id, trace, model)
+        if "opentelemetry.trace" in sys.modules:  # a program that traces has already imported it
+            with _span(self.endpoint, tower, len(items), request_id) as trace:
+                response = await self._call(self._model_infer, request, timeout_s, request_id, trace, model)
+        else:
+            response = await self._call(self._model_infer, request, timeout_s, request_id, model=model)
         return _read_answer(response, len(items), request_id)
 
     async def model(self, *, timeout_s: float) -> ModelInfo:
         """Ask the preprocessor for the passport, and the server for the ensemble's ``max_batch_size``."""
         deadline = Deadline(timeout_s)
         passport = await self._passport(uuid.uuid4().hex, timeout_s)
-        response = await self._ask("ModelConfig", deadline.remaining, name=self._names.image)
+        response = await self.ask("ModelConfig", deadline.remaining, name=self._names.image)
         return ModelInfo.from_json(passport, max_batch_size=max(1, int(response.config.max_batch_size)))
 
     async def _passport(self, request_id: str, timeout_s: float) -> str:
@@ -107,36 +110,22 @@ class TritonTransport(Transport):
                     "--model-repository triton_models, or point the client at the right server."
                 ) from None
             raise
-        raw = _tensors(response, request_id).get(contract.PASSPORT)
-        if raw is None:
-            raise _malformed(request_id)
-        return _read_strings(raw, 1, request_id)[0]
+        try:
+            (passport,) = _read_strings(_tensors(response)[contract.PASSPORT], 1)
+        except _MALFORMED:
+            raise _malformed(request_id) from None
+        return passport
 
     async def server_live(self, *, timeout_s: float) -> bool:
-        return bool((await self._ask("ServerLive", timeout_s)).live)
+        return bool((await self.ask("ServerLive", timeout_s)).live)
 
     async def models_ready(self, *, timeout_s: float) -> None:
         for name in self._names.of_images:
-            if not (await self._ask("ModelReady", timeout_s, name=name)).ready:
+            if not (await self.ask("ModelReady", timeout_s, name=name)).ready:
                 raise ModelNotReady(
                     f"The server at {self.endpoint} has no ready model {name}; export one with clip-export, and see "
                     "the server's log for why it was not loaded."
                 )
-
-    async def describe(self, *, timeout_s: float) -> ServerDescription:
-        metadata = await self._ask("ServerMetadata", timeout_s)
-        models = {}
-        for name in self._names.of_images:
-            config = (await self._ask("ModelConfig", timeout_s, name=name)).config
-            hints = config.optimization.execution_accelerators
-            accelerators = (*hints.gpu_execution_accelerator, *hints.cpu_execution_accelerator)
-            models[name] = ModelSettings(
-                backend=config.backend,
-                kinds=tuple(group.Kind.Name(group.kind) for group in config.instance_group),
-                accelerators=tuple(hint.name for hint in accelerators),
-                parameters={key: value.string_value for key, value in config.parameters.items()},
-            )
-        return ServerDescription(name=metadata.name, version=metadata.version, models=models)
 
     async def close(self) -> None:
         await self._channel.close()
@@ -148,17 +137,17 @@ class TritonTransport(Transport):
         """
         names: set[str] = set()
         with contextlib.suppress(ClipError):
-            metadata = await self._ask("ServerMetadata", timeout_s)
+            metadata = await self.ask("ServerMetadata", timeout_s)
             if metadata.name.startswith(contract.SERVER_ID):
                 listed = metadata.name.removeprefix(contract.SERVER_ID).split(",")
                 names = {f"{name}{_ENSEMBLE}" for name in listed if name}
         if not names:
             with contextlib.suppress(ClipError):
-                names = {model.name for model in (await self._ask("RepositoryIndex", timeout_s, ready=True)).models}
+                names = {model.name for model in (await self.ask("RepositoryIndex", timeout_s, ready=True)).models}
         return set() if self._names.image in names else names
 
-    async def _ask(self, method: str, timeout_s: float, /, **fields: Any) -> Any:
-        """Call a method of Triton's service that takes a small request."""
+    async def ask(self, method: str, timeout_s: float, /, **fields: Any) -> Any:
+        """Call a method of Triton's service with a small request of ``fields``; return the message of its answer."""
         request = getattr(service_pb2, f"{method}Request")(**fields)
         return await self._call(getattr(self._stub, method), request, timeout_s)
 
@@ -188,15 +177,12 @@ class TritonTransport(Transport):
         raise failure
 
 
-def transport_factory(
-    config: ClientConfig, *more_options: tuple[str, int | str]
-) -> Callable[[Endpoint, str | None], TritonTransport]:
+def transport_factory(config: ClientConfig) -> Callable[[Endpoint, str | None], TritonTransport]:
     """Read the certificates once; return the function that connects to one address.
 
-    ``more_options`` are further channel arguments of gRPC. Raises ValueError if a certificate cannot be read. Raises
-    ForkedProcess if gRPC was used before the fork that made this process: gRPC's threads and locks do not survive a
-    fork, and a new channel hangs or ends the process. Call the returned function inside the event loop that uses the
-    transport.
+    Raises ValueError if a certificate cannot be read. Raises ForkedProcess if gRPC was used before the fork that made
+    this process: gRPC's threads and locks do not survive a fork, and a new channel hangs or ends the process. Call the
+    returned function inside the event loop that uses the transport.
     """
     if _channel_opened_in is not None and _channel_opened_in != os.getpid():
         raise forked_process("gRPC was used", _channel_opened_in)
@@ -217,7 +203,7 @@ def transport_factory(
     def connect(endpoint: Endpoint, server_name: str | None) -> TritonTransport:
         global _channel_opened_in
         _channel_opened_in = _channel_opened_in or os.getpid()
-        options = [*channel_options(config, endpoint, server_name), *more_options]
+        options = channel_options(config, endpoint, server_name)
         if credentials is None or not endpoint.tls:
             channel = grpc.aio.insecure_channel(endpoint.address, options)
         else:
@@ -271,7 +257,7 @@ def _head(model: str, tensor: str, rows: int, outputs: Sequence[str], id_size: i
     request.inputs.add(name=tensor, datatype="BYTES", shape=[rows, 1])
     for name in outputs:
         request.outputs.add(name=name)
-    return bytes(request.SerializeToString()) + _field(request.ID_FIELD_NUMBER, id_size)
+    return bytes(request.SerializeToString()) + _field(_ID_FIELD, id_size)
 
 
 def _request(model: str, tensor: str, items: Sequence[bytes], outputs: Sequence[str], request_id: str) -> bytes:
@@ -284,7 +270,7 @@ def _request(model: str, tensor: str, items: Sequence[bytes], outputs: Sequence[
     parts = [
         _head(model, tensor, len(items), outputs, len(request_id)),
         request_id.encode(),
-        _field(service_pb2.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER, size),
+        _field(_ITEMS_FIELD, size),
     ]
     for item in items:
         # Each element of a BYTES tensor is a 4-byte little-endian length and then the bytes.
@@ -303,43 +289,34 @@ def _field(number: int, size: int) -> bytes:
     return bytes(encoded)
 
 
-def _tensors(response: Any, request_id: str) -> dict[str, bytes]:
-    """Return name -> bytes of each tensor of a ``ModelInferResponse``. Raises ProtocolMismatch."""
-    if len(response.outputs) != len(response.raw_output_contents):
-        raise _malformed(request_id)
+def _tensors(response: Any) -> dict[str, bytes]:
+    """Return name -> bytes of each tensor of a ``ModelInferResponse``. Raises one of _MALFORMED."""
     return {tensor.name: raw for tensor, raw in zip(response.outputs, response.raw_output_contents, strict=True)}
 
 
 def _read_answer(response: Any, rows: int, request_id: str) -> Answer:
     """Read the answer of an ensemble to ``rows`` images or texts, without copies. Raises ProtocolMismatch."""
-    raw = _tensors(response, request_id)
     try:
+        raw = _tensors(response)
         answer = Answer(
-            vectors=np.frombuffer(raw[contract.EMBEDDING], dtype="<f4").reshape(rows, -1),
+            vectors=np.frombuffer(raw[contract.EMBEDDING], _FLOAT).reshape(rows, -1),
             statuses=struct.unpack(f"<{rows}i", raw[contract.STATUS]),
-            errors=_read_strings(raw[contract.ERROR], rows, request_id),
+            errors=_read_strings(raw[contract.ERROR], rows),
             fingerprints=tuple(struct.iter_unpack("<2i", raw[contract.FINGERPRINT])),
             truncated=struct.unpack(f"{rows}?", raw.get(contract.TRUNCATED, bytes(rows))),
         )
-    except (KeyError, ValueError, struct.error):
+    except _MALFORMED:
         raise _malformed(request_id) from None
-    if len(answer.fingerprints) != rows:
+    if len(answer.fingerprints) != rows or len(answer.errors) != rows:
         raise _malformed(request_id)
     return answer
 
 
-def _read_strings(raw: bytes, count: int, request_id: str) -> tuple[str, ...]:
-    """Return the ``count`` elements of a BYTES tensor as text. Raises ProtocolMismatch."""
-    if raw == bytes(4 * count):
-        # All elements are empty, which is the usual case.
+def _read_strings(raw: bytes, count: int) -> tuple[str, ...]:
+    """Return the elements of a BYTES tensor, usually ``count``, as text. Raises one of _MALFORMED."""
+    if raw == bytes(4 * count):  # all elements are empty, which is the usual case
         return ("",) * count
-    try:
-        texts = deserialize_bytes_tensor(raw)
-    except struct.error:
-        raise _malformed(request_id) from None
-    if len(texts) != count:
-        raise _malformed(request_id)
-    return tuple(text.decode("utf-8", "replace") for text in texts)
+    return tuple(text.decode("utf-8", "replace") for text in deserialize_bytes_tensor(raw))
 
 
 def _malformed(request_id: str) -> ProtocolMismatch:

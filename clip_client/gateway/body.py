@@ -49,12 +49,7 @@ class Body:
         self._content = b""
 
     async def read(self, most: int) -> None:
-<<<<<<< HEAD
-        """Read it from the caller. Raises Refusal if it has more than ``most`` bytes or comes too slowly."""
-=======
         """Read the body from the caller. Raises Refusal if it has more than ``most`` bytes or comes too slowly."""
-        announced = self.request.headers.get("content-length", "")
->>>>>>> f
         content = bytearray()
         _check_size(int(self.request.headers.get("content-length", 0)), most)
         try:

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from clip_client._client import URL_VARIABLE
-from clip_client._credentials import (
+from clip_client._endpoint import DEFAULT_URL, Endpoint
+from clip_client.cli.options.credentials import (
     TOKEN_VARIABLE,
     add_credential_options,
     read_credentials,
     read_token,
     with_options,
 )
-from clip_client._endpoint import DEFAULT_URL, Endpoint
 from preprocess_ensemble.command_line import Parser, count, port, seconds, try_port, user_path
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.pem_files import load_pair, load_roots

@@ -44,16 +44,7 @@ def check_gpu(config: ServeConfig, triton: Triton) -> None:
 
 
 def check_tensorrt(triton: Triton | None) -> None:
-<<<<<<< HEAD
     """Raise ``TensorrtMissing`` if this server, or with None this Python itself, lacks the libraries of TensorRT."""
-=======
-    """Raise ``TensorrtMissing`` unless this server, or with None this Python itself, can run TensorRT."""
-    if not usable_gpus():
-        raise TensorrtMissing(
-            "TensorRT needs an NVIDIA GPU and its driver, but this machine has none (in a container: docker run "
-            f"--gpus all): {_REMEDY}."
-        )
->>>>>>> f
     library = _provider(triton)
     if not library.is_file():
         remedy = (

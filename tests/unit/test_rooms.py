@@ -134,7 +134,7 @@ ROOMS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             "dedup compare", "dedup search", "dedup judge", "dedup actions", "dedup pages", "search",
         ),
     ),
-    "credentials": (("clip_client._credentials",), ("command line",)),
+    "credentials": (("clip_client.cli.options.credentials",), ("command line",)),
     "gateway": (("clip_client.gateway",), (BASE, "command line", "contract", "credentials", "client")),
     "cli": (
         ("clip_client.cli", "clip_client.__main__"),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from clip_client import ClientConfig, ClipError, ModelInfo
 from clip_client._deadline import Deadline
@@ -28,7 +28,7 @@ from preprocess_ensemble.runtimes.processor import OPENVINO, OPENVINO_BF16, Proc
 from preprocess_ensemble.tritonserver.installation import find_triton, missing_libraries, open_vulnerabilities
 
 if TYPE_CHECKING:
-    from clip_client._transports.base import ModelSettings, ServerDescription, Transport
+    from clip_client._transports.base import Transport
     from preprocess_ensemble.contract import ModelNames
 
 
@@ -137,10 +137,9 @@ async def _check_all(transport: Transport, endpoint: Endpoint, timeout_s: float)
     report = await run_health_checks(transport, str(endpoint), Deadline(timeout_s))
     answers = bool(report.steps[0].ok)
     checks: list[Check] = []
-    if answers:
+    if answers and endpoint.kind is EndpointKind.GRPC:
         try:
-            description = await transport.describe(timeout_s=timeout_s)
-            checks += () if description is None else _description(description, endpoint.names)
+            checks += await _description(transport, endpoint.names, timeout_s)
         except ClipError as error:
             if report.ok:
                 checks.append(Check(SERVER, "description", "incomplete", Level.PROBLEM, str(error)))
@@ -151,18 +150,33 @@ async def _check_all(transport: Transport, endpoint: Endpoint, timeout_s: float)
     return [*checks, Check(SERVER, "health", *problem)], answers
 
 
-def _description(server: ServerDescription, names: ModelNames) -> Iterator[Check]:
-    encoder, preprocessor = server.models[names.encoder], server.models[names.preprocess]
-    yield Check(SERVER, "Triton", f"{server.version} ({server.name})")
-    yield from known_vulnerabilities(SERVER, server.version)
-    kinds = ", ".join(_KINDS.get(kind, kind) for kind in encoder.kinds) or "not said"
-    accelerated = f" with {', '.join(encoder.accelerators)}" if encoder.accelerators else ""
-    yield Check(SERVER, "provider", f"{encoder.backend or 'not said'}{accelerated}, on {kinds}")
-    if encoder.backend == "onnxruntime" and not encoder.accelerators:
-        asked = encoder.parameters.get("precision", "auto")
-        yield Check(SERVER, "precision", f'{asked}, by its configuration; its log says what the model "runs on"')
-    yield Check(SERVER, "encoder threads", _threads(encoder, "intra_op_thread_count", "ONNX Runtime's default"))
-    yield Check(SERVER, "decoder threads", _threads(preprocessor, "decode_threads", "one for each core of the server"))
+async def _description(transport: Transport, names: ModelNames, timeout_s: float) -> list[Check]:
+    """Return what a Triton says about itself and its models; ``timeout_s`` limits each of three requests."""
+    from clip_client._transports.grpc import TritonTransport
+
+    assert isinstance(transport, TritonTransport)
+    server = await transport.ask("ServerMetadata", timeout_s)
+    encoder = (await transport.ask("ModelConfig", timeout_s, name=names.encoder)).config
+    preprocessor = (await transport.ask("ModelConfig", timeout_s, name=names.preprocess)).config
+    kinds = [group.Kind.Name(group.kind) for group in encoder.instance_group]
+    where = ", ".join(_KINDS.get(kind, kind) for kind in kinds) or "not said"
+    hints = encoder.optimization.execution_accelerators
+    accelerators = [one.name for one in (*hints.gpu_execution_accelerator, *hints.cpu_execution_accelerator)]
+    accelerated = f" with {', '.join(accelerators)}" if accelerators else ""
+    checks = [
+        Check(SERVER, "Triton", f"{server.version} ({server.name})"),
+        *known_vulnerabilities(SERVER, server.version),
+        Check(SERVER, "provider", f"{encoder.backend or 'not said'}{accelerated}, on {where}"),
+    ]
+    if encoder.backend == "onnxruntime" and not accelerators:
+        asked = encoder.parameters["precision"].string_value if "precision" in encoder.parameters else "auto"
+        precision = f'{asked}, by its configuration; its log says what the model "runs on"'
+        checks.append(Check(SERVER, "precision", precision))
+    return [
+        *checks,
+        Check(SERVER, "encoder threads", _threads(encoder, "intra_op_thread_count", "ONNX Runtime's default")),
+        Check(SERVER, "decoder threads", _threads(preprocessor, "decode_threads", "one for each core of the server")),
+    ]
 
 
 def _model(model: ModelInfo) -> Iterator[Check]:
@@ -180,8 +194,8 @@ def _model(model: ModelInfo) -> Iterator[Check]:
     yield Check(SERVER, "fingerprint", "{} {}".format(*model.fingerprint))
 
 
-def _threads(settings: ModelSettings, parameter: str, otherwise: str) -> str:
-    threads = settings.parameters.get(parameter, "0")
+def _threads(config: Any, parameter: str, otherwise: str) -> str:
+    threads: str = config.parameters[parameter].string_value if parameter in config.parameters else "0"
     return otherwise if threads in ("", "0") else threads
 
 

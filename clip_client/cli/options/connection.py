@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 from clip_client import ClientConfig, ClipClient, ClipError, ModelNotReady
 from clip_client._client import URL_VARIABLE, make_config
-from clip_client._credentials import add_credential_options, read_credentials, with_options
 from clip_client._encoding import IMAGE_ENCODINGS
 from clip_client._endpoint import EndpointKind
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
+from clip_client.cli.options.credentials import add_credential_options, read_credentials, with_options
 from preprocess_ensemble.command_line import count, seconds
 from preprocess_ensemble.contract import DEFAULT_NAME
 from preprocess_ensemble.model_repository.location import (
