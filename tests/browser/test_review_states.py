@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import threading
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,22 +15,18 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 from PIL import Image
 
-from clip_client.dedup import Store
+from clip_client.dedup import DuplicateReport, Member, Store
 from clip_client.dedup.store.journal import State
 from preprocess_ensemble.errors import ReportedError
 from tests.browser.conftest import PHONE, WIDE, go, opened, press, violations
 from tests.fixtures.albums import member, report
 from tests.fixtures.images.scenes import scene
-from tests.fixtures.reviews import of_report, review_of
+from tests.fixtures.reviews import Review, of_report, review_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from playwright.sync_api import Browser, Page, Route
 
-    from clip_client.dedup import DuplicateReport, Member
     from clip_client.dedup.types import OnProgress
-    from tests.fixtures.reviews import Review
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
 

@@ -15,23 +15,20 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from PIL import Image, ImageEnhance
 
 from benchmarks.fixtures.sample_photos import write_with_copies
+from benchmarks.fixtures.server import Server
 from clip_client import ClipClient, SyncClipClient
 from clip_client.cli.main import main
-from clip_client.dedup import Store, find_duplicates
+from clip_client.dedup import DuplicateReport, Store, find_duplicates
 from clip_client.dedup.metadata.facts import read_sidecar_facts
 from clip_client.dedup.types import SearchStats
 from tests.fixtures.albums import snapshot, without_access
 from tests.fixtures.images.camera_files import exif, packet
-
-if TYPE_CHECKING:
-    from benchmarks.fixtures.server import Server
-    from clip_client.dedup import DuplicateReport
 
 
 async def find(server: Server, *paths: Path, **options: Any) -> DuplicateReport:

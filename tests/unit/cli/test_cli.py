@@ -8,16 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from clip_client.cli.main import main
 from tests.fixtures.albums import write
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 PROGRAM = "import sys; from clip_client.cli.main import main; sys.exit(main(sys.argv[1:]))"
 GOES_ON = "; the work that is done is kept, and the same command continues it"

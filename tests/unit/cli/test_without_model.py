@@ -11,8 +11,10 @@ import pty
 import re
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,10 +25,6 @@ from clip_client.dedup import find_duplicates
 from clip_client.dedup.types import NO_MODEL
 from tests.fixtures.albums import NoPictures, write
 from tests.fixtures.images.scenes import scene
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
-    from pathlib import Path
 
 
 def test_copies_are_found_and_moved_and_the_output_names_no_model(

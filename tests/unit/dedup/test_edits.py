@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -14,10 +15,6 @@ from tests.fixtures.albums import planned
 from tests.fixtures.images.camera_files import exif
 from tests.fixtures.images.scenes import resized
 from tests.unit.dedup.searches import by_name, search
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def in_its_colours(picture: Image.Image) -> Image.Image:

@@ -6,14 +6,14 @@ import json
 import os
 import random
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 
 from clip_client.cli.main import main
-from clip_client.dedup import Store
+from clip_client.dedup import DuplicateReport, Store
 from clip_client.dedup.aligned import MADE_LATER, PUT_INTO, UNPROVED
 from clip_client.dedup.types import (
     ALTERED,
@@ -32,12 +32,7 @@ from tests.fixtures.images.scenes import cropped, noisy, resized, scene
 from tests.fixtures.report_schema import check
 from tests.unit.dedup.searches import DUPLICATES, UNLIKE, by_name, search
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from clip_client.dedup import DuplicateReport
-
-    Change = Callable[[Image.Image], Image.Image]
+Change = Callable[[Image.Image], Image.Image]
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import io
 import json
 import os
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
@@ -17,7 +17,7 @@ from rich.console import Console
 
 from clip_client.cli.commands.dedup_apply import apply_report
 from clip_client.cli.options.dedup import ActionOptions
-from clip_client.dedup import Store
+from clip_client.dedup import DuplicateReport, Store
 from clip_client.dedup.pages.html import write_page
 from clip_client.dedup.pages.rows import copy_lines, csv_lines
 from clip_client.dedup.pages.terminal import print_groups, print_notes
@@ -27,14 +27,8 @@ from clip_client.dedup.types import BY_DEFAULT, IF_CHOSEN, NEVER, ON_REQUEST, SA
 from clip_client.review.state.found_groups import Filter
 from tests.fixtures.images.camera_files import exif
 from tests.fixtures.images.scenes import noisy, resized, scene
-from tests.fixtures.reviews import of_report, review_of, search_of
+from tests.fixtures.reviews import Review, of_report, review_of, search_of
 from tests.unit.review.albums import done, moving
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from clip_client.dedup import DuplicateReport
-    from tests.fixtures.reviews import Review
 
 
 def make_album(root: Path) -> None:

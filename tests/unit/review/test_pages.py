@@ -8,6 +8,8 @@ import os
 import re
 import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +19,7 @@ from PIL import Image
 from clip_client._storage.sqlite import StoreError
 from clip_client.dedup import Store, scan
 from clip_client.dedup.judge.verdicts import WAITS
+from clip_client.dedup.report import DuplicateReport
 from clip_client.dedup.types import SAME_PIXELS, SIMILAR
 from clip_client.review.state.applying import Worker
 from clip_client.review.state.previews import PreviewCache
@@ -29,10 +32,6 @@ from tests.fixtures.reviews import Review, of_report, review_of
 from tests.unit.review.albums import ALL_NAMES, applied, done, found_in, names, session_of, states
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from clip_client.dedup.report import DuplicateReport
     from clip_client.dedup.types import OnProgress
 
 

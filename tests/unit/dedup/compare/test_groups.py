@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from clip_client.dedup.aligned import Match
 from clip_client.dedup.compare.keep_rules import KeepRules
@@ -19,11 +21,6 @@ from clip_client.dedup.photo import ImageFeatures, Photo
 from clip_client.dedup.types import BURST, EXACT, SAME_PIXELS, SAME_SCENE, SIMILAR, Metadata
 from tests.fixtures.vectors import at_degrees, clusters, unit
 from tests.unit.dedup.compare.comparisons import evidence_of, grouped, with_peak_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from numpy.typing import NDArray
 
 # Vectors in a plane whose products are these decimals, so that each test can stand right on a threshold.
 A = (1.0, 0.0)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import itertools
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image, ImageEnhance
@@ -17,10 +18,6 @@ from clip_client.dedup.photo import ImageFeatures, Photo
 from clip_client.dedup.types import Companion, LibraryPhoto, Metadata
 from tests.fixtures.images.camera_files import as_lossless, camera_jpeg, exif
 from tests.fixtures.images.image_files import encoded, picture
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 NS = 10**18
 """In 2001. A time before 1980 is no time."""

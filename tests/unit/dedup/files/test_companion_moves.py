@@ -5,18 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from clip_client.dedup import DuplicateGroup
 from clip_client.dedup.actions.apply import apply, undo
 from clip_client.dedup.actions.purge import purge
-from clip_client.dedup.store.journal import IN_QUARANTINE
+from clip_client.dedup.store.journal import IN_QUARANTINE, Journal
 from tests.fixtures.albums import files, member, planned, report, write
-
-if TYPE_CHECKING:
-    from clip_client.dedup import DuplicateGroup
-    from clip_client.dedup.store.journal import Journal
 
 LONG = "Screenshot_20200102-030405_com.example.application"  # of 50 letters; Takeout leaves 46
 ALONE: dict[str, str] = {

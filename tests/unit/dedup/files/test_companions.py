@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +13,6 @@ from clip_client.dedup.files.file_types import FILM, OTHER, RESOURCE_FORK, SIDEC
 from clip_client.dedup.files.reading import sha256_of
 from clip_client.dedup.types import RAW, Companion
 from tests.fixtures.albums import write
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LONG = "Screenshot_20200102-030405_com.example.application"  # of 50 letters; Takeout leaves 46
 CUT = LONG[:46]

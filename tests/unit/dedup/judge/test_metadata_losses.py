@@ -5,24 +5,21 @@ from __future__ import annotations
 import os
 import struct
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clip_client.dedup.actions.apply import apply
+from clip_client.dedup.actions.plan import Plan
 from clip_client.dedup.actions.purge import purge
+from clip_client.dedup.store.journal import Journal
 from clip_client.dedup.types import ALTERED, BURST, EXACT, RAW, RE_ENCODED, SAME_PIXELS, SIMILAR, Metadata
 from tests.fixtures.albums import member, planned, report, write
 from tests.fixtures.images.camera_files import exif, packet
 from tests.fixtures.images.image_files import encoded, jpeg, png_with_chunk, with_segment
 from tests.fixtures.images.scenes import resized, scene
 from tests.fixtures.members import aligned
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from clip_client.dedup.actions.plan import Plan
-    from clip_client.dedup.store.journal import Journal
 
 PICTURE = scene(0)
 SIZE: dict[str, Any] = {"ExifImageWidth": PICTURE.width, "ExifImageHeight": PICTURE.height}

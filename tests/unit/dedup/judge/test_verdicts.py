@@ -6,14 +6,16 @@ import math
 import os
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 import pytest
 
-from clip_client.dedup.actions.plan import Skip, plan_moves
+from clip_client.dedup.actions.plan import Plan, Skip, plan_moves
 from clip_client.dedup.aligned import MADE_LATER, UNPROVED, UNTOLD
 from clip_client.dedup.judge.movable import quarantined_path
 from clip_client.dedup.judge.verdicts import WAITS, with_verdicts
@@ -34,12 +36,6 @@ from tests.fixtures.albums import carry_out, copies, files, member, planned, rep
 from tests.fixtures.images import colour_profiles, image_files, phone_files
 from tests.fixtures.images.camera_files import packet
 from tests.fixtures.members import FROM_A_CAMERA, aligned
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from clip_client.dedup.actions.plan import Plan
 
 FILM = {"embedded": "film", "embedded_digest": "1"}
 UNKNOWN = "It was not compared with the kept photo, so only a person can tell whether it is wanted."
