@@ -77,7 +77,9 @@ def test_what_belongs_to_a_photo(name: str, tmp_path: Path) -> None:
 
 
 def test_kinds_are_told_by_name() -> None:
-    kinds = {"a.NEF": RAW, "a.MP": FILM, "a.jpg.json": SIDECAR, "._a.nef": RESOURCE_FORK, "a.docx": OTHER}
+    kinds = {"a.NEF": RAW, "a.WAV": "voice note", "._a.nef": RESOURCE_FORK, "a.docx": OTHER}
+    kinds |= dict.fromkeys("a.MOV a.mp4 a.MP".split(), FILM)
+    kinds |= dict.fromkeys("a.AAE a.acr a.cos a.dop a.jpg.json a.on1 a.pp3 a.THM a.vrd a.xmp".split(), SIDECAR)
     assert {name: companion_kind(f"x/{name}") for name in kinds} == kinds
 
 
