@@ -242,17 +242,6 @@ def test_a_reason_says_what_excluded_a_file_that_the_deciding_rule_prefers() -> 
     assert kept(rules, whole, sent, replace(enlarged, sha256="22", is_by_link=True)) == ("whole.jpg", reason)
 
 
-def test_doubts_count_where_the_rule_has_its_place() -> None:
-    doubted, other = photo("a.jpg", sha256="11"), photo("b.jpg")
-    doubts = {"11": MADE_LATER}
-    for rules, best in (
-        (KeepRules().with_doubts(doubts), other),
-        (KeepRules(["name"]).with_doubts(doubts), doubted),
-        (KeepRules(doubts=doubts).with_doubts({}), doubted),
-    ):
-        assert kept(rules, doubted, other)[0] == best.path
-
-
 @pytest.mark.parametrize("lossless", ["PNG", "TIFF"])
 def test_a_lossy_file_is_kept_before_what_was_converted_from_it(lossless: str) -> None:
     """Neither has metadata: as a messenger or a browser leaves them."""
