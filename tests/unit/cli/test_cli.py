@@ -55,10 +55,6 @@ def test_a_reader_that_has_closed_the_output_is_no_crash() -> None:
     assert (done.returncode, done.stderr) in [(0, ""), (1, "")]
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert printed(["--version"], capsys).startswith("clip-client ")
-
-
 @pytest.mark.parametrize(
     ("words", "expected"),
     [("ded", "dedup"), ("dedup --thr", "--threshold"), ("dedup pho", "photos"), ("embed --o", "--output")],

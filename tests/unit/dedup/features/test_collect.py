@@ -253,6 +253,15 @@ async def test_a_file_that_changes_while_it_is_embedded_has_no_vector(tmp_path: 
     assert collected.copies == {}
 
 
+async def test_what_cannot_be_decoded_is_never_sent(album: Path) -> None:
+    for number in range(5):
+        write(album / f"{number}.jpg", b"\xff\xd8\xff damaged %d" % number)
+    sent: list[None] = []
+    embedder: Any = OneVector(at_answer=lambda: sent.append(None))
+    report = await find_duplicates(embedder, album)
+    assert (len(sent), len(report.failed)) == (3, 5)
+
+
 async def test_a_file_that_goes_away_leaves_its_copies(tmp_path: Path, store: Store) -> None:
     for name in ("1", "2", "2 copy"):
         write(tmp_path / f"{name}.png", encoded(picture(seed=int(name[0])), "PNG"))
