@@ -124,8 +124,13 @@ def test_no_page_tells_the_secret_and_every_answer_forbids_scripts_frames_guesse
         policy = answer.headers["Content-Security-Policy"]
         assert {"default-src 'none'", "frame-ancestors 'none'"} <= set(policy.split("; "))
         assert "unsafe" not in policy
-        headers = [answer.headers[name] for name in ("X-Content-Type-Options", "Referrer-Policy", "Cache-Control")]
-        assert headers == ["nosniff", "no-referrer", "no-store"]
+        headers = {
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "no-referrer",
+            "Cache-Control": "no-store",
+            "Cross-Origin-Opener-Policy": "same-origin",
+        }
+        assert {name: answer.headers[name] for name in headers} == headers
     raw(review, "GET /SECRET/ HTTP/9\r\n\r\n")
     assert review.secret[1:] not in caplog.text
 

@@ -49,9 +49,7 @@ if TYPE_CHECKING:
 TAKEN_BACK = "The earlier decision about this group was taken back"
 
 
-def test_applied_choices_move_what_was_chosen_and_undo_brings_all_of_it_back(
-    review: Review, album: Path, tmp_path: Path
-) -> None:
+def test_applied_choices_move_what_was_chosen_and_undo_brings_all_of_it_back(review: Review, album: Path) -> None:
     before = files(album)
     assert review.post("/groups/1/choice", {"what": "keep", "keep": 1, "move": [0]}).status == 200
     assert review.post("/groups/2/choice", {"what": "keep", "keep": 0, "move": [1, 2]}).status == 200
@@ -138,9 +136,7 @@ def test_nobody_chooses_again_about_a_group_while_its_choice_is_carried_out(albu
         session.choose(2, "keep-all")
 
 
-def test_the_journal_knows_what_a_person_chose_and_what_rules_chose(
-    review: Review, album: Path, tmp_path: Path
-) -> None:
+def test_the_journal_knows_what_a_person_chose_and_what_rules_chose(review: Review, tmp_path: Path) -> None:
     review.post("/groups/2/choice", {"what": "keep", "keep": 0, "move": [1, 2]})
     assert review.post("/rules/choose", {"rules": ["pixels"]}).status == 200
     applied(review)

@@ -29,7 +29,7 @@ from tests.fixtures.images.camera_files import packet
 from tests.fixtures.images.image_files import jpeg
 from tests.fixtures.images.raw_files import dng
 from tests.fixtures.reviews import Review, of_report, review_of
-from tests.unit.review.albums import ALL_NAMES, applied, done, found_in, names, session_of, states
+from tests.unit.review.albums import ALL_NAMES, applied, done, found_in, names, session_of
 
 if TYPE_CHECKING:
     from clip_client.dedup.types import OnProgress
@@ -90,17 +90,6 @@ def test_an_address_that_leads_nowhere_is_answered_to_a_person_in_a_page(review:
     assert answer.status == 404
     assert "<h1>There is no such group</h1>" in answer.text
     assert review.get("/groups/999").json == {"error": "there is no such group"}
-
-
-def test_a_choice_is_in_the_store_and_in_the_next_session(review: Review, album: Path, tmp_path: Path) -> None:
-    answer = review.post("/groups/2/choice", {"what": "keep", "keep": 2, "move": [0]})
-    assert answer.status == 200
-    with Store(tmp_path / "store") as store:
-        (choice,) = store.choices.all()
-        assert (choice.what, choice.run) == ("keep", "")
-        assert [photo.moves for photo in choice.photos] == [False, True, False]
-    with review_of(album, store=tmp_path / "store", search=of_report(found_in(album))) as second:
-        assert states(second) == {"exact": "open", "similar": "keep"}
 
 
 def test_a_page_made_at_the_end_of_the_search_is_loaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

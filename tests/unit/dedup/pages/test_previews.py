@@ -157,7 +157,7 @@ def test_what_cannot_be_decoded_is_not_opened_again() -> None:
     assert drawer.drawn == []
 
 
-def test_the_page_says_the_size_at_which_a_picture_is_shown(tmp_path: Path) -> None:
+def test_the_page_says_the_size_at_which_a_picture_is_shown() -> None:
     pano = member("pano.jpg", size=(8000, 1000))
     icon = member("icon.png", size=(16, 12))
     previews = draw_previews(report(pano, icon), Drawer(), None)
