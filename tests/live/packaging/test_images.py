@@ -67,7 +67,6 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module", params=IMAGES)
 def image(engine: Engine, request: pytest.FixtureRequest) -> str:
-    """The tag of each image."""
     name: str = request.param
     if name == "plain" and os.environ["CLIP_TEST_IMAGES"] != "all":
         pytest.skip("installs PyTorch, 5 GB; set CLIP_TEST_IMAGES=all")

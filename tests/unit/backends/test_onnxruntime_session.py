@@ -288,8 +288,6 @@ def test_batches_are_padded_up_to_a_bucket_and_cut_again(affine: Path) -> None:
 
 
 class Recorded:
-    """A session that records its inputs."""
-
     def __init__(self, session: onnxruntime.InferenceSession) -> None:
         self.real = session
         self.rows: list[int] = []
