@@ -1,4 +1,4 @@
-"""The search for duplicates through a real server, and the way of copies into the trash and back.
+"""The search for duplicates through a real server.
 
 The small CLIP's weights are random. On the sample photos it keeps copies, crops by 2 % included, above 0.9987 and
 different photos below 0.9975, so the default for random weights must find exactly the families.
@@ -7,9 +7,7 @@ different photos below 0.9975, so the default for random weights must find exact
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +18,7 @@ import pytest
 
 from benchmarks.fixtures.sample_photos import write_with_copies
 from benchmarks.fixtures.server import Server
-from clip_client import ClipClient, SyncClipClient
+from clip_client import ClipClient
 from clip_client.dedup import DuplicateReport, Store, find_duplicates
 from clip_client.dedup.types import SearchStats
 
@@ -51,23 +49,6 @@ async def test_a_search_finds_the_families_and_nothing_else(server: Server, tmp_
         assert 0.998 <= group.min_similarity <= min(member.similarity for member in group.members)
     assert again.work == SearchStats()
     assert again.to_json() == found.to_json()
-
-
-def test_odd_names_and_bad_files_hurt_no_other(server: Server, album: Path) -> None:
-    names = ("two words.jpg", "\U0001f431.jpg")
-    for name in names:
-        shutil.copyfile(album / "coffee.jpg", album / name)
-    (album / "truncated.jpg").write_bytes((album / "coffee.jpg").read_bytes()[:20_000])
-    (album / "empty.jpg").touch()
-    (album / "dangling.jpg").symlink_to("nowhere.jpg")
-    with SyncClipClient(server.grpc_url) as clip:
-        report = clip.find_duplicates([album])
-    assert {os.path.basename(failure.path): failure.code for failure in report.failed} == {
-        "text.jpg": "NOT_AN_IMAGE", "truncated.jpg": "TRUNCATED", "empty.jpg": "EMPTY", "dangling.jpg": "UNREADABLE",
-    }  # fmt: skip
-    (group,) = report.groups
-    copies = {os.path.basename(member.path) for member in group.members}
-    assert copies == {"coffee.jpg", os.fsdecode(b"caf\xe9.jpg"), *names}
 
 
 async def test_a_search_can_be_cancelled(server: Server, photos: Path) -> None:
