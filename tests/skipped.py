@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from collections.abc import Generator
+from typing import Final
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 _REMEDIES: Final = {
     "chromium": "apt-get install chromium-headless-shell, or chromium",

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from tests.fixtures.reviews import Review
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from contextlib import AbstractContextManager
-    from pathlib import Path
-
     from playwright.sync_api import Browser, BrowserContext, Locator, Page, ViewportSize
-
-    from tests.fixtures.reviews import Review
 
     OpenPage = Callable[..., AbstractContextManager[Page]]
     """``open_page(path, **context_options)``"""

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from PIL import Image
 
-from clip_client.dedup import Store
+from clip_client.dedup import Member, Store
 from clip_client.dedup.types import EDITED, SAME_PIXELS, SIMILAR, Companion, Metadata
 from tests.browser.conftest import go, opened, press
 from tests.fixtures import members
 from tests.fixtures.albums import member, report, write
 from tests.fixtures.images.scenes import encoded, scene
-from tests.fixtures.reviews import of_report, review_of
+from tests.fixtures.reviews import Review, of_report, review_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from contextlib import AbstractContextManager
-    from pathlib import Path
-
     from playwright.sync_api import Browser, Page
-
-    from clip_client.dedup import Member
-    from tests.fixtures.reviews import Review
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
 

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from clip_client.dedup import Store
+from clip_client.dedup import DuplicateReport, Member, Store
 from clip_client.dedup.aligned import PUT_INTO
 from clip_client.dedup.types import EDITED
 from tests.browser.conftest import PHONE, box, go, opened, press
 from tests.fixtures import members
 from tests.fixtures.albums import member, report, write
 from tests.fixtures.images.scenes import resized, scene
-from tests.fixtures.reviews import of_report, review_of
+from tests.fixtures.reviews import Review, of_report, review_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from playwright.sync_api import Browser, Page
 
-    from clip_client.dedup import DuplicateReport, Member
     from clip_client.dedup.types import OnProgress
-    from tests.fixtures.reviews import Review
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
 

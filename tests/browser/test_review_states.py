@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from PIL import Image
 
-from clip_client.dedup import Store
+from clip_client.dedup import DuplicateReport, Member, Store
 from clip_client.dedup.store.journal import State
-from preprocess_ensemble.errors import ReportedError
 from tests.browser.conftest import PHONE, WIDE, go, opened, press, violations
 from tests.fixtures.albums import member, report
 from tests.fixtures.images.scenes import scene
-from tests.fixtures.reviews import of_report, review_of
+from tests.fixtures.reviews import Review, of_report, review_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from playwright.sync_api import Browser, Page, Route
 
-    from clip_client.dedup import DuplicateReport, Member
     from clip_client.dedup.types import OnProgress
-    from tests.fixtures.reviews import Review
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
 
@@ -205,17 +199,6 @@ def test_the_page_says_that_a_slow_search_by_words_goes_on(browser: Browser, tmp
         expect(page.get_by_role("alert")).to_have_count(0)
 
 
-def test_a_failed_search_says_why(browser: Browser, tmp_path: Path) -> None:
-    async def search(_on_progress: OnProgress) -> DuplicateReport:
-        raise ReportedError("<b>no model</b> answers")
-
-    with review_of(tmp_path, store=tmp_path / "store", search=search) as running, opened(browser, running) as context:
-        page = go(context, running)
-        expect(page.get_by_role("heading", level=1)).to_have_text("The search failed")
-        expect(page.get_by_role("alert")).to_have_text("<b>no model</b> answers")
-        assert violations(page, sizes=(PHONE,)) == []
-
-
 def test_a_page_says_that_its_server_does_not_answer(browser: Browser, review: Review) -> None:
     context = browser.new_context()
     page = go(context, review)
@@ -224,56 +207,3 @@ def test_a_page_says_that_its_server_does_not_answer(browser: Browser, review: R
     context.unroute("**/state")
     expect(page.locator(".notice")).to_be_hidden()
     context.close()
-
-
-def test_a_server_on_another_port_receives_nothing_that_opens_the_review(browser: Browser, review: Review) -> None:
-    """A server of another user of this computer, which the same browser opens: cookies do not know ports."""
-    received: list[str] = []
-
-    class Neighbour(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            received.append(f"{self.requestline}\n{self.headers}")
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html")
-            self.end_headers()
-            here = f"http://127.0.0.1:{review.port}/"
-            self.wfile.write(
-                f"""<title>waits</title><iframe src="{here}"></iframe><img src="{here}assets/icon.svg"><script>
-                const seen = [document.cookie, document.referrer, String(window.opener), window.name];
-                Promise.allSettled([
-                    fetch("{here}", {{ credentials: "include" }}).then((it) => it.text()),
-                    fetch("{here}state", {{ mode: "no-cors", credentials: "include" }}).then((it) => it.text()),
-                ])
-                .then((all) => JSON.stringify([seen, all.map((one) => one.value ?? null)]))
-                .then((text) => fetch("/seen?" + encodeURIComponent(text)))
-                .then(() => (document.title = "done"));</script>""".encode()
-            )
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Neighbour) as neighbour:
-        threading.Thread(target=neighbour.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{neighbour.server_port}/"
-        context = browser.new_context()
-        page = context.new_page()
-        page.goto(f"{review.address}/groups/1")
-        expect(page.locator(".group")).to_be_visible()
-        assert context.cookies() == []
-        # From the page of the review, in a window that it opens, and in one of its own.
-        page.evaluate("address => void open(address)", address)
-        page.evaluate("address => location.assign(address)", address)
-        expect(page).to_have_title("done")
-        other = context.new_page()
-        other.goto(address)
-        expect(other).to_have_title("done")
-        for one in context.pages:
-            expect(one).to_have_title("done")
-        context.close()
-        neighbour.shutdown()
-    pages = [request for request in received if not request.startswith("GET /favicon")]
-    assert len(pages) == 6
-    assert not any(review.secret[1:] in request or "cookie:" in request.lower() for request in received)
-    seen = [json.loads(unquote(request.split()[1].partition("?")[2])) for request in pages if "/seen?" in request]
-    # A page of another server gets no cookie, referrer or opener, and cannot read an answer of the review.
-    assert seen == [[["", "", "null", ""], [None, None]]] * 3

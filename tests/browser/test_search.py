@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,16 +12,12 @@ from clip_client.dedup.features.preview import thumbnail
 from clip_client.search.pictures import FoundPicture, FoundPictures, write_page
 from tests.browser.conftest import PHONE, WIDE, violations
 from tests.fixtures.images.scenes import scene
-from tests.fixtures.reviews import review_of, save_scenes
+from tests.fixtures.reviews import Review, review_of, save_scenes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from playwright.sync_api import Page
 
     from tests.browser.conftest import OpenPage
-    from tests.fixtures.reviews import Review
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
 

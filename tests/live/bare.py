@@ -9,15 +9,12 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from preprocess_ensemble.tritonserver.cleanup import remove_leftovers
 from preprocess_ensemble.tritonserver.launcher import PARENT_VARIABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 
 @contextmanager

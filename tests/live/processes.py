@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import psutil
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 def still_running(processes: Iterable[psutil.Process]) -> list[psutil.Process]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -13,9 +13,6 @@ from clip_client.serving.command import main as clip_serve
 from preprocess_ensemble.export.command import main as clip_export
 from preprocess_ensemble.refusals import GONE, refusal
 from tests.paths import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "clip-client": clip_client,

@@ -9,10 +9,11 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from configparser import ConfigParser
 from functools import cache
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
@@ -20,9 +21,6 @@ from packaging.requirements import Requirement
 
 from clip_client.gateway.command import main
 from tests.paths import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CONTAINERS = ROOT / "containers"
 DOCKERFILE = (CONTAINERS / "Dockerfile").read_text(encoding="utf-8")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -12,10 +14,6 @@ import pytest
 from clip_client.testing import FakeTriton
 from preprocess_ensemble.cores import model_threads, performance_cores, usable_cores
 from tests.fixtures.fakes import InMemoryClient
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
 
 INTEL = {
     "cpu_core/cpus": "0-3",

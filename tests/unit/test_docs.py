@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +14,6 @@ from preprocess_ensemble.contract import ImageStatus
 from tests.fixtures.packaging.extras import extras
 from tests.fixtures.packaging.pages import blocks
 from tests.paths import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FRONT = ("CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "README.md", "SECURITY.md", ".github/PULL_REQUEST_TEMPLATE.md")
 PAGES = (*sorted((ROOT / "docs").glob("*.md")), *(ROOT / name for name in FRONT))

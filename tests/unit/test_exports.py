@@ -7,15 +7,12 @@ import json
 import subprocess
 import sys
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 import pytest
 
 import clip_client
 import clip_client.testing
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 HEAVY = ("torch", "onnxruntime", "scipy", "faiss", "pyarrow", "grpc", "tritonclient", "PIL", "pandas", "sklearn")
 

@@ -11,17 +11,15 @@ import subprocess
 import sys
 import tomllib
 import venv
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
 
 import pytest
 from packaging.requirements import Requirement
 
 from tests.fixtures.packaging.extras import client_packages, extras
 from tests.paths import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
 LARGE: Final = {"torch", "open_clip_torch", "scipy", "scikit-image"}
 """Gigabytes with what they bring, or 150 MB for one function."""

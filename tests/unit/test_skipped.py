@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from preprocess_ensemble.imaging import turbojpeg_decoder
 from tests.paths import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TESTS = """
 import pytest

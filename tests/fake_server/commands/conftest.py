@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from clip_client.testing import FakeTriton
+from clip_client.testing import FakeTriton
 
 
 @pytest.fixture(scope="module")

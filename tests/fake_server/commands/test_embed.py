@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -25,10 +27,6 @@ from tests.fixtures.images.image_files import encoded, picture
 from tests.fixtures.images.raw_files import dng
 from tests.fixtures.models.model_info import model_info
 from tests.fixtures.waiting import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 MANY: Final = 600
 """So many that a busy machine, too, stops a run of them in the middle."""

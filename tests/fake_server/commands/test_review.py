@@ -8,7 +8,9 @@ import socket
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import grpc
 import httpx
@@ -18,10 +20,6 @@ from clip_client.cli.commands.review import has_screen
 from clip_client.cli.main import main
 from clip_client.testing import FakeTriton, Reply
 from tests.fixtures.images.image_files import encoded, picture
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 class Process:

@@ -12,10 +12,13 @@ import shutil
 import subprocess
 import sys
 import termios
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from clip_client.cli.main import main
@@ -23,13 +26,7 @@ from clip_client.testing import FakeTriton
 from tests.fixtures.images.image_files import encoded, picture
 from tests.fixtures.packaging.pages import programs
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    Run = Callable[..., Any]
+Run = Callable[..., Any]
 
 COLOURS = {"red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255)}
 

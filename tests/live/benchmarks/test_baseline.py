@@ -8,13 +8,15 @@ import re
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 
 from benchmarks.fixtures.sample_photos import write_thumbnails
-from benchmarks.fixtures.server import TINY_CLIP, free_port
+from benchmarks.fixtures.server import TINY_CLIP, Server, free_port
 from benchmarks.load.adapters import Target, form
 from benchmarks.peers.services import plain_service
 from clip_client import ClipClient
@@ -22,10 +24,6 @@ from preprocess_ensemble.contract import ImageStatus
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from benchmarks.fixtures.server import Server
     from benchmarks.peers.baseline.service import Batcher
 
 pytestmark = pytest.mark.long

@@ -9,7 +9,9 @@ import re
 import shlex
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
@@ -19,11 +21,7 @@ from benchmarks.fixtures.server import TINY_CLIP
 from benchmarks.report.command import newest, part_of
 from tests.paths import ROOT
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    Measure = Callable[..., dict[str, Any]]
+Measure = Callable[..., dict[str, Any]]
 
 pytestmark = pytest.mark.long
 

@@ -11,7 +11,8 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import psutil
 import pytest
@@ -20,9 +21,6 @@ from benchmarks.fixtures.null_repository import write_null_repository
 from benchmarks.fixtures.server import serving
 from benchmarks.load.loops import open_loop
 from clip_client import ClipClient, DeadlineExceeded, Overloaded
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.long
 

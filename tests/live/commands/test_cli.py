@@ -6,20 +6,14 @@ import asyncio
 import json
 import os
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
+import pytest
 
-from benchmarks.fixtures.server import free_port
+from benchmarks.fixtures.server import Server, free_port
 from clip_client.cli.main import main
 from tests.fixtures.report_schema import check
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
-
-    from benchmarks.fixtures.server import Server
 
 
 def test_dedup_writes_json_and_a_page(

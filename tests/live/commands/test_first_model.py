@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +14,6 @@ from clip_client.cli.errors import CommandFailed
 from clip_client.cli.options import connection
 from clip_client.cli.options.connection import connected, export_default_model
 from preprocess_ensemble.model_repository.location import default_repository, user_repository
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FAILS = (sys.executable, "-c", "raise SystemExit(1)")
 

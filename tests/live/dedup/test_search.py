@@ -1,4 +1,4 @@
-"""The search for duplicates through a real server, and the way of copies into the trash and back.
+"""The search for duplicates through a real server.
 
 The small CLIP's weights are random. On the sample photos it keeps copies, crops by 2 % included, above 0.9987 and
 different photos below 0.9975, so the default for random weights must find exactly the families.
@@ -7,31 +7,20 @@ different photos below 0.9975, so the default for random weights must find exact
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import re
-import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from PIL import Image, ImageEnhance
 
 from benchmarks.fixtures.sample_photos import write_with_copies
-from clip_client import ClipClient, SyncClipClient
-from clip_client.cli.main import main
-from clip_client.dedup import Store, find_duplicates
-from clip_client.dedup.metadata.facts import read_sidecar_facts
+from benchmarks.fixtures.server import Server
+from clip_client import ClipClient
+from clip_client.dedup import DuplicateReport, Store, find_duplicates
 from clip_client.dedup.types import SearchStats
-from tests.fixtures.albums import snapshot, without_access
-from tests.fixtures.images.camera_files import exif, packet
-
-if TYPE_CHECKING:
-    from benchmarks.fixtures.server import Server
-    from clip_client.dedup import DuplicateReport
 
 
 async def find(server: Server, *paths: Path, **options: Any) -> DuplicateReport:
@@ -60,23 +49,6 @@ async def test_a_search_finds_the_families_and_nothing_else(server: Server, tmp_
         assert 0.998 <= group.min_similarity <= min(member.similarity for member in group.members)
     assert again.work == SearchStats()
     assert again.to_json() == found.to_json()
-
-
-def test_odd_names_and_bad_files_hurt_no_other(server: Server, album: Path) -> None:
-    names = ("two words.jpg", "\U0001f431.jpg")
-    for name in names:
-        shutil.copyfile(album / "coffee.jpg", album / name)
-    (album / "truncated.jpg").write_bytes((album / "coffee.jpg").read_bytes()[:20_000])
-    (album / "empty.jpg").touch()
-    (album / "dangling.jpg").symlink_to("nowhere.jpg")
-    with SyncClipClient(server.grpc_url) as clip:
-        report = clip.find_duplicates([album])
-    assert {os.path.basename(failure.path): failure.code for failure in report.failed} == {
-        "text.jpg": "NOT_AN_IMAGE", "truncated.jpg": "TRUNCATED", "empty.jpg": "EMPTY", "dangling.jpg": "UNREADABLE",
-    }  # fmt: skip
-    (group,) = report.groups
-    copies = {os.path.basename(member.path) for member in group.members}
-    assert copies == {"coffee.jpg", os.fsdecode(b"caf\xe9.jpg"), *names}
 
 
 async def test_a_search_can_be_cancelled(server: Server, photos: Path) -> None:
@@ -124,57 +96,3 @@ def test_a_killed_search_goes_on_where_it_was(server: Server, photos: Path, tmp_
         report = asyncio.run(find(server, album, store=store, verify=False))
     assert 0 < report.work.decoded < 100
     assert (report.compared, report.failed) == (100, ())
-
-
-@pytest.fixture
-def exports(photos: Path, tmp_path: Path) -> Path:
-    """A photo as a camera writes it among its exports: two without loss, a larger, a brighter, and a rated one."""
-    folder = tmp_path / "exports"
-    folder.mkdir()
-    with Image.open(photos / "astronaut.jpg") as photo:
-        photo.convert("RGB").save(folder / "original.jpg", quality=85, exif=exif(gps=True, size=photo.size))
-    with Image.open(folder / "original.jpg") as photo:
-        photo.save(folder / "a.tif", exif=Image.Exif())
-        photo.save(folder / "a.png", exif=Image.Exif())
-        photo.resize((photo.width * 2, photo.height * 2)).save(folder / "upscaled.jpg", quality=95)
-        ImageEnhance.Brightness(photo).enhance(1.1).save(folder / "brightened.jpg", quality=97)
-        photo.save(folder / "rated.webp", lossless=True, exif=exif(gps=True), xmp=packet('xmp:Rating="5">'))
-    return folder
-
-
-def test_exports_move_for_the_original_come_back_and_are_purged(
-    server: Server,
-    exports: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    before = snapshot(exports)
-    store = ["--store", str(tmp_path / "store")]
-    search = ["dedup", str(exports), "--url", server.grpc_url, *store]
-
-    def moved() -> set[str]:
-        return before.keys() - {path.name for path in exports.iterdir()}
-
-    assert main([*search, "--dry-run"]) == 0
-    assert re.search(r"--apply would move 3 photos", capsys.readouterr().err)
-    assert without_access(snapshot(exports)) == without_access(before)
-
-    assert main([*search, "--apply"]) == 0
-    assert moved() == {"a.tif", "a.png", "upscaled.jpg"}
-    stays = "It has metadata that the kept photo lacks, which --merge-metadata can save: rating."
-    assert f"1 photo stays: {stays}" in capsys.readouterr().err
-    assert main([*search, "--apply", "--merge-metadata"]) == 0  # what lies in the quarantine is not found again
-    assert moved() == {"a.tif", "a.png", "upscaled.jpg", "rated.webp"}
-    assert read_sidecar_facts((exports / "original.jpg.xmp").read_bytes()).said == {"rating": {(5.0,)}}
-    assert main(["undo", *store]) == 0
-    assert without_access(snapshot(exports)) == without_access(before)
-
-    assert main([*search, "--apply"]) == 0
-    capsys.readouterr()
-    assert main(["purge", *store]) == 1  # standard input is closed
-    assert "use --yes" in capsys.readouterr().err
-    monkeypatch.setattr("send2trash.send2trash", os.unlink)
-    assert main(["purge", "--yes", *store]) == 0
-    assert moved() == {"a.tif", "a.png", "upscaled.jpg"}
-    assert not [*exports.glob(".clip-quarantine/**/*.png")]

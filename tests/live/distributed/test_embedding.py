@@ -6,11 +6,12 @@ import pickle
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import psutil
@@ -19,18 +20,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.fixtures.sample_photos import coarse_noise
-from benchmarks.fixtures.server import QUIET, serving
+from benchmarks.fixtures.server import QUIET, Server, serving
 from clip_client import SyncClipClient, load_vectors
 from clip_client.cli.main import main
 from clip_client.distributed import DistributedError, embed_dataset, embed_partitions
 from clip_client.distributed.cluster import in_tasks
 from tests.fixtures.ray_cluster import RAY_WARNINGS, Gate, add_node, gated_partition, two_nodes
 from tests.fixtures.waiting import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from benchmarks.fixtures.server import Server
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings(*RAY_WARNINGS)]
 

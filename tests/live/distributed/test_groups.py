@@ -9,18 +9,20 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image, ImageOps
 
+from benchmarks.fixtures.server import Server
 from clip_client import ClipClient, VectorsError
 from clip_client.cli.main import main
-from clip_client.dedup import Store
+from clip_client.dedup import DuplicateReport, Store
 from clip_client.dedup import find_duplicates as find_on_this_machine
 from clip_client.dedup.store.decisions import DIFFERENT
 from clip_client.dedup.types import EDITED, EXACT, RE_ENCODED, SAME_PIXELS
@@ -30,12 +32,6 @@ from tests.fixtures.embedded_rows import write_vectors, written_in
 from tests.fixtures.images.scenes import resized, scene
 from tests.fixtures.ray_cluster import RAY_WARNINGS, started
 from tests.fixtures.vectors import clusters
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from benchmarks.fixtures.server import Server
-    from clip_client.dedup import DuplicateReport
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings(*RAY_WARNINGS)]
 

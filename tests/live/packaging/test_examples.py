@@ -12,20 +12,16 @@ import shutil
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
-from benchmarks.fixtures.server import free_port
+from benchmarks.fixtures.server import Server, free_port
 from tests.fixtures.packaging.pages import programs
 from tests.paths import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from benchmarks.fixtures.server import Server
 
 EXAMPLES = ROOT / "examples"
 

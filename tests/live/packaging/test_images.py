@@ -9,9 +9,9 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -22,9 +22,6 @@ from tests.fixtures.packaging.containers import PYTHON, Engine, new_engine, requ
 from tests.fixtures.packaging.unpacked_triton import unpack_triton
 from tests.live.processes import still_running
 from tests.paths import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -70,7 +67,6 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module", params=IMAGES)
 def image(engine: Engine, request: pytest.FixtureRequest) -> str:
-    """The tag of each image."""
     name: str = request.param
     if name == "plain" and os.environ["CLIP_TEST_IMAGES"] != "all":
         pytest.skip("installs PyTorch, 5 GB; set CLIP_TEST_IMAGES=all")

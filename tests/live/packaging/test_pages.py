@@ -9,7 +9,9 @@ import os
 import re
 import shlex
 import subprocess
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -18,10 +20,6 @@ from benchmarks.fixtures.server import TINY_CLIP, free_port
 from tests.fixtures.packaging.installed_wheel import user_environment
 from tests.fixtures.packaging.pages import blocks
 from tests.paths import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 README: Final = ROOT / "README.md"
 PACKAGE_PAGE: Final = ROOT / "docs" / "package.md"

@@ -6,17 +6,15 @@ Debian's testing and unstable releases have these Pythons. A compiler, PyTorch a
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 import pytest
 
 from benchmarks.fixtures.sample_photos import write_with_copies
 from tests.fixtures.packaging.containers import Engine, new_engine, require_tools
 from tests.paths import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.timeout(3600)
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import filecmp
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from preprocess_ensemble.export.exporter import load_model
 from tests.fixtures.models.exports import export, export_without_pytorch, installed, text_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.long

@@ -6,6 +6,7 @@ The skeletons hold fp32 graphs; fp16 graphs are exported with PyTorch.
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,8 +22,6 @@ from preprocess_ensemble.runtimes.agreement import sample_tokens
 from tests.fixtures.models.gpu_graphs import parse, tensorrt, without_cuda_kernel
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from preprocess_ensemble.runtimes.agreement import Rows
 
 pytestmark = [

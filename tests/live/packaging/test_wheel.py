@@ -7,15 +7,12 @@ import subprocess
 import sys
 import zipfile
 from email.parser import HeaderParser
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from benchmarks.fixtures.server import free_port
 from tests.fixtures.packaging.installed_wheel import user_environment
 from tests.live.bare import launched, wait_until_live
 from tests.live.raw import infer
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_the_package_page_is_complete_and_has_no_broken_links(distributions: tuple[Path, Path]) -> None:

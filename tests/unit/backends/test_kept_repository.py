@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import tarfile
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from google.protobuf import json_format
@@ -20,9 +21,6 @@ from preprocess_ensemble.model_repository.passport import Passport
 from tests.fixtures.images import image_files
 from tests.paths import ROOT
 from tests.unit.backends.triton_stand_in import imported_beside, request_of, run_model_file
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

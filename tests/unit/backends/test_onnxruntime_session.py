@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,9 +20,6 @@ from preprocess_ensemble.backends.onnxruntime.session_plan import ModelLoadError
 from preprocess_ensemble.backends.onnxruntime.signature import check_signature, read_signature
 from tests.fixtures.models import tiny_onnx
 from tests.fixtures.models.tiny_onnx import accelerators, parameters
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)
@@ -291,8 +288,6 @@ def test_batches_are_padded_up_to_a_bucket_and_cut_again(affine: Path) -> None:
 
 
 class Recorded:
-    """A session that records its inputs."""
-
     def __init__(self, session: onnxruntime.InferenceSession) -> None:
         self.real = session
         self.rows: list[int] = []

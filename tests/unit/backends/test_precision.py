@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,14 +21,10 @@ from preprocess_ensemble.export.model_source import ExportError
 from preprocess_ensemble.runtimes import processor
 from preprocess_ensemble.runtimes.openvino_model import open_openvino
 from preprocess_ensemble.runtimes.precision import PRECISION_VARIABLE
+from preprocess_ensemble.runtimes.selection import Selection
 from tests.fixtures.models import tiny_onnx
 from tests.fixtures.models.exports import export, installed
 from tests.fixtures.models.tiny_onnx import accelerators, parameters
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from preprocess_ensemble.runtimes.selection import Selection
 
 # The two exports take half a minute of processor time, and more than a minute beside other tests.
 pytestmark = pytest.mark.timeout(300)

@@ -8,7 +8,7 @@ import types
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,10 +35,6 @@ from tests.unit.backends.triton_stand_in import (
     request_of,
     run_model_file,
 )  # fmt: skip
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 PREPROCESS = PreprocessConfig(size=(64, 48), mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
 ALL_DECODED = ("pixels", "status", "error")

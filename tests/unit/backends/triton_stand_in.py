@@ -10,13 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import pytest
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 
 class TritonModelException(Exception):

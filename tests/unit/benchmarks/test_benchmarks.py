@@ -10,7 +10,9 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,10 +29,6 @@ from benchmarks.load.loops import closed_loop, open_loop, poisson
 from benchmarks.load.triton_statistics import Counters, growth
 from benchmarks.scripts.install_size import EXTRAS
 from tests.fixtures.packaging.extras import extras
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 def test_a_single_other_vector_shows_in_the_cosine() -> None:

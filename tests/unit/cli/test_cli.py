@@ -8,16 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from clip_client.cli.main import main
 from tests.fixtures.albums import write
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 PROGRAM = "import sys; from clip_client.cli.main import main; sys.exit(main(sys.argv[1:]))"
 GOES_ON = "; the work that is done is kept, and the same command continues it"
@@ -56,10 +53,6 @@ def test_a_reader_that_has_closed_the_output_is_no_crash() -> None:
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, env=buffered, text=True, check=False)
     os.close(writer)
     assert (done.returncode, done.stderr) in [(0, ""), (1, "")]
-
-
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert printed(["--version"], capsys).startswith("clip-client ")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ import argparse
 import json
 import os
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,10 +19,6 @@ from clip_client.cli.options.paths import add_store_option
 from clip_client.dedup import Store
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES
 from tests.fixtures.albums import searched, write
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 @pytest.fixture

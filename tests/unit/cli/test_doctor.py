@@ -4,7 +4,8 @@ import json
 import socket
 from contextlib import suppress
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,6 @@ from clip_client.cli.commands import doctor_checks
 from clip_client.cli.commands.doctor_checks import CLIENT, SERVER, Check, Level, check_machine, table_lines
 from clip_client.cli.main import main
 from preprocess_ensemble.runtimes import processor
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def machine(*, server_answers: bool = False) -> dict[str, Check]:

@@ -6,21 +6,17 @@ import argparse
 import io
 import os
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from clip_client import ClientConfig
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.main import main
 from clip_client.cli.options.connection import add_server_options, client_config
 from clip_client.cli.options.paths import WalkOptions, add_walk_options, read_walk_options
 from preprocess_ensemble.command_line import user_path
 from tests.fixtures.albums import write
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from clip_client import ClientConfig
 
 PEM = b"-----BEGIN CERTIFICATE-----\n"
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from clip_client.cli.main import main
 from tests.fixtures.albums import write
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 USAGE = "usage: clip-client "
 VECTORS = ["embed", ".", "--output", "vectors"]

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import sqlite3
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+import pytest
 
 from clip_client.cli.main import main
 from clip_client.dedup import Store
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 
 def test_a_tuned_threshold_is_named_once_to_a_person_who_reads_it(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import csv
 import json
@@ -11,22 +10,18 @@ import pty
 import re
 import subprocess
 import sys
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
 
-import numpy as np
 import pytest
 from PIL import Image
 
 from clip_client.cli.main import main
-from clip_client.dedup import find_duplicates
 from clip_client.dedup.types import NO_MODEL
-from tests.fixtures.albums import NoPictures, write
+from tests.fixtures.albums import write
+from tests.fixtures.images.camera_files import packet
+from tests.fixtures.images.image_files import jpeg
 from tests.fixtures.images.scenes import scene
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
-    from pathlib import Path
 
 
 def test_copies_are_found_and_moved_and_the_output_names_no_model(
@@ -73,24 +68,13 @@ def test_a_machine_without_a_model_is_told_of_it(
     )
 
 
-class OneVector(NoPictures):
-    """A client that counts what it is sent."""
-
-    sent = 0
-
-    async def embed_stream(self, images: AsyncIterator[Any], *, ordered: bool) -> AsyncIterator[Any]:
-        async for _ in images:
-            yield SimpleNamespace(index=self.sent, error=None, vector=np.array([1, 0, 0, 0], np.float32))
-            self.sent += 1
-
-
-def test_what_cannot_be_decoded_is_never_sent(tmp_path: Path) -> None:
-    for number in range(5):
-        write(tmp_path / f"{number}.jpg", b"\xff\xd8\xff damaged %d" % number)
-    scene(1, (64, 48)).save(tmp_path / "good.jpg")
-    clip: Any = OneVector()
-    report = asyncio.run(find_duplicates(clip, [tmp_path]))
-    assert (clip.sent, len(report.failed)) == (1, 5)
+def test_what_only_a_copy_says_is_saved_if_the_command_says_so(tmp_path: Path) -> None:
+    write(tmp_path / "photos" / "a.jpg", jpeg())
+    write(tmp_path / "photos" / "b.jpg", jpeg(xmp=packet('xmp:Rating="5">')))
+    words = ["dedup", str(tmp_path / "photos"), "--without-model", "--store", str(tmp_path / "store"), "--apply"]
+    for more, left in (([], {"a.jpg", "b.jpg"}), (["--merge-metadata"], {"a.jpg", "a.jpg.xmp"})):
+        assert main([*words, "--keep", "path=*/a.jpg", *more]) == 0
+        assert {path.name for path in (tmp_path / "photos").iterdir() if path.is_file()} == left
 
 
 @pytest.mark.parametrize(("option", "first", "rows"), [("--json", "{", None), ("--csv", "group,kept,tier,path,", 3)])

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from clip_client.cli.main import main
+from clip_client.dedup.store.journal import Journal
 from tests.fixtures.albums import opened
 from tests.fixtures.crashes import kills
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from clip_client.dedup.store.journal import Journal
 
 __all__ = ("kills",)
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
-from clip_client.dedup import find_duplicates
+from clip_client.dedup import DuplicateReport, Member, find_duplicates
 from tests.fixtures.albums import NoPictures
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
-    from pathlib import Path
-
-    from clip_client.dedup import DuplicateReport, Member
 
 WORTH_ALIGNING: Final = 0.9
 DUPLICATES: Final = 1.0

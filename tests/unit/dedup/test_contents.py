@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from pathlib import Path
 
-import pytest
 from PIL import Image
 
 from benchmarks.fixtures.sample_photos import package_file
-from clip_client.dedup.compare.keep_rules import DEFAULT_RULES
 from clip_client.dedup.types import EXACT, RE_ENCODED, SAME_PIXELS
 from tests.fixtures.albums import planned
 from tests.fixtures.images import phone_files
 from tests.fixtures.images.embedded_files import MP4
 from tests.fixtures.images.raw_files import dng
 from tests.unit.dedup.searches import DUPLICATES, UNLIKE, by_name, search
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(100)  # no decoder reads it
 
@@ -108,20 +103,3 @@ def test_a_photo_of_a_phone_is_found_in_every_form(tmp_path: Path) -> None:
     moving = names(move.duplicate.path for move in planned(report, [tmp_path]).moves)
     assert "IMG_1.HEIC" in moving
     assert "motion.heic" not in moving
-
-
-@pytest.mark.parametrize(("keep", "moving"), [(("format=png",), []), (DEFAULT_RULES, ["still.png"])])
-def test_what_a_file_holds_beyond_its_picture_is_never_moved_away(
-    tmp_path: Path, keep: tuple[str, ...], moving: list[str]
-) -> None:
-    sample("astronaut.png").save(tmp_path / "motion.jpg", quality=90)
-    with Image.open(tmp_path / "motion.jpg") as image:
-        image.save(tmp_path / "still.png")
-    still = (tmp_path / "motion.jpg").read_bytes()
-    (tmp_path / "motion.jpg").write_bytes(still + MP4)
-    (tmp_path / "other film.jpg").write_bytes(still + MP4 + b"another film")
-    report = search(tmp_path, keep=keep)
-    assert report.groups[0].tier == SAME_PIXELS
-    plan = planned(report, [tmp_path])
-    assert names(move.duplicate.path for move in plan.moves) == moving
-    assert ["(film)" in skip.reason for skip in plan.skipped] == [True] * (2 - len(moving))

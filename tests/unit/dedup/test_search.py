@@ -6,14 +6,14 @@ import json
 import os
 import random
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from PIL import Image, ImageDraw, ImageEnhance, ImageOps
+from PIL import Image, ImageDraw, ImageOps
 
 from clip_client.cli.main import main
-from clip_client.dedup import Store
+from clip_client.dedup import DuplicateReport, Store
 from clip_client.dedup.aligned import MADE_LATER, PUT_INTO, UNPROVED
 from clip_client.dedup.types import (
     ALTERED,
@@ -22,7 +22,6 @@ from clip_client.dedup.types import (
     EXACT,
     RE_ENCODED,
     SAFE_TIERS,
-    SAME_PIXELS,
     SIMILAR,
     SearchStats,
 )
@@ -32,12 +31,7 @@ from tests.fixtures.images.scenes import cropped, noisy, resized, scene
 from tests.fixtures.report_schema import check
 from tests.unit.dedup.searches import DUPLICATES, UNLIKE, by_name, search
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from clip_client.dedup import DuplicateReport
-
-    Change = Callable[[Image.Image], Image.Image]
+Change = Callable[[Image.Image], Image.Image]
 
 
 @pytest.fixture(scope="module")
@@ -157,22 +151,6 @@ def test_what_has_no_texture_is_said_to_be_unverified(tmp_path: Path) -> None:
     assert all(member.cannot_verify and member.alignment is None for member in group.members)
 
 
-def test_frames_of_a_burst_stay_frames_and_have_copies_of_their_own(tmp_path: Path) -> None:
-    for number, name in enumerate(("first.jpg", "second.jpg")):
-        taken = exif(size=(400, 300), DateTimeOriginal=f"2019:05:03 10:11:1{number}")
-        noisy(scene(0), 3, number).save(tmp_path / name, quality=95 - number, exif=taken)
-    with Image.open(tmp_path / "second.jpg") as second:
-        resized(second, 0.5).save(tmp_path / "sent.jpg", quality=85, exif=second.getexif())
-    report = search(tmp_path, alike=DUPLICATES)
-    members = by_name(report)
-    first, second_one, sent = (members[name] for name in ("first.jpg", "second.jpg", "sent.jpg"))
-    assert report.groups[0].keep == first.path
-    assert (second_one.other_shot, second_one.alignment, second_one.verdict.is_copy) == (BURST, None, False)
-    assert (sent.copy_of, sent.copy_tier) == (second_one.path, RE_ENCODED)
-    (move,) = planned(report, [tmp_path]).moves
-    assert (move.duplicate.path, move.kept.path) == (sent.path, second_one.path)
-
-
 def test_a_copy_of_the_same_size_is_no_frame_of_a_burst_if_it_is_proved(tmp_path: Path) -> None:
     taken = exif(size=(400, 300), DateTimeOriginal="2019:05:03 10:11:12")
     noisy(scene(0), 3, 0).save(tmp_path / "shot.jpg", quality=95, exif=taken)
@@ -186,20 +164,6 @@ def test_a_copy_of_the_same_size_is_no_frame_of_a_burst_if_it_is_proved(tmp_path
     assert (members["other frame.jpg"].alignment, members["other frame.jpg"].other_shot) == (None, BURST)
     (move,) = planned(report, [tmp_path]).moves
     assert move.duplicate.name == "saved again.jpg"
-
-
-def test_a_crop_and_its_copies_follow_the_picture_that_they_are_of(tmp_path: Path) -> None:
-    original = scene(0)
-    original.save(tmp_path / "a original.png")
-    crop = ImageEnhance.Brightness(cropped(original, 0, 0, 0.2, 0.1)).enhance(1.15)
-    crop.save(tmp_path / "b crop.png")
-    crop.save(tmp_path / "c same pixels.bmp")
-    resized(crop, 0.5).save(tmp_path / "d small crop.jpg", quality=90)
-    members = by_name(search(tmp_path, alike=DUPLICATES))
-    assert [members[name].tier for name in ("b crop.png", "c same pixels.bmp", "d small crop.jpg")] == [EDITED] * 3
-    bmp_first = {members[name].copy_tier for name in ("b crop.png", "c same pixels.bmp")}
-    assert bmp_first == {"", SAME_PIXELS}  # the better of the two is a copy of the original only
-    assert members["d small crop.jpg"].copy_tier == RE_ENCODED
 
 
 def on_a_screen(picture: Image.Image) -> Image.Image:

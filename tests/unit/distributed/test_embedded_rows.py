@@ -8,11 +8,13 @@ import sys
 import uuid
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from numpy.typing import NDArray
 
 from clip_client._errors import VectorsError
 from clip_client._storage.parquet_store import table_of
@@ -20,9 +22,10 @@ from clip_client._storage.vector_file import FileModel, FileVersion, VectorFolde
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES
 from clip_client.dedup.compare.thresholds import thresholds_for
 from clip_client.dedup.search import GroupRules
-from clip_client.distributed import DistributedError, image_files
+from clip_client.distributed import DistributedError, Partition, image_files
 from clip_client.distributed.component_groups import group_photos
 from clip_client.distributed.embedded_rows import (
+    Chunk,
     EmbeddedRows,
     PartitionFolder,
     drawn,
@@ -33,14 +36,6 @@ from clip_client.distributed.embedded_rows import (
 from clip_client.distributed.storage import Location
 from tests.fixtures.embedded_rows import MODEL, embedded_row, write_embedded, write_vectors
 from tests.fixtures.vectors import clusters
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from clip_client.distributed import Partition
-    from clip_client.distributed.embedded_rows import Chunk
 
 VECTORS = clusters(seed=0, count=300, size=1, spread=0)
 NOTHING = np.full_like(VECTORS[0], np.nan)

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Generator, Iterable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from numpy.typing import NDArray
 
 from clip_client.dedup.compare.neighbours import Evidence, hash_parts
 from clip_client.dedup.compare.star_groups import CannotLink, star_groups
-from clip_client.distributed import DistributedError, duplicates
+from clip_client.distributed import DistributedError, DuplicateSummary, duplicates
 from clip_client.distributed.cell_join import cell_blocks, read_buckets
 from clip_client.distributed.component_groups import join_while_small
 from clip_client.distributed.storage import Location
 from tests.fixtures.embedded_rows import write_vectors, written_in
 from tests.fixtures.vectors import clusters
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
-
-    from numpy.typing import NDArray
-
-    from clip_client.distributed import DuplicateSummary
-
-    Groups = set[frozenset[int]]
-    Find = Callable[..., DuplicateSummary]
+Groups = set[frozenset[int]]
+Find = Callable[..., DuplicateSummary]
 
 THRESHOLD: Final = 0.95
 

@@ -6,22 +6,23 @@ import io
 import pickle
 import tarfile
 import uuid
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clip_client.distributed import DistributedError, image_files, images_below, parquet_images, webdataset_images
+from clip_client.distributed import (
+    DistributedError,
+    Partition,
+    image_files,
+    images_below,
+    parquet_images,
+    webdataset_images,
+)
 from clip_client.distributed.storage import Location
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from clip_client.distributed import Partition
-
 
 KEYS = "s3://key:secret@bucket/x?region=a&nonsense=1"
 """A URL with keys, which no message may show."""

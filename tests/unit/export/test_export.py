@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -21,9 +22,6 @@ from preprocess_ensemble.runtimes.agreement import checked_vectors, sample_pixel
 from preprocess_ensemble.runtimes.onnx_session import open_session
 from tests.fixtures.models.exports import contents, export, installed, text_of, text_vectors
 from tests.fixtures.models.text_towers import KINDS, open_clips_vectors
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MODELS = (DEFAULT_NAMES.encoder, DEFAULT_NAMES.text_encoder)
 TEXTS = ["a dog on the beach", "Ein HUND &amp; zwei Katzen!", "海边的狗", "x", "one word after another " * 40]

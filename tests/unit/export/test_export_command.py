@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,6 @@ from preprocess_ensemble.export.model_source import SHIPPED, ExportError, WrongC
 from preprocess_ensemble.export.skeleton import GENERATED, find_skeleton
 from tests.fixtures.models.exports import WITHOUT_PYTORCH, python
 from tests.paths import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +11,6 @@ from preprocess_ensemble.contract import DEFAULT_NAMES
 from preprocess_ensemble.model_repository.config import version_directory
 from tests.fixtures.models.exports import export
 from tests.fixtures.models.gpu_graphs import without_cuda_kernel
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture(scope="module", params=["fp32", "fp16"])

@@ -10,11 +10,12 @@ import json
 import re
 import subprocess
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import huggingface_hub
 import pytest
@@ -25,9 +26,6 @@ from preprocess_ensemble.export.tokenizer_files import write_tokenizer
 from preprocess_ensemble.text.tokenizer import TOKENIZER_FILE, TokenizerConfig
 from tests.fixtures.models.exports import python
 from tests.fixtures.texts.tokenizers import write_gemma, write_xlm_roberta
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 REPOSITORY = "laion/CLIP-ViT-B-32-laion2B-s34B-b79K"
 FILE = "open_clip_model.safetensors"

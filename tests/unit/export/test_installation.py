@@ -6,8 +6,10 @@ import json
 import os
 import resource
 import signal
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,14 +23,9 @@ from preprocess_ensemble.export.model_source import ExportError
 from preprocess_ensemble.imaging.transform import PreprocessConfig
 from preprocess_ensemble.model_repository.config import version_directory
 from preprocess_ensemble.runtimes.agreement import checked_vectors
+from preprocess_ensemble.runtimes.model import Session
 from preprocess_ensemble.runtimes.onnx_session import open_session
 from tests.fixtures.models.exports import contents, export, installed, python
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from preprocess_ensemble.runtimes.model import Session
 
 
 class Defective:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -22,9 +23,6 @@ from tests.fixtures.images.damaged_files import Inputs
 from tests.fixtures.models.exports import export, installed, text_of
 from tests.fixtures.models.text_towers import KINDS
 from tests.fixtures.texts.fuzzed_texts import fuzzed_text
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TOKENS = sample_tokens(77, 49408, 0)
 """Texts of 1, 19, 38 and 77 tokens."""

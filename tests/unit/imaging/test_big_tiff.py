@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pytest
 from PIL import TiffImagePlugin
@@ -14,9 +14,6 @@ from preprocess_ensemble.imaging.containers.read import read
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.formats import open_image
 from tests.fixtures.images.good_files import refused
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 PIXELS = bytes(range(0, 240, 5))
 """4 x 4 pixels of RGB."""

@@ -9,11 +9,14 @@ import ctypes
 import io
 import threading
 import types
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,12 +36,6 @@ from preprocess_ensemble.imaging.decode import (
 from preprocess_ensemble.imaging.transform import PreprocessConfig, ResizeMode, preprocess
 from tests.fixtures.images import image_files
 from tests.fixtures.images.good_files import refused
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    import numpy.typing as npt
 
 CONFIG = PreprocessConfig(size=(64, 64), mean=(0, 0, 0), std=(1, 1, 1))
 AT_LEAST = CONFIG.decode_at_least

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import struct
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from PIL import Image, features
@@ -17,9 +18,6 @@ from preprocess_ensemble.imaging.formats import identify, open_image
 from tests.fixtures.images import image_files, phone_files
 from tests.fixtures.images.embedded_files import box, with_meta
 from tests.fixtures.images.good_files import refused
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 needs_avif = pytest.mark.skipif(not features.check("avif"), reason="this Pillow cannot read AVIF")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -18,9 +18,6 @@ from preprocess_ensemble.imaging.jpeg_xl import JxlFile
 from tests.fixtures.images import image_files, phone_files
 from tests.fixtures.images.embedded_files import box
 from tests.fixtures.images.good_files import refused
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 
 def heif(items: Mapping[int, bytes], references: Sequence[tuple[bytes, int, tuple[int, ...]]] = ()) -> bytes:

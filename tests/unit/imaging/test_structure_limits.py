@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import pytest
 from PIL import Image, PngImagePlugin, TiffImagePlugin
@@ -18,9 +18,6 @@ from preprocess_ensemble.imaging.pillow_patches import TagReader, patch_pillow_t
 from preprocess_ensemble.imaging.quiet import quiet_libraries
 from tests.fixtures.images import image_files
 from tests.fixtures.images.good_files import animation
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 STRIPS, TILES, OTHER = TiffImagePlugin.STRIPOFFSETS, TiffImagePlugin.TILEOFFSETS, TiffImagePlugin.COLORMAP
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,12 +21,9 @@ from preprocess_ensemble.model_repository.location import (
     repository_to_fill,
     user_repository,
 )
+from preprocess_ensemble.model_repository.passport import Passport
 from tests.fixtures.models.configurations import DEFAULT, configs
 from tests.fixtures.models.passports import PASSPORT, WITH_TEXT
-
-if TYPE_CHECKING:
-    from preprocess_ensemble.model_repository.passport import Passport
-
 
 LARGER = replace(DEFAULT, preprocess={"size": [256, 320]}, dimension=1024)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from google.protobuf import json_format
@@ -14,11 +14,9 @@ from preprocess_ensemble.contract import ModelNames
 from preprocess_ensemble.export.atomic_install import write
 from preprocess_ensemble.export.command import main
 from preprocess_ensemble.model_repository.config import pending_files, read_config
+from preprocess_ensemble.model_repository.passport import Passport
 from preprocess_ensemble.model_repository.tensorrt import VERSIONS, Tensorrt
 from tests.fixtures.models.passports import WITH_TEXT
-
-if TYPE_CHECKING:
-    from preprocess_ensemble.model_repository.passport import Passport
 
 ENCODERS = ("mine_encoder", "mine_text_encoder")
 HALF = replace(WITH_TEXT, weights_dtype="fp16", dimension=512)

@@ -7,21 +7,20 @@ import os
 import re
 import time
 from html import unescape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clip_client.dedup import Store
 from clip_client.dedup.aligned import Match
+from clip_client.dedup.report import DuplicateReport
 from clip_client.dedup.types import BURST, SIMILAR
 from clip_client.review.state.applying import Worker
 from clip_client.review.state.session import READY, Session
 from tests.fixtures.albums import member, report, write
+from tests.fixtures.reviews import Review
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from clip_client.dedup import Store
-    from clip_client.dedup.report import DuplicateReport
     from clip_client.review.state.session import Search
-    from tests.fixtures.reviews import Review
 
 LOOKS_ALIKE = (Match(test="embedding", value=0.9, threshold=0.85),)
 

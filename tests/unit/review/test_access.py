@@ -9,22 +9,21 @@ import re
 import socket
 import sys
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from starlette.routing import Mount, Route
 
 from clip_client.dedup import Store
+from clip_client.dedup.report import DuplicateReport
 from clip_client.review.app import review_app
 from clip_client.review.state.applying import Worker
 from tests.fixtures.reviews import Review, of_report, review_of
 from tests.unit.review.albums import found_in, names, states
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from clip_client.dedup.report import DuplicateReport
     from clip_client.dedup.types import OnProgress
 
 READING = (
@@ -125,8 +124,13 @@ def test_no_page_tells_the_secret_and_every_answer_forbids_scripts_frames_guesse
         policy = answer.headers["Content-Security-Policy"]
         assert {"default-src 'none'", "frame-ancestors 'none'"} <= set(policy.split("; "))
         assert "unsafe" not in policy
-        headers = [answer.headers[name] for name in ("X-Content-Type-Options", "Referrer-Policy", "Cache-Control")]
-        assert headers == ["nosniff", "no-referrer", "no-store"]
+        headers = {
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "no-referrer",
+            "Cache-Control": "no-store",
+            "Cross-Origin-Opener-Policy": "same-origin",
+        }
+        assert {name: answer.headers[name] for name in headers} == headers
     raw(review, "GET /SECRET/ HTTP/9\r\n\r\n")
     assert review.secret[1:] not in caplog.text
 

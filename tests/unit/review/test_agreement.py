@@ -8,7 +8,7 @@ import io
 import json
 import os
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
@@ -17,24 +17,17 @@ from rich.console import Console
 
 from clip_client.cli.commands.dedup_apply import apply_report
 from clip_client.cli.options.dedup import ActionOptions
-from clip_client.dedup import Store
+from clip_client.dedup import DuplicateReport, Store
 from clip_client.dedup.pages.html import write_page
 from clip_client.dedup.pages.rows import copy_lines, csv_lines
-from clip_client.dedup.pages.terminal import print_groups, print_notes
-from clip_client.dedup.pages.words import TIER_NAMES, found_in_words
-from clip_client.dedup.text import human_bytes
+from clip_client.dedup.pages.terminal import print_groups
+from clip_client.dedup.pages.words import found_in_words
 from clip_client.dedup.types import BY_DEFAULT, IF_CHOSEN, NEVER, ON_REQUEST, SAFE_TIERS
 from clip_client.review.state.found_groups import Filter
 from tests.fixtures.images.camera_files import exif
 from tests.fixtures.images.scenes import noisy, resized, scene
-from tests.fixtures.reviews import of_report, review_of, search_of
+from tests.fixtures.reviews import Review, of_report, review_of, search_of
 from tests.unit.review.albums import done, moving
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from clip_client.dedup import DuplicateReport
-    from tests.fixtures.reviews import Review
 
 
 def make_album(root: Path) -> None:
@@ -85,8 +78,6 @@ EXPECTED = {
     "copies/of mine.jpg": BY_DEFAULT,
 }
 """The photos that no group keeps, and what each verdict must be."""
-ORDER = list(TIER_NAMES.values())
-"""The names of the tiers on pages, the most certain first."""
 
 
 def of_json(report: DuplicateReport) -> dict[str, str]:
@@ -131,21 +122,6 @@ def of_review(review: Review) -> dict[str, bool]:
     return moves
 
 
-def totals_of_json(report: DuplicateReport) -> tuple[int, int, int]:
-    """Return the number of groups, and the number and size of the photos that move by default."""
-    groups = json.loads(report.to_json())["groups"]
-    sizes = [one["size_bytes"] for group in groups for one in group["members"] if one["verdict"]["moves"] == BY_DEFAULT]
-    return len(groups), len(sizes), sum(sizes)
-
-
-def headings_of(page: str) -> tuple[str, list[tuple[str, str]]]:
-    """Return the title of a page, and what it says of each group: what could be freed, and how certain it is."""
-    title = re.search(r"<h1[^>]*>(.*?)</h1>", page)
-    groups = re.findall(r'(?:<summary><h2>|<span class="what">)(.*?)(?:</h2>)? <span class="tier">(.*?)</span>', page)
-    assert title
-    return title[1], [(re.sub("<[^>]*>", "", text), tier) for text, tier in groups]
-
-
 def of_rules(review: Review) -> tuple[str, set[str]]:
     """Return what the rules page counts, and what the plan of such a choice moves; take it back."""
     count = review.get("/rules/count").text
@@ -177,33 +153,6 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, DuplicateRepo
 
 async def embedded(root: Path, store: Store) -> DuplicateReport:
     return await search_of(root, store=store, references=[str(root / "mine")])(lambda what, done, total: None)
-
-
-def test_all_outputs_count_the_same_groups_and_bytes(found: tuple[Path, DuplicateReport], tmp_path: Path) -> None:
-    root, report = found
-    groups, photos, size_bytes = totals_of_json(report)
-    written = io.BytesIO()
-    write_page(report, written, thumbnail=lambda path, side: None)
-    page = written.getvalue().decode()
-    title, headings = headings_of(page)
-    assert title.startswith(f"{photos} photos, {human_bytes(size_bytes)}, can move safely; ")
-    assert f"{groups} groups" in page
-    assert len(headings) == groups
-    assert sum(int(copies) for copies in re.findall(r" to free in (\d+) cop", str(headings))) == photos
-    assert sum(int(group_bytes) for group_bytes in re.findall(r'data-bytes="(\d+)"', page)) == size_bytes
-
-    with review_of(root, store=tmp_path / "review", search=of_report(report)) as review:
-        assert headings_of(review.get("/").text) == (title, sorted(headings, key=lambda one: ORDER.index(one[1])))
-        assert f"{groups} groups" in review.get("/").text
-
-    console = Console(width=500, file=io.StringIO(), record=True)
-    print_groups(report, console, verbose=True)
-    print_notes(report, console)
-    said = console.export_text()
-    shown = re.findall(r"^\d+\. (.*)$", said, re.MULTILINE)
-    assert len(shown) == groups
-    assert all(line.casefold().startswith(text.casefold()) for line, (text, _) in zip(shown, headings, strict=True))
-    assert f"{groups} groups" in said
 
 
 def test_all_outputs_agree_about_each_photo(found: tuple[Path, DuplicateReport], tmp_path: Path) -> None:

@@ -6,8 +6,10 @@ import asyncio
 import os
 import sys
 import threading
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,15 +17,16 @@ import pytest
 from clip_client.cli.main import main
 from clip_client.dedup import Store
 from clip_client.dedup.files.file_types import EDITED as EDITED_VERSION
+from clip_client.dedup.report import DuplicateReport
 from clip_client.dedup.store.decisions import KEEP_ALL
 from clip_client.dedup.store.journal import State
 from clip_client.dedup.types import EXACT, SIMILAR, Companion, LibraryPhoto
 from clip_client.review.state import applying
 from clip_client.review.state.applying import Job, Worker
-from clip_client.review.state.found_groups import Filter
+from clip_client.review.state.found_groups import Filter, FoundGroup
 from clip_client.review.state.session import FAILED, Busy, Session
 from tests.fixtures.albums import files, member, report, searched, write
-from tests.fixtures.crashes import contents, die_before
+from tests.fixtures.crashes import Kills, contents, die_before
 from tests.fixtures.photos_libraries import Photos, on_a_mac
 from tests.fixtures.reviews import Review, of_report, review_of
 from tests.fixtures.waiting import until
@@ -41,20 +44,12 @@ from tests.unit.review.albums import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from clip_client.dedup.report import DuplicateReport
     from clip_client.dedup.types import OnProgress
-    from clip_client.review.state.found_groups import FoundGroup
-    from tests.fixtures.crashes import Kills
 
 TAKEN_BACK = "The earlier decision about this group was taken back"
 
 
-def test_applied_choices_move_what_was_chosen_and_undo_brings_all_of_it_back(
-    review: Review, album: Path, tmp_path: Path
-) -> None:
+def test_applied_choices_move_what_was_chosen_and_undo_brings_all_of_it_back(review: Review, album: Path) -> None:
     before = files(album)
     assert review.post("/groups/1/choice", {"what": "keep", "keep": 1, "move": [0]}).status == 200
     assert review.post("/groups/2/choice", {"what": "keep", "keep": 0, "move": [1, 2]}).status == 200
@@ -141,9 +136,7 @@ def test_nobody_chooses_again_about_a_group_while_its_choice_is_carried_out(albu
         session.choose(2, "keep-all")
 
 
-def test_the_journal_knows_what_a_person_chose_and_what_rules_chose(
-    review: Review, album: Path, tmp_path: Path
-) -> None:
+def test_the_journal_knows_what_a_person_chose_and_what_rules_chose(review: Review, tmp_path: Path) -> None:
     review.post("/groups/2/choice", {"what": "keep", "keep": 0, "move": [1, 2]})
     assert review.post("/rules/choose", {"rules": ["pixels"]}).status == 200
     applied(review)

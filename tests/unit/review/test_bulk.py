@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -17,9 +18,6 @@ from tests.fixtures.members import FROM_A_CAMERA, aligned
 from tests.fixtures.reviews import Review, of_report, review_of
 from tests.unit.review.albums import LOOKS_ALIKE, applied, done, found_in, names, states
 from tests.unit.review.albums import moving as planned_moves
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def counted(review: Review, rules: list[str], **wanted: str) -> str:

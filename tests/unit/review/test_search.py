@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
 
 from clip_client.review.state.photo_search import MOST_UPLOADED
 from tests.fixtures.images.scenes import scene
-from tests.fixtures.reviews import review_of, save_scenes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.fixtures.reviews import Review
+from tests.fixtures.reviews import Review, review_of, save_scenes
 
 
 @pytest.fixture(scope="module")

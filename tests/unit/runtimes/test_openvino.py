@@ -6,13 +6,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from preprocess_ensemble.contract import DEFAULT_NAMES, EMBEDDING, FINGERPRINT, PIXELS, STATUS
 from preprocess_ensemble.model_repository.config import version_directory
+from preprocess_ensemble.model_repository.passport import Passport
 from preprocess_ensemble.runtimes.agreement import lowest_cosine, sample_pixels
 from preprocess_ensemble.runtimes.model import RuntimeUnusable
 from preprocess_ensemble.runtimes.onnx_session import open_session
@@ -20,9 +20,6 @@ from preprocess_ensemble.runtimes.openvino_model import open_openvino
 from preprocess_ensemble.runtimes.processor import Processor
 from tests.fixtures.models.exports import installed
 from tests.paths import ROOT
-
-if TYPE_CHECKING:
-    from preprocess_ensemble.model_repository.passport import Passport
 
 
 @pytest.fixture(scope="module")

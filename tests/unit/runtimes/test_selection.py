@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from preprocess_ensemble.contract import Precision
 from preprocess_ensemble.export.tokenizer_files import write_tokenizer
+from preprocess_ensemble.model_repository.passport import Passport
 from preprocess_ensemble.runtimes.model import OpenModel, RuntimeUnusable
 from preprocess_ensemble.runtimes.precision import parse_precision
 from preprocess_ensemble.runtimes.processor import Processor, row_of
 from preprocess_ensemble.runtimes.selection import Selection, select
 from tests.fixtures.models.passports import WITH_TEXT
 from tests.fixtures.models.scripted_runtimes import CLIP, Scripted, turned
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from preprocess_ensemble.contract import Precision
-    from preprocess_ensemble.model_repository.passport import Passport
 
 ZEN_3 = "AuthenticAMD", "avx2"
 ZEN_4 = "AuthenticAMD", "avx2 avx512f avx512_bf16"

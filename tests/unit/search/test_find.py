@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import pytest
 
 from clip_client import VectorsError
-from clip_client.dedup import Store
+from clip_client.dedup import Member, Store
 from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.types import EDITED, EXACT, RE_ENCODED, SIMILAR, PhotoFile
 from clip_client.search import PhotoIndex
@@ -22,12 +24,6 @@ from clip_client.search.space import SearchSpace
 from clip_client.search.store_index import store_index
 from tests.fixtures import members
 from tests.fixtures.search_store import MODEL, VECTOR_ID, Planted, content_of, plant
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from clip_client.dedup import Member
 
 QUERY = QueryVector(vector=np.array([1, 0], dtype=np.float32), model_id=MODEL)
 

@@ -1,19 +1,15 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from clip_client import EmbeddingBatch, VectorsError, save_vectors
 from clip_client.search import PhotoIndex, photo_index
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 
 def unit(count: int, dimension: int, seed: int = 0) -> NDArray[np.float32]:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,9 +9,6 @@ from clip_client import VectorsError
 from clip_client.search import PhotoIndex, search
 from clip_client.search.query import QueryError, Term, query_vector, terms_in, terms_of
 from tests.fixtures.search_store import TEXT_ID, VECTOR_ID, Words
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import os
 import sqlite3
 import sys
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +14,6 @@ import clip_client._storage.file_system as file_system
 from clip_client._storage.file_system import network_file_system
 from clip_client.cli.main import main
 from clip_client.dedup import Store
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:

@@ -1,18 +1,15 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from clip_client import EmbeddingBatch, Neighbour, VectorsError, nearest, save_vectors
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 
 def batch_of(vectors: Any, paths: tuple[str, ...] = (), *, vector_id: str = "m|p|original") -> EmbeddingBatch:

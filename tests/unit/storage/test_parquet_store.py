@@ -6,7 +6,8 @@ import builtins
 import io
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -15,9 +16,6 @@ import pytest
 from clip_client._storage.parquet_store import ParquetStore
 from clip_client.dedup import Store
 from tests.fixtures.vectors import read
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _DIMENSION = 128
 

@@ -7,7 +7,8 @@ import os
 import sys
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,9 +22,6 @@ from clip_client.cli.errors import CommandFailed
 from clip_client.cli.output import locked
 from clip_client.dedup import FailedFile, StoreError
 from tests.fixtures.models.model_info import model_info
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NAMES = ("vectors.parquet", "vectors.npz", "vectors")
 PHOTOS = ("/a.jpg", os.fsdecode(b"/caf\xe9.jpg"), "/c.jpg")

@@ -13,10 +13,10 @@ import site
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -30,9 +30,6 @@ from preprocess_ensemble.tritonserver.cleanup import (
 )
 from preprocess_ensemble.tritonserver.installation import Triton, find_triton
 from tests.paths import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 

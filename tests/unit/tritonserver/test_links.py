@@ -6,8 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,9 +17,6 @@ from preprocess_ensemble.tritonserver.links import Links, with_repository
 from preprocess_ensemble.tritonserver.process_group import any_runs
 from tests.fixtures.waiting import wait_until
 from tests.paths import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 NAMES = ["My Models", "it's", 'a "b"', "a&b;c|d", "a$b", "{a,b}", "(a)", "a\\b", "Modèle", "模型", "a:b", "a*?[b]"]
 """Names that a shell, a list of paths or an encoding would misread."""

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import tracemalloc
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any, TypeVar
 
 import numpy as np
 
-from clip_client.dedup import Thresholds
+from clip_client.dedup import Alignment, DuplicateGroup, Photo, Thresholds
 from clip_client.dedup.compare.compared import Compared
 from clip_client.dedup.compare.groups import make_groups, stars
+from clip_client.dedup.compare.keep_rules import KeepRules
 from clip_client.dedup.compare.neighbours import Evidence
 from clip_client.dedup.compare.proofs import Proofs
 from clip_client.dedup.compare.star_groups import CannotLink
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence, Set
-
-    from clip_client.dedup import Alignment, DuplicateGroup, Photo
-    from clip_client.dedup.compare.keep_rules import KeepRules
 
 T = TypeVar("T")
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import io
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import cv2
 import pytest
+from PIL import Image
 
 from clip_client.dedup import find_duplicates
 from clip_client.dedup.aligned import UNPROVED
@@ -20,11 +22,6 @@ from clip_client.dedup.store.store import Store
 from clip_client.dedup.types import EDITED, RE_ENCODED
 from preprocess_ensemble.imaging import decode as decoding
 from tests.fixtures.images.scenes import resized, scene
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from PIL import Image
 
 
 def photo(path: Path) -> Photo:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from clip_client.dedup.aligned import Match
 from clip_client.dedup.compare.keep_rules import KeepRules
@@ -19,11 +21,6 @@ from clip_client.dedup.photo import ImageFeatures, Photo
 from clip_client.dedup.types import BURST, EXACT, SAME_PIXELS, SAME_SCENE, SIMILAR, Metadata
 from tests.fixtures.vectors import at_degrees, clusters, unit
 from tests.unit.dedup.compare.comparisons import evidence_of, grouped, with_peak_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from numpy.typing import NDArray
 
 # Vectors in a plane whose products are these decimals, so that each test can stand right on a threshold.
 A = (1.0, 0.0)
@@ -303,10 +300,6 @@ def test_similarities_have_six_decimals_and_the_least_is_over_all_pairs_of_all_b
     assert minimum_similarity(at_degrees(0)) == 1.0
 
 
-def test_a_member_goes_to_the_row_of_equal_pixels_before_the_closest_vector() -> None:
-    assert stars(evidence_of(at_degrees(10, 0, 10), pixels=[7, 8, 8]), float(np.cos(np.radians(6)))) == {1: [2]}
-
-
 def test_rejected_rows_are_grouped_with_each_other_under_the_same_constraints() -> None:
     among = [[1, 2], [1, 3], [1, 4]]
     assert stars(at_degrees(*[0] * 5), 0.9, cannot_link=among) == {0: [1], 2: [3, 4]}
@@ -325,18 +318,6 @@ def test_rejected_rows_are_grouped_with_each_other_by_all_evidence() -> None:
     assert found(pixels=[0, 1, 2, 2]) == {0: [1], 2: [3]}
     assert found(1, hashes=hashes) == {0: [1], 2: [3]}
     assert found(0, hashes=hashes) == found(1, hashes=[*hashes[:3], None]) == {0: [1]}
-
-
-def test_sets_are_looked_up_by_row_and_reduced_to_positions() -> None:
-    def after(cannot_link: CannotLink, row: int) -> set[int]:
-        return {int(other) for others in cannot_link.after(row) for other in others}
-
-    sets = CannotLink([np.array([1, 4, 7]), np.array([2, 4]), np.array([5])])
-    assert {row: after(sets, row) for row in (1, 2, 4, 5)} == {1: {4, 7}, 2: {4}, 4: {7}, 5: set()}
-    assert [sets.may_share(1, other) for other in (2, 4, 7)] == [True, False, False]
-    among = sets.among(np.array([7, 2, 1]))
-    assert [after(among, position) for position in range(3)] == [{2}, set(), set()]
-    assert CannotLink().among(np.array([1, 2])).sets_of(0) == []
 
 
 def test_photos_that_are_all_kept_take_no_memory_for_their_pairs() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import itertools
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image, ImageEnhance
@@ -17,10 +18,6 @@ from clip_client.dedup.photo import ImageFeatures, Photo
 from clip_client.dedup.types import Companion, LibraryPhoto, Metadata
 from tests.fixtures.images.camera_files import as_lossless, camera_jpeg, exif
 from tests.fixtures.images.image_files import encoded, picture
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 NS = 10**18
 """In 2001. A time before 1980 is no time."""
@@ -243,17 +240,6 @@ def test_a_reason_says_what_excluded_a_file_that_the_deciding_rule_prefers() -> 
     said = f"another may be made from it: {MADE_LATER}; then {reason}"
     assert kept(rules, whole, sent, enlarged) == ("whole.jpg", said)
     assert kept(rules, whole, sent, replace(enlarged, sha256="22", is_by_link=True)) == ("whole.jpg", reason)
-
-
-def test_doubts_count_where_the_rule_has_its_place() -> None:
-    doubted, other = photo("a.jpg", sha256="11"), photo("b.jpg")
-    doubts = {"11": MADE_LATER}
-    for rules, best in (
-        (KeepRules().with_doubts(doubts), other),
-        (KeepRules(["name"]).with_doubts(doubts), doubted),
-        (KeepRules(doubts=doubts).with_doubts({}), doubted),
-    ):
-        assert kept(rules, doubted, other)[0] == best.path
 
 
 @pytest.mark.parametrize("lossless", ["PNG", "TIFF"])

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clip_client.dedup.aligned import Alignment
 from clip_client.dedup.compare.keep_rules import KeepRules
+from clip_client.dedup.compare.proofs import Proofs
 from clip_client.dedup.types import ALTERED, EDITED, RE_ENCODED
 from tests.fixtures.members import alignment, photo
-from tests.unit.dedup.compare.comparisons import compared_of, evidence_of, proofs_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from clip_client.dedup.aligned import Alignment
-    from clip_client.dedup.compare.proofs import Proofs
-    from tests.unit.dedup.compare.comparisons import FakeAligner
+from tests.unit.dedup.compare.comparisons import FakeAligner, compared_of, evidence_of, proofs_of
 
 DOUBTFUL = "doubtful "
 """Before a tier: the kept row may have been made from the other."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from graphlib import TopologicalSorter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clip_client.dedup.aligned import Alignment
 from clip_client.dedup.compare.chosen_groups import CHOSEN, keep_instead, rerank
 from clip_client.dedup.compare.keep_rules import KeepRules
+from clip_client.dedup.group import DuplicateGroup
 from clip_client.dedup.judge.verdicts import as_proved
 from clip_client.dedup.photo import ImageFeatures, Photo
 from clip_client.dedup.types import (
@@ -31,10 +33,6 @@ from clip_client.dedup.types import (
 )
 from tests.fixtures.members import alignment
 from tests.unit.dedup.compare.comparisons import grouped
-
-if TYPE_CHECKING:
-    from clip_client.dedup.aligned import Alignment
-    from clip_client.dedup.group import DuplicateGroup
 
 SEARCHED, WANTED = (KeepRules([f"path={name}*.jpg" for name in order]) for order in ("abxcfe", "efcxba"))
 

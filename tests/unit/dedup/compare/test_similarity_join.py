@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from clip_client.dedup.compare.cells import LEAST_RECALL, RecallSample, fit_cells, join_vectors
+from clip_client.dedup.compare.cells import LEAST_RECALL, Cells, RecallSample, fit_cells, join_vectors
 from clip_client.dedup.compare.neighbours import join_hashes
 from clip_client.dedup.compare.similarity_join import Projection, UnionFind, alike_links, fit_projection, usable_rows
 from tests.fixtures.vectors import at_degrees, clusters, unit
 from tests.unit.dedup.compare.comparisons import with_peak_bytes
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from clip_client.dedup.compare.cells import Cells
 
 
 def families(rows: int, copies: int, *, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.intp]]:

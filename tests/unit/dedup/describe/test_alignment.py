@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,21 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
 
-from clip_client.dedup.aligned import PUT_INTO
+from clip_client.dedup.aligned import PUT_INTO, Alignment
 from clip_client.dedup.describe.align import align
 from clip_client.dedup.describe.comparison import compare
-from clip_client.dedup.describe.keypoints import extract_keypoints
+from clip_client.dedup.describe.keypoints import Keypoints, extract_keypoints
 from clip_client.dedup.types import ALTERED, EDITED, RE_ENCODED
 from tests.fixtures.images.scenes import SIZE, cropped, encoded, noisy, resized, scene
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from clip_client.dedup.aligned import Alignment
-    from clip_client.dedup.describe.keypoints import Keypoints
-
-    Change = Callable[[Image.Image], Image.Image]
+Change = Callable[[Image.Image], Image.Image]
 
 
 @pytest.fixture(scope="module")

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 from clip_client.dedup.aligned import UNTOLD
 from clip_client.dedup.describe.align import align, copy_transform
-from clip_client.dedup.describe.keypoints import extract_keypoints
+from clip_client.dedup.describe.keypoints import Keypoints, extract_keypoints
 from clip_client.dedup.types import EDITED
 from tests.fixtures.images.scenes import cropped, encoded, noisy, resized, scene
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clip_client.dedup.describe.keypoints import Keypoints
 
 PHOTO = noisy(scene(5, (640, 480)), 3, 5)
 

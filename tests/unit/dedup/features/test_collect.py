@@ -8,16 +8,19 @@ import os
 import shutil
 import sys
 import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import groupby, takewhile
 from operator import itemgetter
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from clip_client._files import FailedFile
 from clip_client._storage.parquet_store import ParquetStore
 from clip_client.dedup import StoreError, find_duplicates
 from clip_client.dedup.features import collect
@@ -25,19 +28,13 @@ from clip_client.dedup.features.image_features import FeatureTable, cached_featu
 from clip_client.dedup.files.file_types import is_raw as is_raw_file
 from clip_client.dedup.files.reading import read_file
 from clip_client.dedup.files.scanner import scan
+from clip_client.dedup.photo import ImageFeatures
 from clip_client.dedup.store.store import Store
+from clip_client.dedup.types import PhotoFile
 from tests.fixtures.albums import NoPictures, write
 from tests.fixtures.images import phone_files
 from tests.fixtures.images.image_files import encoded, picture
 from tests.fixtures.images.raw_files import dng
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
-    from pathlib import Path
-
-    from clip_client._files import FailedFile
-    from clip_client.dedup.photo import ImageFeatures
-    from clip_client.dedup.types import PhotoFile
 
 
 class OneVector(NoPictures):
@@ -254,6 +251,15 @@ async def test_a_file_that_changes_while_it_is_embedded_has_no_vector(tmp_path: 
     collected = await collect.collect_features(embedder, scan(path).files, store, lambda *progress: None)
     assert [(one.path, one.message) for one in collected.failed] == [(str(path), "It was changed while it was read.")]
     assert collected.copies == {}
+
+
+async def test_what_cannot_be_decoded_is_never_sent(album: Path) -> None:
+    for number in range(5):
+        write(album / f"{number}.jpg", b"\xff\xd8\xff damaged %d" % number)
+    sent: list[None] = []
+    embedder: Any = OneVector(at_answer=lambda: sent.append(None))
+    report = await find_duplicates(embedder, album)
+    assert (len(sent), len(report.failed)) == (3, 5)
 
 
 async def test_a_file_that_goes_away_leaves_its_copies(tmp_path: Path, store: Store) -> None:

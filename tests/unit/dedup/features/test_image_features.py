@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import io
 import sys
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -15,6 +17,7 @@ from PIL import Image
 
 from clip_client import ClientConfig, ImageError
 from clip_client._encoding import IMAGE_ENCODINGS, EncodedImage
+from clip_client._model import ModelInfo
 from clip_client._pipeline.encoder import ImageEncoder
 from clip_client.dedup.features.image_features import BYTES_ONLY, ModelInput, extract_features
 from clip_client.dedup.features.preview import NEEDS_RAWPY, raw_preview, thumbnail
@@ -24,12 +27,6 @@ from tests.fixtures.albums import write
 from tests.fixtures.images.image_files import encoded, oriented
 from tests.fixtures.images.raw_files import dng
 from tests.fixtures.models.model_info import model_info
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from clip_client._model import ModelInfo
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,8 +19,7 @@ from tests.fixtures.photos_libraries import Photos, PhotosLibrary, on_a_mac
 
 pytest.importorskip("osxphotos")
 
-if TYPE_CHECKING:
-    from clip_client.dedup.actions.plan import Move
+from clip_client.dedup.actions.plan import Move
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +13,6 @@ from clip_client.dedup.files.file_types import FILM, OTHER, RESOURCE_FORK, SIDEC
 from clip_client.dedup.files.reading import sha256_of
 from clip_client.dedup.types import RAW, Companion
 from tests.fixtures.albums import write
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LONG = "Screenshot_20200102-030405_com.example.application"  # of 50 letters; Takeout leaves 46
 CUT = LONG[:46]
@@ -80,7 +77,9 @@ def test_what_belongs_to_a_photo(name: str, tmp_path: Path) -> None:
 
 
 def test_kinds_are_told_by_name() -> None:
-    kinds = {"a.NEF": RAW, "a.MP": FILM, "a.jpg.json": SIDECAR, "._a.nef": RESOURCE_FORK, "a.docx": OTHER}
+    kinds = {"a.NEF": RAW, "a.WAV": "voice note", "._a.nef": RESOURCE_FORK, "a.docx": OTHER}
+    kinds |= dict.fromkeys("a.MOV a.mp4 a.MP".split(), FILM)
+    kinds |= dict.fromkeys("a.AAE a.acr a.cos a.dop a.jpg.json a.on1 a.pp3 a.THM a.vrd a.xmp".split(), SIDECAR)
     assert {name: companion_kind(f"x/{name}") for name in kinds} == kinds
 
 

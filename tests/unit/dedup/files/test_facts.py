@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import plistlib
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -27,10 +27,6 @@ from tests.fixtures.images.metadata_files import (
     png,
     xmp,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 SAME: dict[str, tuple[bytes, bytes]] = {
     "a creator in IPTC and XMP": (

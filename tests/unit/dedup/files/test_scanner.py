@@ -7,9 +7,10 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -26,9 +27,6 @@ from preprocess_ensemble.imaging.decode import decode
 from tests.fixtures import members
 from tests.fixtures.albums import without_inodes
 from tests.fixtures.images.image_files import file, jpeg
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def write(path: Path, data: bytes = b"x") -> str:

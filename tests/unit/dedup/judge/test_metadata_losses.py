@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import os
-import struct
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clip_client.dedup.actions.apply import apply
+from clip_client.dedup.actions.plan import Plan
 from clip_client.dedup.actions.purge import purge
+from clip_client.dedup.store.journal import Journal
 from clip_client.dedup.types import ALTERED, BURST, EXACT, RAW, RE_ENCODED, SAME_PIXELS, SIMILAR, Metadata
 from tests.fixtures.albums import member, planned, report, write
 from tests.fixtures.images.camera_files import exif, packet
-from tests.fixtures.images.image_files import encoded, jpeg, png_with_chunk, with_segment
+from tests.fixtures.images.image_files import encoded, jpeg
 from tests.fixtures.images.scenes import resized, scene
 from tests.fixtures.members import aligned
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from clip_client.dedup.actions.plan import Plan
-    from clip_client.dedup.store.journal import Journal
 
 PICTURE = scene(0)
 SIZE: dict[str, Any] = {"ExifImageWidth": PICTURE.width, "ExifImageHeight": PICTURE.height}
@@ -87,29 +83,7 @@ def test_what_the_kept_photos_sidecar_says_is_not_lost_while_it_is_there(
     assert "sidecar with its metadata is no longer" in outcome.message
 
 
-EXTENSION = b"http://ns.adobe.com/xmp/extension/\0" + b"A" * 32 + struct.pack(">II", 999, 0)
 SAVES = ", which --merge-metadata can save: {}."
-SAID = packet(
-    'xmp:Rating="3" exif:GPSLatitude="4,1.5N" exif:GPSLongitude="1,3.5E">'
-    "<dc:subject><rdf:Bag><rdf:li>grandma</rdf:li></rdf:Bag></dc:subject>"
-)
-GRANDMA = b"8BIM\4\4\0\0\0\0\0\x0c\x1c\2\x19\0\7grandma"
-
-
-@pytest.mark.parametrize(
-    ("data", "lost"),
-    [
-        (png_with_chunk(b"tEXt", b"Raw profile type iptc\0\niptc\n24\n" + GRANDMA.hex().encode()), "keywords"),
-        (with_segment(jpeg(), 0xE1, EXTENSION + SAID), "GPS position, rating and keywords"),
-    ],
-    ids=["IPTC in text", "extended XMP"],
-)
-def test_what_only_a_further_block_says_can_be_merged(root: Path, data: bytes, lost: str) -> None:
-    kept = member(write(root / "kept.jpg", jpeg()))
-    copy = member(write(root / "copy", data), tier=SAME_PIXELS)
-    why = stays(planned(report((kept, copy)), [root]))
-    assert why == f"It has metadata that the kept photo lacks, which --merge-metadata can save: {lost}."
-    assert not planned(report((kept, copy)), [root], merge_metadata=True).skipped
 
 
 @pytest.mark.parametrize(

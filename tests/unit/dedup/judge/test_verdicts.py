@@ -6,14 +6,16 @@ import math
 import os
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 import pytest
 
-from clip_client.dedup.actions.plan import Skip, plan_moves
+from clip_client.dedup.actions.plan import Plan, Skip, plan_moves
 from clip_client.dedup.aligned import MADE_LATER, UNPROVED, UNTOLD
 from clip_client.dedup.judge.movable import quarantined_path
 from clip_client.dedup.judge.verdicts import WAITS, with_verdicts
@@ -30,16 +32,10 @@ from clip_client.dedup.types import (
     Companion,
     LibraryPhoto,
 )
-from tests.fixtures.albums import carry_out, copies, files, member, planned, report, take_back, write
+from tests.fixtures.albums import carry_out, copies, member, planned, report, write
 from tests.fixtures.images import colour_profiles, image_files, phone_files
 from tests.fixtures.images.camera_files import packet
 from tests.fixtures.members import FROM_A_CAMERA, aligned
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from clip_client.dedup.actions.plan import Plan
 
 FILM = {"embedded": "film", "embedded_digest": "1"}
 UNKNOWN = "It was not compared with the kept photo, so only a person can tell whether it is wanted."
@@ -201,46 +197,6 @@ def test_a_copy_of_a_photo_that_goes_to_the_album_has_the_kept_photo_instead(roo
 
 
 # Companions.
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        *((f"IMG_1.{ending}", "sidecar") for ending in "AAE acr on1 vrd cos dop pp3 THM xmp jpg.xmp jpg.json".split()),
-        *(
-            (f"IMG_1{rest}", "sidecar")
-            for rest in ("_01.jpg.xmp", ".jpg.supplemental-metadata.json", ".jpg.suppl.json")
-        ),
-        ("IMG_1.nef", "RAW file"),
-        *((f"IMG_1{rest}", "film") for rest in (".MOV", "_3.mov", ".mp4", ".MP")),
-        ("IMG_1.WAV", "voice note"),
-        ("._IMG_1.jpg", "resource fork"),
-    ],
-)
-def test_what_belongs_to_a_photo_keeps_it_or_goes_and_comes_with_it(root: Path, name: str, kind: str) -> None:
-    kept, copy = (write(root / folder / "IMG_1.jpg", b"x") for folder in ("kept", "copy"))
-    write(root / "copy" / name, b"what only this file says")
-    found = report((member(kept), member(copy)))
-    assert [skip.reason for skip in planned(found, [root]).skipped] == [
-        f"It has a {kind} beside it, which the kept photo lacks."
-    ]
-    write(root / "kept" / name, b"what only this file says")
-    before = files(root)
-    assert [outcome.done for outcome in carry_out(planned(found, [root]), root.with_name("history.sqlite"))] == [True]
-    assert os.listdir(root / "copy") == []
-    take_back(root.with_name("history.sqlite"))
-    assert files(root) == before
-
-
-@pytest.mark.parametrize("name", ["IMG_1.docx", "IMG_1.txt", "IMG_1", "IMG_1.jpg.bak", "IMG_1.tar.gz"])
-def test_another_file_of_its_name_keeps_a_photo(root: Path, name: str) -> None:
-    """The program cannot know what the file is to the photo, or whether the kept photo has an equal file."""
-    kept, copy = (write(root / folder / "IMG_1.jpg", b"x") for folder in ("kept", "copy"))
-    for photo in (kept, copy):
-        write(photo.with_name(name), b"text")
-    (skip,) = planned(report((member(kept), member(copy))), [root]).skipped
-    assert skip.reason == f"Another file has its name and may belong to it; rename one of the two: {name}."
-    assert len(planned(report((member(kept), member(write(root / "IMG_2.jpg", b"x")))), [root]).moves) == 1
 
 
 def test_a_companion_without_room_in_the_quarantine_keeps_its_photo(root: Path) -> None:

@@ -9,26 +9,22 @@ import os
 import re
 import shlex
 import subprocess
+from collections.abc import Mapping
 from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from PIL import Image
 
-from clip_client.dedup import FailedFile
+from clip_client.dedup import DuplicateGroup, FailedFile, Member
 from clip_client.dedup.features.preview import thumbnail
 from clip_client.dedup.pages.html import apply_command, shell_word, write_page
 from clip_client.dedup.types import EXACT, SAFE_TIERS, SAME_PIXELS, SIMILAR
 from tests.fixtures import members
 from tests.fixtures.members import group
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from clip_client.dedup import DuplicateGroup, Member
 
 HOSTILE: Final = "<img src=x><script>&\"'.jpg"
 NAMES: Final = (b"plain.jpg", b"two words $HOME `x` 'q' \"d\" \\.jpg", b"caf\xe9.jpg", b"a\nb\x1b[2J.jpg",

@@ -6,23 +6,19 @@ import hashlib
 import io
 import os
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from clip_client.dedup import DuplicateReport, Member
 from clip_client.dedup.features.image_features import extract_features
 from clip_client.dedup.features.preview import thumbnail
 from clip_client.dedup.pages.html import write_page
 from clip_client.dedup.pages.previews import draw_previews, fit
 from clip_client.dedup.types import PREVIEWS_MARK
 from tests.fixtures import members
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from clip_client.dedup import DuplicateReport, Member
 
 
 def member(name: str, content: str | None = None, size: tuple[int, int] = (640, 480)) -> Member:
@@ -161,7 +157,7 @@ def test_what_cannot_be_decoded_is_not_opened_again() -> None:
     assert drawer.drawn == []
 
 
-def test_the_page_says_the_size_at_which_a_picture_is_shown(tmp_path: Path) -> None:
+def test_the_page_says_the_size_at_which_a_picture_is_shown() -> None:
     pano = member("pano.jpg", size=(8000, 1000))
     icon = member("icon.png", size=(16, 12))
     previews = draw_previews(report(pano, icon), Drawer(), None)

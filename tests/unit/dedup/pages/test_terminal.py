@@ -6,14 +6,15 @@ import csv
 import io
 import os
 import subprocess
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from clip_client._files import printable
-from clip_client.dedup import FailedFile, Match, Member
+from clip_client.dedup import DuplicateReport, FailedFile, Match, Member
 from clip_client.dedup.aligned import PUT_INTO, Alignment
 from clip_client.dedup.group import Verdict
 from clip_client.dedup.judge.verdicts import WAITS
@@ -37,11 +38,6 @@ from clip_client.dedup.types import (
 )
 from tests.fixtures import members
 from tests.fixtures.members import alignment
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from clip_client.dedup import DuplicateReport
 
 
 def member(path: str, **more: Any) -> Member:

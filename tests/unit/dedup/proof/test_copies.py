@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -13,12 +15,7 @@ from PIL import Image, ImageOps
 from clip_client.dedup.proof.prove import OTHER_LUMA, prove
 from tests.fixtures.images.image_files import encoded, oriented
 from tests.fixtures.images.scenes import noisy, scene
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.unit.dedup.proof.conftest import Trellis
+from tests.unit.dedup.proof.conftest import Trellis
 
 LANCZOS = Image.Resampling.LANCZOS
 PHOTO = noisy(scene(5, (403, 301)), 3, 5)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -14,10 +15,6 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from clip_client.dedup.proof.prove import OTHER_CHROMA, OTHER_FRAME, OTHER_LUMA, OTHER_PIXELS, prove
 from tests.fixtures.images.image_files import encoded
 from tests.fixtures.images.scenes import noisy, scene
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 SIZE = (400, 304)
 PHOTO = noisy(scene(11, SIZE).point([50 + level * 3 // 5 for level in range(256)] * 3), 2, 11)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -18,10 +20,6 @@ from tests.fixtures.images import phone_files
 from tests.fixtures.images.embedded_files import MP4
 from tests.fixtures.images.image_files import encoded, oriented
 from tests.fixtures.images.scenes import cropped, noisy, resized, scene
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 SIZE = (480, 360)
 
@@ -116,8 +114,19 @@ def test_a_lossless_file_with_another_pixel_does_not_move(way: str) -> None:
     assert not moves(kept, written(changed))
 
 
+def softer_colours(picture: Image.Image) -> Image.Image:
+    luma, *colours = picture.convert("YCbCr").split()
+    return Image.merge("YCbCr", (luma, *(one.filter(ImageFilter.GaussianBlur(1)) for one in colours))).convert("RGB")
+
+
+def another_hue(picture: Image.Image) -> Image.Image:
+    hue, *others = picture.convert("HSV").split()
+    return Image.merge("HSV", (hue.point(lambda level: (level + 1) % 256), *others)).convert("RGB")
+
+
 WORSE: dict[str, Callable[[Image.Image], bytes]] = {
     "smoothed": lambda picture: jpeg(Image.fromarray(cv2.bilateralFilter(np.asarray(picture), 7, 25, 25)), 98),
+    "blurred by half a pixel": lambda picture: jpeg(picture.filter(ImageFilter.GaussianBlur(0.5)), 98),
     "sharpened": lambda picture: jpeg(picture.filter(ImageFilter.UnsharpMask(2, 80, 0)), 96),
     "sharpened and larger": lambda picture: jpeg(resized(picture.filter(ImageFilter.UnsharpMask(2, 80, 0)), 1.5), 96),
     "quality 75": lambda picture: jpeg(picture, 75),
@@ -127,6 +136,10 @@ WORSE: dict[str, Callable[[Image.Image], bytes]] = {
     "more contrast": lambda picture: jpeg(ImageEnhance.Contrast(picture).enhance(1.05), 96),
     "darker": lambda picture: jpeg(ImageEnhance.Brightness(picture).enhance(0.85), 95),
     "weaker colours": lambda picture: jpeg(ImageEnhance.Color(picture).enhance(0.95), 96),
+    "stronger colours": lambda picture: jpeg(ImageEnhance.Color(picture).enhance(1.04), 98),
+    "softer colours": lambda picture: jpeg(softer_colours(picture), 98),
+    "another hue": lambda picture: jpeg(another_hue(picture), 98),
+    "compressed off the grid": lambda one: jpeg(ImageOps.crop(read(jpeg(ImageOps.expand(one, 4), 70)), 4), 98),
     "grain, then PNG": lambda picture: encoded(noisy(picture, 3, 1), "PNG"),
     "turned": lambda picture: jpeg(picture.transpose(Image.Transpose.ROTATE_90), 75),
     "larger": lambda picture: jpeg(picture.resize((720, 540), Image.Resampling.BILINEAR), 95),
