@@ -7,10 +7,11 @@ import shutil
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from PIL import Image
+from playwright.sync_api import Browser, Page
 
 from clip_client.dedup import Member, Store
 from clip_client.dedup.types import EDITED, SAME_PIXELS, SIMILAR, Companion, Metadata
@@ -19,9 +20,6 @@ from tests.fixtures import members
 from tests.fixtures.albums import member, report, write
 from tests.fixtures.images.scenes import encoded, scene
 from tests.fixtures.reviews import Review, of_report, review_of
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -16,9 +17,6 @@ from clip_client import DeadlineExceeded, ItemErrors, Overloaded, ProtocolMismat
 from clip_client.testing import FakeTriton, Reply
 from tests.fixtures.fakes import NEVER, InMemoryClient, Stalled, asynchronous, images, now
 from tests.fixtures.simulated_time import connected, simulated
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Sequence
 
 
 @pytest.mark.parametrize(("count", "seconds_per_image"), [(500, 0.2), (40, 4.0)], ids=["long", "slow"])

@@ -9,10 +9,12 @@ import re
 import resource
 import socket
 import sys
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import nullcontext
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -29,10 +31,6 @@ from clip_client.distributed.embedding import Outcome, embed_partition
 from clip_client.distributed.sources import DamagedInput, Partition, SourceImage, image_files
 from clip_client.distributed.storage import Location
 from clip_client.testing import FakeTriton, Reply
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Generator, Iterator
-    from pathlib import Path
 
 MODEL = FileModel("fake/random:0@00000000", "fake/random:0@00000000|shortest-bicubic-224x224|original", 8)
 NOTHING = np.empty(0, "S16")

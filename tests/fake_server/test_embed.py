@@ -5,21 +5,18 @@ from __future__ import annotations
 import asyncio
 import io
 import threading
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 
 from clip_client import ClientConfig, ClipClient, ImageError, ItemErrors, ProtocolMismatch
 from clip_client.testing import FakeTriton, Reply, fake_vector
 from preprocess_ensemble.contract import DEFAULT_NAMES
 from tests.fixtures.fakes import InMemoryClient, asynchronous, images
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 NOISE = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
 VECTOR_ID = "fake/random:0@00000000|shortest-bicubic-224x224|thumb-jpeg-q90-444"

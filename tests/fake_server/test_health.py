@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2
 
 from clip_client import ClientConfig, ClipClient, ClipError, DeadlineExceeded, HealthStep
@@ -14,11 +16,6 @@ from clip_client.cli.commands.doctor_checks import check_server
 from clip_client.testing import PNG_1X1, FakeTriton, Reply, fake_vector
 from tests.fixtures.fakes import NEVER, InMemoryClient, now
 from tests.fixtures.simulated_time import simulated
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
 
 STEPS = ["connect", "server live", "models ready", "handshake", "canary"]
 

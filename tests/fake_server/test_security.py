@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 import trustme
@@ -13,9 +14,6 @@ import trustme
 from clip_client import ClientConfig, ClipClient, ProtocolMismatch, Unauthorized
 from clip_client.testing import FakeTriton
 from tests.fixtures.fakes import listening
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 AUTHORITY: Final = trustme.CA()
 CA: Final = AUTHORITY.cert_pem.bytes()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import numpy as np
@@ -16,9 +17,6 @@ from clip_client.testing import FakeTriton, Reply
 from preprocess_ensemble.contract import DEFAULT_NAMES
 from tests.fixtures.fakes import LOST, NEVER, images, now
 from tests.fixtures.simulated_time import connected, simulated
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 FULL = Reply(status=grpc.StatusCode.RESOURCE_EXHAUSTED, details="upstream overflow")
 DEFECT = Reply(status=grpc.StatusCode.INTERNAL, details="boom")

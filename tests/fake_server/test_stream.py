@@ -7,8 +7,10 @@ import gc
 import threading
 import tracemalloc
 from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -20,10 +22,6 @@ from clip_client import ClientConfig, ClipClient, ClipError, EmbeddedItem
 from clip_client.testing import FakeTriton, Reply
 from tests.fixtures.fakes import InMemoryClient, asynchronous, images, now
 from tests.fixtures.simulated_time import connected, simulated
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
-    from pathlib import Path
 
 KINDS = pytest.mark.parametrize("kind", [iter, asynchronous], ids=["thread", "async"])
 

@@ -8,8 +8,9 @@ import io
 import itertools
 import threading
 import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import grpc
@@ -19,9 +20,6 @@ from clip_client import ClientConfig, ClipClient, ClipError, ProtocolMismatch, U
 from clip_client.testing import FakeTriton, Reply
 from tests.fixtures.fakes import LOST, NEVER, InMemoryClient, Stalled, images
 from tests.fixtures.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
 
 
 def other_tasks() -> set[str]:

@@ -7,8 +7,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import pytest
@@ -17,9 +18,6 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from clip_client import ClientConfig, SyncClipClient, Unavailable
 from clip_client.testing import FakeTriton, Reply
 from tests.fixtures.fakes import NEVER, images
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
 
 
 @pytest.fixture

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
+import httpx
 import pytest
 
 from clip_client.testing import FakeTriton
 from tests.fixtures.gateways import gateway
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    import httpx
 
 
 @pytest.fixture

@@ -8,8 +8,11 @@ import json
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Any
 
+import httpx
 import numpy as np
 import openai
 import pytest
@@ -27,12 +30,6 @@ from infinity_client.models import (
 from clip_client.testing import PNG_1X1, FakeTriton, Reply, fake_vector
 from preprocess_ensemble.contract import ImageStatus
 from tests.fixtures.gateways import data_uri
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
-    from pathlib import Path
-
-    import httpx
 
 OTHER = b"another image"
 RAW = base64.b64encode(OTHER).decode()

@@ -11,7 +11,7 @@ import ssl
 import subprocess
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import httpx
 import psutil
@@ -23,9 +23,6 @@ from clip_client.gateway.command import main
 from clip_client.testing import PNG_1X1, FakeTriton
 from tests.fixtures.gateways import data_uri
 from tests.unit.serving.authority import Authority
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 async def test_the_openapi_document_names_every_address(http: httpx.AsyncClient) -> None:

@@ -9,17 +9,15 @@ import os
 import re
 import socket
 import tracemalloc
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
+import httpx
 import pytest
 
 from clip_client.testing import PNG_1X1, FakeTriton, Reply
 from tests.fixtures.gateways import data_uri, gateway
 from tests.fixtures.waiting import until
-
-if TYPE_CHECKING:
-    import httpx
 
 BODY = {"model": "clip", "input": data_uri(PNG_1X1)}
 SLOW_CLIENTS = int(os.environ.get("GATEWAY_SLOW_CLIENTS", "60"))

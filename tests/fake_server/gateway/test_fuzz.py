@@ -6,15 +6,13 @@ import asyncio
 import json
 import os
 import random
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import httpx
 import pytest
 
 from clip_client.testing import PNG_1X1, FakeTriton
 from tests.fixtures.gateways import data_uri, gateway
-
-if TYPE_CHECKING:
-    import httpx
 
 BODIES: Final = int(os.environ.get("FUZZ_GATEWAY", "200"))
 SEED: Final = int(os.environ.get("FUZZ_SEED", "11"))

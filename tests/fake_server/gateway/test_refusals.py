@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
+import httpx
 import pytest
 
 from clip_client._errors import Overloaded, Shed
@@ -15,11 +17,6 @@ from clip_client.gateway.dialect import Refusal
 from clip_client.testing import PNG_1X1, FakeTriton
 from tests.fixtures.gateways import data_uri, gateway
 from tests.fixtures.images.image_files import jpeg
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    import httpx
 
 URI = data_uri(PNG_1X1)
 BODY = {"model": "clip", "input": URI}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -11,9 +12,6 @@ from benchmarks.fixtures.sample_photos import coarse_noise
 from benchmarks.fixtures.server import serving
 from clip_client import ClipClient
 from preprocess_ensemble.contract import DEFAULT_NAMES
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 IMAGES: Final = 400
 """Images in each of two streams, one ordered and one unordered."""

@@ -11,11 +11,13 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
 import sys
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import grpc
 import psutil
@@ -43,10 +45,6 @@ from tests.fixtures.images import image_files
 from tests.fixtures.waiting import until
 from tests.live.bare import launched, wait_until_live
 from tests.live.raw import infer
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import AsyncIterator, Iterator
 
 TIMEOUT_S: Final = 30.0
 

@@ -5,33 +5,27 @@ from __future__ import annotations
 import logging
 import shutil
 import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from benchmarks.fixtures.server import free_port
+from benchmarks.fixtures.server import Server, free_port
 from clip_client import ClientConfig, ClipClient, ClipError, ModelNotReady, SyncClipClient
-from clip_client._encoding import IMAGE_ENCODINGS
+from clip_client._encoding import IMAGE_ENCODINGS, TransferName
 from clip_client.cli.options.connection import connected
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging import preprocessor
 from preprocess_ensemble.imaging.preprocessor import Preprocessed, Preprocessor
+from preprocess_ensemble.imaging.transform import PreprocessConfig
 from preprocess_ensemble.runtimes import openvino_model, processor
 from preprocess_ensemble.runtimes.model import OpenModel
 from preprocess_ensemble.runtimes.openvino_model import open_openvino
 from tests.fixtures.images import phone_files
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from benchmarks.fixtures.server import Server
-    from clip_client._encoding import TransferName
-    from preprocess_ensemble.imaging.transform import PreprocessConfig
 
 
 def files_in(photos: Path) -> list[Path]:

@@ -5,22 +5,17 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from benchmarks.fixtures.server import QUIET, TINY_CLIP, serving
+from benchmarks.fixtures.server import QUIET, TINY_CLIP, Server, serving
 from clip_client import ClientConfig, ClipClient, ModelNotReady, SyncClipClient, nearest
 from preprocess_ensemble.export import exporter
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from benchmarks.fixtures.server import Server
 
 TEXTS = ["a dog on the beach", "Ein HUND &amp; zwei Katzen!", "海边的狗", "one word after another " * 40, "köpek"]
 BAD = [" \n", "half a \ud83d", "long" * 2**15]

@@ -6,8 +6,11 @@ import asyncio
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
@@ -17,12 +20,6 @@ from preprocess_ensemble.export.exporter import export_model
 from tests.fixtures.gateways import data_uri, gateway
 from tests.fixtures.images.image_files import png_bomb
 from tests.fixtures.packaging.pages import programs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    import httpx
 
 
 def jpegs(photos: Path) -> list[bytes]:

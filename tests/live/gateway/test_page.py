@@ -9,18 +9,15 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.fixtures.server import QUIET, serving
 from tests.fixtures.gateways import gateway
 from tests.fixtures.packaging.pages import programs
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 GRPCURL: Final = f"""#!{sys.executable}
 import sys

@@ -14,10 +14,11 @@ import shutil
 import subprocess
 import sys
 import urllib.request
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
@@ -29,15 +30,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from PIL import Image
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from benchmarks.fixtures.server import free_port
+from benchmarks.fixtures.server import Server, free_port
 from clip_client import ClientConfig, ClipClient, EmbeddingBatch, Overloaded, ProtocolMismatch, Unauthorized
 from tests.fixtures.waiting import wait_until
 from tests.paths import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-    from benchmarks.fixtures.server import Server
 
 ENVOY = shutil.which("envoy", path=os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])))
 SHIPPED = ROOT / "containers" / "chart" / "files" / "envoy.yaml"

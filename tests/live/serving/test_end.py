@@ -7,9 +7,11 @@ import signal
 import struct
 import time
 import urllib.request
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import grpc
 import psutil
@@ -19,10 +21,6 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from benchmarks.fixtures.server import QUIET, Server, serving
 from tests.fixtures.waiting import wait_until
 from tests.live.processes import still_running
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 ROWS = 16
 

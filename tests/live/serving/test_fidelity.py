@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from PIL import Image, ImageOps
 
@@ -13,12 +16,6 @@ from benchmarks.fixtures.server import Server, serving
 from clip_client import ClipClient
 from preprocess_ensemble.export.exporter import load_model
 from tests.fixtures.models.exports import export_without_pytorch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    import numpy.typing as npt
 
 pytestmark = pytest.mark.long
 

@@ -6,19 +6,15 @@ import itertools
 import os
 import random
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+from numpy.typing import NDArray
 
+from benchmarks.fixtures.server import Server
 from preprocess_ensemble.contract import DEFAULT_NAMES, EMBEDDING, IMAGE, STATUS, ImageStatus
 from tests.fixtures.images.damaged_files import Inputs, seeds
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from benchmarks.fixtures.server import Server
 
 INPUTS = int(os.environ.get("FUZZ_LIVE", "240"))
 SEED = int(os.environ.get("FUZZ_SEED", "11"))

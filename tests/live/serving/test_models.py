@@ -11,20 +11,17 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import psutil
+from numpy.typing import NDArray
 
+from benchmarks.fixtures.server import Server
 from preprocess_ensemble.contract import DEFAULT_NAMES, ImageStatus
 from preprocess_ensemble.model_repository.config import installed_passport
 from tests.fixtures.images import image_files
 from tests.live.raw import infer
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from benchmarks.fixtures.server import Server
 
 GROWTH_BYTES = 300 * 2**20
 """Far more than small images need, far less than a decoded bomb."""

@@ -10,23 +10,19 @@ import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from PIL import Image
 
-from benchmarks.fixtures.server import free_port
+from benchmarks.fixtures.server import Server, free_port
 from tests.fixtures.waiting import wait_until
 from tests.live.raw import infer
 from tests.paths import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from benchmarks.fixtures.server import Server
 
 CONTAINERS = ROOT / "containers"
 PROMETHEUS = shutil.which("prometheus")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +17,6 @@ from benchmarks.fixtures.server import free_port
 from tests.fixtures.models import tiny_onnx
 from tests.fixtures.waiting import wait_until
 from tests.live.bare import launched, wait_until_live
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 AFFINE_IO = """
 input { name: "x" data_type: TYPE_FP32 dims: [4] }

@@ -6,7 +6,9 @@ On a machine with an NVIDIA card, install onnxruntime-gpu in place of onnxruntim
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
 
 import onnxruntime
 import pytest
@@ -24,10 +26,6 @@ from preprocess_ensemble.model_repository.tensorrt import Tensorrt
 from preprocess_ensemble.tritonserver.installation import find_triton
 from tests.fixtures.models import tiny_onnx
 from tests.fixtures.models.exports import installed
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 PROVIDERS: Final = {"cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
 _SHAPES: Final = {f"trt_profile_{end}_shapes": f"x:{rows}x4" for end, rows in (("min", 1), ("opt", 4), ("max", 8))}

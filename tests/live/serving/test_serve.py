@@ -14,8 +14,10 @@ import sys
 import urllib.error
 import urllib.request
 from collections import Counter
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -30,10 +32,6 @@ from preprocess_ensemble.tritonserver.cleanup import LINKS_SUFFIX, SHARED_MEMORY
 from tests.fixtures.models.exports import export
 from tests.fixtures.waiting import wait_until
 from tests.live.processes import still_running
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 
 def _health(server: Server) -> tuple[int, dict[str, Any]]:

@@ -13,9 +13,9 @@ import tempfile
 import urllib.error
 import urllib.request
 import venv
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -24,9 +24,6 @@ from benchmarks.fixtures.server import QUIET, Server, command_line, free_port, s
 from clip_client import SyncClipClient
 from tests.fixtures.waiting import wait_until
 from tests.paths import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SERVE = (sys.executable, "-m", "clip_client.serving.command")
 SPECIAL = 'My Modèles, it\'s "a" (b) & c; d | $e {f,g}'

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -13,10 +14,6 @@ from benchmarks.fixtures.server import Server, serving
 from clip_client import ClientConfig, ClipClient, ClipError, Unauthorized, Unavailable
 from clip_client.cli.main import main
 from tests.unit.serving.authority import Authority, Pair
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 NAME = "clip.example.org"
 """Name in the server's certificate, which does not have localhost."""

@@ -10,9 +10,10 @@ import json
 import shutil
 import threading
 import time
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -24,9 +25,6 @@ from preprocess_ensemble.model_repository.config import pending_files
 from preprocess_ensemble.model_repository.tensorrt import Tensorrt
 from tests.fixtures.models.exports import installed
 from tests.fixtures.packaging.unpacked_triton import unpack_triton
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture(scope="module")

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from clip_client import ClientConfig, ClipError, DeadlineExceeded, ModelNotReady, Overloaded, Unauthorized, Unavailable
 from clip_client._balancing.balancer import Balancer, RetryBudget, Server, backoff_s
-from clip_client._endpoint import EndpointKind
+from clip_client._endpoint import Endpoint, EndpointKind
+from clip_client._transports.base import Transport
 from clip_client.testing import FakeTriton
 from tests.fixtures.fakes import InMemoryTransports
 from tests.fixtures.simulated_time import SimulatedLoop, simulated
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from clip_client._endpoint import Endpoint
-    from clip_client._transports.base import Transport
 
 NAME = "clip.example.org"
 FIRST, SECOND, THIRD = "192.0.2.1", "192.0.2.2", "192.0.2.3"

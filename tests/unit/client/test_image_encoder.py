@@ -7,23 +7,19 @@ import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from clip_client import ClientConfig, ImageError, ModelInfo
-from clip_client._encoding import IMAGE_ENCODINGS
+from clip_client._encoding import IMAGE_ENCODINGS, TransferName
 from clip_client._pipeline.encoder import ImageEncoder
 from preprocess_ensemble.imaging.decode import DecodeError, decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 from tests.fixtures.models.model_info import model_info
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from clip_client._encoding import TransferName
 
 MAX = 1 << 20
 CONFIG = PreprocessConfig(size=(32, 48), resize_mode="squash", mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))

@@ -8,8 +8,10 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,10 +23,6 @@ from clip_client.serving.first_export import Stopped, export_if_missing
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.config import version_directory
 from tests.fixtures.models.passports import PASSPORT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 EXPORT = first_export._EXPORT
 

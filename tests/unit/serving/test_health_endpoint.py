@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pytest
 
 from clip_client.serving import health_endpoint
 from clip_client.serving.health_endpoint import serve_health, serve_metrics
 from tests.fixtures.simulated_time import simulate
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from contextlib import AbstractAsyncContextManager
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 READY = {"status": "ready", "model": "m@1", "restarts": 3}

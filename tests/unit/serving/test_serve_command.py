@@ -9,9 +9,10 @@ import re
 import signal
 import socket
 import urllib.request
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,16 +21,11 @@ from clip_client.serving import command, tensorrt
 from clip_client.serving.command import main
 from clip_client.serving.config import ServeConfig
 from clip_client.serving.preflight import check_repository
+from clip_client.serving.probed_triton import Probe
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.tensorrt import default_cache
 from tests.fixtures.models.passports import PASSPORT, WITH_TEXT
 from tests.unit.serving.authority import Authority
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from clip_client.serving.probed_triton import Probe
 
 
 def serve(

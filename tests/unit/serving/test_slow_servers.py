@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from clip_client.serving.probed_triton import Probe
 from tests.unit.serving.scripted_server import LIMITS, OK, SLOW, FakeServer, now
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clip_client.serving.probed_triton import Probe
 
 
 def slow_from(age_s: float, until_s: float = float("inf")) -> Callable[[float, int], Probe]:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
 
+from clip_client.serving.probed_triton import Probe
 from clip_client.serving.supervisor import DRAIN_S, UNLOAD_S
 from preprocess_ensemble.errors import ReportedError
 from tests.unit.serving.scripted_server import BROKEN, CONNECTING, OK, SHORT, SLOW, WRONG, FakeProcess, FakeServer
-
-if TYPE_CHECKING:
-    from clip_client.serving.probed_triton import Probe
 
 
 @pytest.mark.parametrize("seconds", [0, 7, DRAIN_S - 1, 1000])

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import signal
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from clip_client.serving.probed_triton import Probe
 from clip_client.serving.supervisor import UNLOAD_S
 from preprocess_ensemble.errors import ReportedError
 from tests.unit.serving.scripted_server import (
@@ -26,9 +27,6 @@ from tests.unit.serving.scripted_server import (
     FakeServer,
     now,
 )
-
-if TYPE_CHECKING:
-    from clip_client.serving.probed_triton import Probe
 
 
 @pytest.mark.parametrize("death", ["server", "stub"])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import grpc
 import pytest
@@ -12,10 +13,6 @@ from clip_client.serving.probed_triton import ProbedTriton
 from clip_client.serving.tls import ServerTls
 from preprocess_ensemble.errors import ReportedError
 from tests.unit.serving.authority import Authority, Pair
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import anyio
 import pytest
@@ -13,9 +13,6 @@ from clip_client.serving.logs import append_output_to
 from clip_client.serving.triton_process import TritonProcess
 from preprocess_ensemble.tritonserver.process_group import any_runs, ended_children
 from tests.fixtures.waiting import until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 OPENED = 'I1123 17:36:47.728355 15107 grpc_server.cc:2558] "Started GRPCInferenceService at 127.0.0.1:18001"'
 NO_STUB = "I1123 17:32:04.137233 12613 pb_stub.cc:2105]  Failed to preinitialize Python stub: no file model.py"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -32,9 +33,6 @@ from tests.fixtures.albums import (
 )
 from tests.fixtures.images.camera_files import packet
 from tests.fixtures.images.image_files import jpeg
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 
 def test_copies_go_and_come_back_with_their_times(root: Path, journal: Journal) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,9 +20,6 @@ from tests.fixtures.albums import (
     then,
     write,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def replace_by_a_link(path: Path) -> None:

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clip_client.cli.main import main
 from clip_client.cli.options.dedup import ActionOptions
-from clip_client.dedup import Store
+from clip_client.dedup import DuplicateReport, Store
 from clip_client.dedup.actions.apply import apply, recover
 from clip_client.dedup.actions.chosen_runs import declare, notice_put_back, take_back
 from clip_client.dedup.compare.chosen_groups import chosen_photos
-from clip_client.dedup.store.choices import DONE, KEEP, UNDONE, WAITING, ChosenPhoto
+from clip_client.dedup.store.choices import DONE, KEEP, UNDONE, WAITING, Choice, ChosenPhoto
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.journal import JournalEntry, MovedFile, State
 from clip_client.dedup.types import BURST, SIMILAR
 from tests.fixtures.albums import MODEL, carried_out, link_what_moved, member, planned, report, write
-from tests.fixtures.crashes import fork_and_kill
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from clip_client.dedup import DuplicateReport
-    from clip_client.dedup.store.choices import Choice
-    from tests.fixtures.crashes import Kills
+from tests.fixtures.crashes import Kills, fork_and_kill
 
 
 @pytest.fixture

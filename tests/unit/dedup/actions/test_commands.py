@@ -8,9 +8,10 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -37,9 +38,6 @@ from tests.fixtures.albums import (
     searched,
     write,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 
 @pytest.fixture

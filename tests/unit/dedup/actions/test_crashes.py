@@ -6,12 +6,12 @@ import errno
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from clip_client.dedup import DuplicateReport
 from clip_client.dedup.actions.apply import apply, undo
 from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.store.journal import IN_QUARANTINE, State
@@ -28,11 +28,7 @@ from tests.fixtures.albums import (
     without_access,
     write,
 )
-from tests.fixtures.crashes import IN_MEMORY, contents, fork_and_kill
-
-if TYPE_CHECKING:
-    from clip_client.dedup import DuplicateReport
-    from tests.fixtures.crashes import Kills
+from tests.fixtures.crashes import IN_MEMORY, Kills, contents, fork_and_kill
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are killed by way of fork"),

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from clip_client.dedup import scan
+from clip_client.dedup.actions.plan import Plan
 from tests.fixtures.albums import carry_out, member, planned, report, searched, write
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clip_client.dedup.actions.plan import Plan
 
 
 def copies(root: Path, *names: str) -> list[Path]:

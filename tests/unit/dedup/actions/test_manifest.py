@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -30,15 +31,9 @@ from tests.fixtures.albums import (
     without_access,
     write,
 )
-from tests.fixtures.crashes import contents
+from tests.fixtures.crashes import Kills, contents
 from tests.fixtures.images.camera_files import packet
 from tests.fixtures.images.image_files import jpeg
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.fixtures.crashes import Kills
 
 UNNAMED = "No manifest names it; move it back by hand: its path in the folder of the run is its old path."
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 
 from clip_client.cli.options.dedup import ActionOptions
-from clip_client.dedup import Member, Store
+from clip_client.dedup import DuplicateReport, Member, Store
 from clip_client.dedup.actions.apply import apply, undo
+from clip_client.dedup.actions.plan import Plan
 from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.metadata.facts import Value, read_sidecar_facts
 from clip_client.dedup.metadata.xmp import read_xmp
@@ -30,19 +33,11 @@ from tests.fixtures.albums import (
     take_back,
     write,
 )
-from tests.fixtures.crashes import contents, fork_and_kill
+from tests.fixtures.crashes import Kills, contents, fork_and_kill
 from tests.fixtures.images.camera_files import packet
 from tests.fixtures.images.image_files import jpeg
 from tests.fixtures.images.metadata_files import listed
 from tests.fixtures.members import changed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from clip_client.dedup import DuplicateReport
-    from clip_client.dedup.actions.plan import Plan
-    from tests.fixtures.crashes import Kills
 
 SAID = (
     'photoshop:DateCreated="2019-05-03T10:11:12" exif:GPSLatitude="48,12.0N" exif:GPSLongitude="16,22.2W" '

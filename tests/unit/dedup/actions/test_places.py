@@ -6,16 +6,13 @@ Each file that must not be kept is the older one, which the rules would prefer.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from clip_client.dedup import scan
 from clip_client.dedup.files.places import READ_ONLY, place_of
 from tests.fixtures.albums import TIME_NS, member, planned, report, searched, write
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 VANISHING = {
     "#recycle": "a recycle bin",

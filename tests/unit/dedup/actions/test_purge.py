@@ -8,9 +8,10 @@ import shlex
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Collection
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -21,10 +22,6 @@ from clip_client.dedup.compare.proofs import prove_again
 from clip_client.dedup.store.journal import IN_QUARANTINE, PROOF, Journal, State
 from clip_client.dedup.types import EDITED, EXACT, QUARANTINE_NAME, RE_ENCODED, SAME_PIXELS, SIMILAR
 from tests.fixtures.albums import album, carry_out, files, member, planned, report, write
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-    from pathlib import Path
 
 
 def move(journal: Journal, kept: Path, *copies: Path, tier: str = EXACT, chosen: Collection[str] = ()) -> str:

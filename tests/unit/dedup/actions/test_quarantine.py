@@ -6,9 +6,10 @@ import errno
 import hashlib
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -18,9 +19,6 @@ from clip_client.dedup.judge.movable import CannotMove, check_can_move, quaranti
 from clip_client.dedup.store.journal import IN_QUARANTINE, LONGEST_RUN, Journal, JournalEntry, MovedFile
 from clip_client.dedup.types import QUARANTINE_NAME
 from tests.fixtures.albums import carry_out, member, planned, planned_copies, refusing, report, without_inodes, write
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ACROSS = "and files cannot be renamed across file systems."
 TAKEN = "Another file has taken its name."

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
+from clip_client.dedup import DuplicateReport
 from clip_client.dedup.actions.apply import apply, undo
 from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.store.journal import IN_QUARANTINE, Folder, Journal, JournalEntry, State
@@ -27,12 +29,6 @@ from tests.fixtures.albums import (
 )
 from tests.fixtures.images.camera_files import packet
 from tests.fixtures.images.image_files import jpeg
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from clip_client.dedup import DuplicateReport
 
 
 @pytest.mark.parametrize("hard_link", [False, True])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -17,9 +17,6 @@ from clip_client.dedup.files.reading import hash_file
 from clip_client.dedup.types import PhotoFile
 from tests.fixtures.albums import copies, files, planned, searched, write
 from tests.fixtures.images.image_files import jpeg
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 AFTER_2262_S = 10_413_792_000
 """The year 2300; its nanoseconds need more than 64 bits."""

@@ -6,7 +6,8 @@ import os
 import sqlite3
 from contextlib import closing
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,6 @@ from clip_client.dedup.store.choices import DONE, ChosenPhoto
 from clip_client.dedup.store.computer import this_computer
 from clip_client.dedup.store.journal import Journal, JournalEntry, MovedFile, Sidecar, State
 from tests.fixtures.albums import opened
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NOT_UTF8 = os.fsdecode(b"/photos/caf\xe9.jpg")
 

@@ -8,24 +8,18 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from clip_client._storage.lock import exclusive_lock
 from clip_client.cli.main import main
 from clip_client.dedup import Store, StoreError
-from clip_client.dedup.store.choices import DONE, UNDONE, WAITING
+from clip_client.dedup.store.choices import DONE, UNDONE, WAITING, Choice
 from clip_client.dedup.store.decisions import DIFFERENT
-from clip_client.dedup.store.journal import IN_QUARANTINE, PROOF, State
+from clip_client.dedup.store.journal import IN_QUARANTINE, PROOF, JournalEntry, State
+from tests.fixtures.crashes import Kills
 from tests.fixtures.kept_stores import kept_store
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from clip_client.dedup.store.choices import Choice
-    from clip_client.dedup.store.journal import JournalEntry
-    from tests.fixtures.crashes import Kills
 
 AT_FIRST = (
     *("all/grey.jpg", "all/one.jpg", "chosen/grey.jpg", "chosen/one.jpg", "different/grey.jpg", "different/one.jpg"),
