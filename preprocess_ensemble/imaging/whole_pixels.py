@@ -46,7 +46,7 @@ def decode_whole(data: bytes, layout: Layout) -> list[Image.Image]:
     """
     if not (layout.has_alpha or layout.further_channels or layout.depth > 8):
         picture = decode(data)
-        return [picture if picture.mode == "CMYK" else picture.convert("RGB")]
+        return [picture if picture.mode in ("RGB", "CMYK") else picture.convert("RGB")]  # a conversion copies
     image_format = identify(data)
     assert image_format is not None  # its header was read
     refusal = unsupported_variant(image_format.name)

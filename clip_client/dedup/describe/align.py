@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 
 from clip_client.dedup.aligned import Alignment
-from clip_client.dedup.describe.changes import Changes
+from clip_client.dedup.describe.changes import Changes, are_two_views
 from clip_client.dedup.describe.comparison import STEP, compare
 from clip_client.dedup.describe.geometry import (
     corners_of,
@@ -18,6 +18,7 @@ from clip_client.dedup.describe.geometry import (
     is_reduced,
     laid_on_grid,
     matched_affine,
+    refined_affine,
 )
 from clip_client.dedup.types import ALTERED, EDITED, RE_ENCODED
 
@@ -32,6 +33,9 @@ _LEAST_AGREEING: Final = 0.5
 """Share of the pixels with texture that an altered photo still shows."""
 _FITS: Final = 0.9
 """The same share; if it is reached, no other position is tried."""
+
+_REFINED_BY: Final = 2
+"""Times the limits for two views, from which on refining changes nothing: it moves sides by 0.002 of them at most."""
 
 _LIKE_A_COPY: Final = 0.9
 """Correlation of two thumbnails: that of a copy of 40 pixels on a side and quality 40 falls to 0.95."""
@@ -52,22 +56,13 @@ def align(duplicate: Keypoints, kept: Keypoints) -> Alignment | None:
         return None
     # All is computed in one order of the two, so that exchanging them changes nothing but the words.
     first, second = sorted((duplicate, kept), key=lambda photo: (photo.width * photo.height, photo.jpeg))
-    found: tuple[Affine, Comparison] | None = None
-    for find in (frame_affine, matched_affine):
-        affine = find(first, second)
-        if affine is None:
-            continue
-        # The finer picture is laid on the coarser one.
-        pair = (second, first, affine) if is_reduced(affine) else (first, second, inverse(affine))
-        seen = compare(pair[0].picture, pair[1].picture, pair[2])
-        if seen is not None and (found is None or seen.agreeing_share > found[1].agreeing_share):
-            found = affine, seen
-        if found is not None and found[1].agreeing_share > _FITS:
-            break
+    found = _best_position(first, second)
     if found is None:
         return None
     affine, seen = found
     to_kept = affine if first is duplicate else inverse(affine)
+    if are_two_views(duplicate, kept, to_kept):
+        return None
     duplicate_is_grid = (second if is_reduced(affine) else first) is duplicate
     changes = Changes(duplicate, kept, to_kept, seen, duplicate_is_grid=duplicate_is_grid)
     is_same = seen.residual <= _MOST_RESIDUAL and not seen.differs.any()
@@ -75,7 +70,7 @@ def align(duplicate: Keypoints, kept: Keypoints) -> Alignment | None:
     if is_same and is_frame(affine, first, second) and not seen.is_toned and not seen.blur:
         tier = RE_ENCODED
     words = changes.words()
-    if changes.are_two_views or (tier == EDITED and not words):
+    if tier == EDITED and not words:
         return None
     if tier == ALTERED and (seen.agreeing_share < _LEAST_AGREEING or not seen.differs.any()):
         # Other photos, or a copy too coarse to tell.
@@ -93,6 +88,33 @@ def align(duplicate: Keypoints, kept: Keypoints) -> Alignment | None:
         region=region,
         region_share=share,
     )
+
+
+def _best_position(first: Keypoints, second: Keypoints) -> tuple[Affine, Comparison] | None:
+    """Return how ``first`` lies on ``second`` so that most of both agrees; None if they hardly overlap.
+
+    None may also stand for two views of a scene: most pairs with the same keypoints are some, and to refine and
+    compare them would take ten times as long as to tell.
+    """
+    framed = _compared(first, second, frame_affine(first, second))
+    if framed is not None and framed[1].agreeing_share > _FITS:
+        return framed
+    matched = matched_affine(first, second)
+    if matched is None or (framed is None and are_two_views(first, second, matched, times=_REFINED_BY)):
+        return framed
+    refined = _compared(first, second, refined_affine(first, second, matched))
+    if framed is None or refined is None:
+        return framed or refined
+    return refined if refined[1].agreeing_share > framed[1].agreeing_share else framed
+
+
+def _compared(first: Keypoints, second: Keypoints, affine: Affine | None) -> tuple[Affine, Comparison] | None:
+    if affine is None:
+        return None
+    # The finer picture is laid on the coarser one.
+    grid, source, to_grid = (second, first, affine) if is_reduced(affine) else (first, second, inverse(affine))
+    seen = compare(grid.picture, source.picture, to_grid)
+    return None if seen is None else (affine, seen)
 
 
 def copy_transform(duplicate: Keypoints, kept: Keypoints) -> Affine | None:

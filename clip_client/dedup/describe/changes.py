@@ -52,26 +52,16 @@ class Changes:
         self, duplicate: Keypoints, kept: Keypoints, to_kept: Affine, seen: Comparison, *, duplicate_is_grid: bool
     ) -> None:
         """``to_kept`` leads from the duplicate's small picture to the kept photo's, and ``seen`` compares the two."""
-        to_duplicate = inverse(to_kept)
         self.full_size = at_full_size(duplicate, kept, to_kept)
         """The transform from the duplicate's pixels to the kept photo's at full size."""
         # Shares of each photo beyond the sides of the other; less than 0 where the other continues.
         self._kept_margins = _margins(duplicate, kept, to_kept)
-        self._margins = _margins(kept, duplicate, to_duplicate)
+        self._margins = _margins(kept, duplicate, inverse(to_kept))
         self._outside = _content_outside(duplicate, kept, to_kept)
-        self._kept_outside = _content_outside(kept, duplicate, to_duplicate)
         self._duplicate, self._kept, self._to_kept, self._seen = duplicate, kept, to_kept, seen
         self._tones, self._kept_tones = seen.tones[:: 1 if duplicate_is_grid else -1]
         self._kept_cut_off = seen.cut_off[1 if duplicate_is_grid else 0]
         self._is_softer = (seen.blur > 0) == duplicate_is_grid
-
-    @property
-    def are_two_views(self) -> bool:
-        """Whether each photo shows what lies beyond the other."""
-        return (
-            min(self._kept_outside, self._outside) > _MOST_OUTSIDE
-            or min(max(self._kept_margins), max(self._margins)) > _MOST_BEYOND
-        )
 
     def words(self) -> tuple[str, ...]:
         """Say what was done."""
@@ -167,6 +157,15 @@ class Changes:
             _has_seam(np.rot90(around, turns)[: 3 * _REACH], np.rot90(exists, turns)[: 3 * _REACH])
             for turns in range(4)
         )
+
+
+def are_two_views(one: Keypoints, other: Keypoints, to_other: Affine, *, times: float = 1.0) -> bool:
+    """Tell whether each photo shows what lies beyond the other, by more than so many times the limits."""
+    back = inverse(to_other)
+    if min(max(_margins(one, other, to_other)), max(_margins(other, one, back))) > times * _MOST_BEYOND:
+        return True
+    most = times * _MOST_OUTSIDE
+    return _content_outside(one, other, to_other) > most and _content_outside(other, one, back) > most
 
 
 def at_full_size(duplicate: Keypoints, kept: Keypoints, to_kept: Affine) -> Affine:

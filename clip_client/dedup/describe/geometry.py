@@ -97,7 +97,7 @@ def is_frame(affine: Affine, first: Keypoints, second: Keypoints) -> bool:
 def matched_affine(first: Keypoints, second: Keypoints) -> Affine | None:
     """Return the transform from the picture of ``first`` to that of ``second`` by keypoints; it may mirror.
 
-    None if too few keypoints match.
+    It is off by some tenths of a pixel. None if too few keypoints match.
     """
     for mirrored in (False, True):
         one, other = _matches(first.root_sift[:, _MIRRORED] if mirrored else first.root_sift, second.root_sift)
@@ -111,9 +111,7 @@ def matched_affine(first: Keypoints, second: Keypoints) -> Affine | None:
             continue
         affine = np.asarray(found, np.float64)
         if _is_plausible(affine) and (np.linalg.det(affine[:, :2]) < 0) == mirrored:
-            better = _refined(first, second, affine)
-            # Keypoints are off by a little.
-            return _whole_affine(first, second, np.eye(2, dtype=int)) if is_frame(better, first, second) else better
+            return affine
     return None
 
 
@@ -160,8 +158,14 @@ def laid_on_grid(source: Pixels, to_grid: Affine, size: tuple[int, int]) -> tupl
     return np.asarray(moved, np.uint8), np.asarray(inside)
 
 
+def refined_affine(first: Keypoints, second: Keypoints, affine: Affine) -> Affine:
+    """Return a transform that fits better than that of :func:`matched_affine`."""
+    better = _refined(first, second, affine)
+    # Keypoints are off by a little.
+    return _whole_affine(first, second, np.eye(2, dtype=int)) if is_frame(better, first, second) else better
+
+
 def _refined(first: Keypoints, second: Keypoints, affine: Affine) -> Affine:
-    """Return a transform that fits better: that of keypoints is off by some tenths of a pixel."""
     if not is_reduced(affine):
         return inverse(_refined(second, first, inverse(affine)))
     grid = second.picture

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 _THUMBNAIL: Final = 32
 """Pixels on a side of what is compared to find the turn, averaged by area; fewer if the duplicate has fewer."""
+_FIRST_STEP: Final = 4
+"""Times that a large picture is reduced first: OpenCV averages whole numbers of pixels in a fifth of the time."""
 _LEAST_CORRELATION: Final = 0.7
 """Least correlation of the thumbnails. True copies reach 0.96. It only nominates: 3 of 5,356 pairs of other photos are
 above 0.9."""
@@ -80,6 +82,10 @@ def _has_aspect(kept: tuple[int, int], size: tuple[int, int]) -> bool:
 
 
 def _thumbnail(luma: Pixels, side: int) -> Floats:
+    if min(luma.shape) >= _FIRST_STEP**2 * side:
+        height, width = (of_side // _FIRST_STEP for of_side in luma.shape)
+        whole = luma[: height * _FIRST_STEP, : width * _FIRST_STEP]
+        luma = cv2.resize(whole, (width, height), interpolation=cv2.INTER_AREA)  # type: ignore[assignment]
     small: Floats = cv2.resize(luma, (side, side), interpolation=cv2.INTER_AREA).astype(np.float32)
     small -= small.mean()
     return small

@@ -5,6 +5,7 @@ Photos of the same numbers under two profiles look different, and a file of 16 b
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
@@ -85,7 +86,8 @@ class PhotoFile:
     @cached_property
     def as_kept(self) -> Checked:
         """The photo as one that stays. Raises :class:`NotProvedError`."""
-        return _decoded(_without_jpeg_xl(self.data), may_be_deep=True)
+        data = _without_jpeg_xl(self.data)
+        return _decoded_jpeg(data) or _decoded(data, may_be_deep=True)
 
     @cached_property
     def as_duplicate(self) -> Checked:
@@ -129,6 +131,28 @@ def _check_coding(data: bytes) -> None:
         colours[0] != colours[1] or any(ours % theirs for ours, theirs in zip(luma, colours[0], strict=True))
     ):
         raise NotProvedError(UNEVEN_SAMPLING)
+
+
+def _decoded_jpeg(data: bytes) -> Checked | None:
+    """Decode a JPEG of three colours straight into an array, which :func:`_decoded` does not; None for other files.
+
+    A large photo takes half the time.
+    """
+    from preprocess_ensemble.imaging.containers.jpeg import read_header
+    from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode_image
+    from preprocess_ensemble.imaging.inspection import Facts, check
+
+    header = read_header(data) if data.startswith(JPEG_START) else None
+    encoding = None if header is None or len(header.sampling) != 3 else read_encoding(data)
+    if header is None or encoding is None or encoding.extras:
+        return None
+    with suppress(DecodeError):
+        check(Facts(len(data), header.width, header.height), DecodeLimits())
+        pixels = np.empty((header.height, header.width, 3), np.uint8)
+        turned = decode_image(data, out=pixels).image
+        if turned is None or turned.mode == "RGB":
+            return Checked(data=data, encoding=encoding, pixels=pixels if turned is None else np.asarray(turned))
+    return None
 
 
 def _decoded(data: bytes, *, may_be_deep: bool = False) -> Checked:

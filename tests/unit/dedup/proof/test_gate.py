@@ -183,3 +183,12 @@ def test_colours_that_no_profile_defines_prove_only_themselves() -> None:
 
 def test_the_answer_is_a_value() -> None:
     assert prove(KEPT, COPY) == prove(KEPT, COPY) != Proof(holds=False)
+
+
+def test_no_memory_is_taken_for_a_photo_beyond_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A header may claim 12 GB of pixels."""
+    data = bytearray(COPY)
+    size = data.index(b"\xff\xc0") + 5
+    data[size : size + 4] = struct.pack(">HH", 65_500, 65_500)
+    monkeypatch.setattr(np, "empty", lambda shape, *_, **__: pytest.fail(f"memory for {shape}"))
+    assert answer(bytes(data), COPY) == gate.UNREADABLE
