@@ -9,18 +9,22 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from PIL import Image
-from playwright.sync_api import Locator, Page
 
 from clip_client.dedup import DuplicateGroup, FailedFile, Match, Member
 from clip_client.dedup.features.preview import thumbnail
 from clip_client.dedup.pages.html import write_page
 from clip_client.dedup.types import ALTERED, BURST, EXACT, SAME_PIXELS, SIMILAR, Metadata
-from tests.browser.conftest import PHONE, TABLET, WIDE, OpenPage, box, violations
+from tests.browser.conftest import PHONE, TABLET, WIDE, box, violations
 from tests.fixtures import members
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+    from tests.browser.conftest import OpenPage
 
 HOSTILE: Final = b"<img src=x onerror=alert(1)>&\"'\n\xe2\x80\xae\xff.jpg"
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect

@@ -5,19 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from playwright.sync_api import Browser, Page
 
 from clip_client.dedup import DuplicateReport, Member, Store
 from clip_client.dedup.aligned import PUT_INTO
-from clip_client.dedup.types import EDITED, OnProgress
+from clip_client.dedup.types import EDITED
 from tests.browser.conftest import PHONE, box, go, opened, press
 from tests.fixtures import members
 from tests.fixtures.albums import member, report, write
 from tests.fixtures.images.scenes import resized, scene
 from tests.fixtures.reviews import Review, of_report, review_of
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+    from clip_client.dedup.types import OnProgress
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
 

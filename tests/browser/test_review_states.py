@@ -7,20 +7,23 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from PIL import Image
-from playwright.sync_api import Browser, Page, Route
 
 from clip_client.dedup import DuplicateReport, Member, Store
 from clip_client.dedup.store.journal import State
-from clip_client.dedup.types import OnProgress
 from tests.browser.conftest import PHONE, WIDE, go, opened, press, violations
 from tests.fixtures.albums import member, report
 from tests.fixtures.images.scenes import scene
 from tests.fixtures.reviews import Review, of_report, review_of
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page, Route
+
+    from clip_client.dedup.types import OnProgress
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
 

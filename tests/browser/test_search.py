@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import Page
 
 from clip_client.dedup.features.preview import thumbnail
 from clip_client.search.pictures import FoundPicture, FoundPictures, write_page
-from tests.browser.conftest import PHONE, WIDE, OpenPage, violations
+from tests.browser.conftest import PHONE, WIDE, violations
 from tests.fixtures.images.scenes import scene
 from tests.fixtures.reviews import Review, review_of, save_scenes
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+    from tests.browser.conftest import OpenPage
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
 

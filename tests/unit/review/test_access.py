@@ -11,17 +11,20 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from starlette.routing import Mount, Route
 
 from clip_client.dedup import Store
 from clip_client.dedup.report import DuplicateReport
-from clip_client.dedup.types import OnProgress
 from clip_client.review.app import review_app
 from clip_client.review.state.applying import Worker
 from tests.fixtures.reviews import Review, of_report, review_of
 from tests.unit.review.albums import found_in, names, states
+
+if TYPE_CHECKING:
+    from clip_client.dedup.types import OnProgress
 
 READING = (
     "/", "/groups/1", "/groups/1/plan", "/photos/0/small", "/state", "/plan", "/rules", "/rules/count",

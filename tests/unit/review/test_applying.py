@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,7 +20,7 @@ from clip_client.dedup.files.file_types import EDITED as EDITED_VERSION
 from clip_client.dedup.report import DuplicateReport
 from clip_client.dedup.store.decisions import KEEP_ALL
 from clip_client.dedup.store.journal import State
-from clip_client.dedup.types import EXACT, SIMILAR, Companion, LibraryPhoto, OnProgress
+from clip_client.dedup.types import EXACT, SIMILAR, Companion, LibraryPhoto
 from clip_client.review.state import applying
 from clip_client.review.state.applying import Job, Worker
 from clip_client.review.state.found_groups import Filter, FoundGroup
@@ -42,6 +42,9 @@ from tests.unit.review.albums import (
     session_of,
     states,
 )
+
+if TYPE_CHECKING:
+    from clip_client.dedup.types import OnProgress
 
 TAKEN_BACK = "The earlier decision about this group was taken back"
 

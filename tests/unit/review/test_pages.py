@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from anyio import to_thread
@@ -20,7 +20,7 @@ from clip_client._storage.sqlite import StoreError
 from clip_client.dedup import Store, scan
 from clip_client.dedup.judge.verdicts import WAITS
 from clip_client.dedup.report import DuplicateReport
-from clip_client.dedup.types import SAME_PIXELS, SIMILAR, OnProgress
+from clip_client.dedup.types import SAME_PIXELS, SIMILAR
 from clip_client.review.state.applying import Worker
 from clip_client.review.state.previews import PreviewCache
 from clip_client.review.state.session import Busy, Session
@@ -30,6 +30,9 @@ from tests.fixtures.images.image_files import jpeg
 from tests.fixtures.images.raw_files import dng
 from tests.fixtures.reviews import Review, of_report, review_of
 from tests.unit.review.albums import ALL_NAMES, applied, done, found_in, names, session_of
+
+if TYPE_CHECKING:
+    from clip_client.dedup.types import OnProgress
 
 
 def test_enter_opens_the_first_undecided_group(review: Review) -> None:
