@@ -278,24 +278,6 @@ def test_another_process_changes_what_the_page_shows(review: Review, album: Path
     assert states(review)[SIMILAR] == "keep-all"
 
 
-@pytest.mark.parametrize(
-    ("body", "reason"),
-    [
-        ({"what": "keep", "keep": 0, "move": []}, "at least one other moves"),
-        ({"what": "keep", "keep": 1, "move": [1]}, "at least one other moves"),
-        ({"what": "keep", "keep": 0, "move": [2]}, "group 1 has 2 photos"),
-        ({"what": "keep", "keep": -1, "move": [0]}, "group 1 has 2 photos"),
-        ({"what": "keep", "keep": 0, "move": ["1"]}, "wrong type"),
-        ({"what": "delete"}, "a choice must be one of"),
-        ({"what": "different"}, "files with the same bytes are one photo"),
-    ],
-)
-def test_a_choice_that_makes_no_sense_is_refused(body: Any, reason: str, review: Review) -> None:
-    answer = review.post("/groups/1/choice", body)
-    assert (answer.status, reason in answer.json["error"]) == (400, True)
-    assert set(states(review).values()) == {"open"}
-
-
 def library_copies(folder: Path) -> DuplicateReport:
     """A photo, and two copies of it in a library of Apple Photos, of which one has an edited version."""
     kept, *copies = (write(folder / name, b"copy") for name in ("a.jpg", "lib/1.jpg", "lib/2.jpg"))

@@ -29,7 +29,7 @@ from tests.fixtures.images.camera_files import packet
 from tests.fixtures.images.image_files import jpeg
 from tests.fixtures.images.raw_files import dng
 from tests.fixtures.reviews import Review, of_report, review_of
-from tests.unit.review.albums import ALL_NAMES, applied, done, found_in, names, session_of
+from tests.unit.review.albums import ALL_NAMES, applied, done, found_in, names, session_of, states
 
 if TYPE_CHECKING:
     from clip_client.dedup.types import OnProgress
@@ -268,3 +268,21 @@ def test_the_address_of_a_picture_names_its_content(review: Review, album: Path)
     # x.jpg was other bytes when it was searched.
     assert review.get(f"/photos/{hashlib.sha256(b'x').hexdigest()}/small").status == 404
     assert "Changed" in review.get("/groups/2").text or "changed" in review.get("/groups/2").text
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({"what": "keep", "keep": 0, "move": []}, "at least one other moves"),
+        ({"what": "keep", "keep": 1, "move": [1]}, "at least one other moves"),
+        ({"what": "keep", "keep": 0, "move": [2]}, "group 1 has 2 photos"),
+        ({"what": "keep", "keep": -1, "move": [0]}, "group 1 has 2 photos"),
+        ({"what": "keep", "keep": 0, "move": ["1"]}, "wrong type"),
+        ({"what": "delete"}, "a choice must be one of"),
+        ({"what": "different"}, "files with the same bytes are one photo"),
+    ],
+)
+def test_a_choice_that_makes_no_sense_is_refused(body: Any, reason: str, review: Review) -> None:
+    answer = review.post("/groups/1/choice", body)
+    assert (answer.status, reason in answer.json["error"]) == (400, True)
+    assert set(states(review).values()) == {"open"}
