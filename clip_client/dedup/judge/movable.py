@@ -100,8 +100,8 @@ def quarantine_folder(path: str, roots: Mapping[str, str]) -> str:
 def check_can_move(path: str, folder: str, what: str) -> None:
     """Raise CannotMove if the system does not let the file at ``path`` move into the quarantine of ``folder``.
 
-    The reasons: it is not a regular file, is a mount point, or gets too long a path. ``what``
-    is the subject of the message, such as "It".
+    The reasons: it is not a regular file, is a mount point, or gets too long a path. ``what`` is the subject of the
+    message, such as "It".
     """
     try:
         status = os.lstat(path)
