@@ -62,7 +62,7 @@ def sized(checkout: Path, folder: Path) -> dict[str, str]:
             with Image.open(folder / names[source]) as image:
                 width, height = image.size
             scale = max(int(size[1]) / width, int(size[2]) / height)
-            is_whole = width - int(size[1]) / scale < 2 and height - int(size[2]) / scale < 2
+            is_whole = width - int(size[1]) / scale < 1 and height - int(size[2]) / scale < 1
             if is_whole or not {int(size[1]), int(size[2])}.isdisjoint(_WORDPRESS):
                 pairs[name] = names[source]
     return pairs
