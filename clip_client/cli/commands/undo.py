@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from clip_client.dedup.store.choices import Choice
 
 _EMPTY: Final = "there is nothing in the quarantine to restore"
+_NOT_NAMED: Final = "nothing in the quarantine belongs to this run or came from this path"
 _UNKNOWN: Final = "Nothing in the quarantine came from this path; --list shows what is there."
 _NO_SUSPECT: Final = "for each photo in the quarantine, a remaining photo is proved to show the same picture"
 
@@ -80,6 +81,8 @@ def run(arguments: argparse.Namespace) -> int:
     from clip_client.dedup.compare.proofs import prove_again
     from clip_client.dedup.store.store import store_option
 
+    if "" in arguments.paths:
+        raise CommandMisused("a PATH is empty; . is the current folder")
     paths = dict.fromkeys(os.path.abspath(os.path.expanduser(path)) for path in arguments.paths)
     if arguments.suspects and paths:
         raise CommandMisused("--suspects chooses the photos itself; leave out the PATH")
@@ -104,7 +107,8 @@ def run(arguments: argparse.Namespace) -> int:
             declared = [one for one in declared if any(_at_or_above(photo.path, paths) for photo in one.photos)]
         if arguments.list:
             if not write_json(arguments.json, _as_json(entries, declared)):
-                _print_list(entries, declared, store_option(store.journal.directory))
+                nothing = _NOT_NAMED if paths else _EMPTY
+                _print_list(entries, declared, store_option(store.journal.directory), nothing)
             return 0
         outcomes, decisions = take_back(store, run=of_run, only=only)
         still_hold = 0 if of_run or only is not None else len(declared_by(store, None))
@@ -121,6 +125,11 @@ def _run_from(arguments: argparse.Namespace, paths: Collection[str]) -> int:
     folder = os.path.abspath(arguments.from_folder)
     if QUARANTINE_NAME in PurePath(folder).parts:
         raise CommandMisused(f"--from takes the folder that has {QUARANTINE_NAME}, and no folder in it")
+    place = os.path.join(folder, QUARANTINE_NAME)
+    is_all = not paths and arguments.of_run is None
+    nothing = _EMPTY if is_all else _NOT_NAMED
+    if not os.path.lexists(place):
+        nothing = f"{printable(place)} is not there: all is restored, or another folder has the quarantine"
     unknown: list[Outcome] = []
     try:
         entries = [entry for entry in manifest_entries(folder) if arguments.of_run in (None, entry.run)]
@@ -128,16 +137,14 @@ def _run_from(arguments: argparse.Namespace, paths: Collection[str]) -> int:
             entries, unknown = _from_paths(entries, paths)
         if arguments.list:
             if not write_json(arguments.json, _as_json(entries, [])):
-                _print_list(entries, [], f" --from {shlex.quote(folder)}")
+                _print_list(entries, [], f" --from {shlex.quote(folder)}", nothing)
             return 0
-        is_all = not paths and arguments.of_run is None
         outcomes = undo_from(folder, only=None if is_all else {entry.id for entry in entries})
     except OSError as error:
-        place = os.path.join(folder, QUARANTINE_NAME)
         raise CommandFailed(
             f"{printable(place)} cannot be read: {error.strerror}; name the folder that has the quarantine"
         ) from None
-    return _print_result(arguments, (*outcomes, *unknown))
+    return _print_result(arguments, (*outcomes, *unknown), nothing=nothing)
 
 
 def _from_paths(entries: Sequence[JournalEntry], paths: Collection[str]) -> tuple[list[JournalEntry], list[Outcome]]:
@@ -161,7 +168,12 @@ def _at_or_above(path: str, paths: Collection[str]) -> set[str]:
 
 
 def _print_result(
-    arguments: argparse.Namespace, outcomes: tuple[Outcome, ...], *, decisions: int = 0, still_hold: int = 0
+    arguments: argparse.Namespace,
+    outcomes: tuple[Outcome, ...],
+    *,
+    decisions: int = 0,
+    still_hold: int = 0,
+    nothing: str = _EMPTY,
 ) -> int:
     if not write_json(arguments.json, outcomes_json(outcomes)):
         if outcomes:
@@ -169,7 +181,7 @@ def _print_result(
         if decisions:
             print(f"{counted(decisions, 'decision')} taken back")
         elif not outcomes:
-            print(_EMPTY)
+            print(nothing)
         if still_hold:
             hold = "holds" if still_hold == 1 else "hold"
             print(f"{counted(still_hold, 'decision')} of runs still {hold}; to take back: clip-client undo --list")
@@ -194,7 +206,7 @@ def _as_json(entries: Sequence[JournalEntry], declared: Sequence[Choice]) -> dic
     return {"entries": listed, "decisions": decisions}
 
 
-def _print_list(entries: Sequence[JournalEntry], declared: Sequence[Choice], where: str) -> None:
+def _print_list(entries: Sequence[JournalEntry], declared: Sequence[Choice], where: str, nothing: str) -> None:
     from clip_client.dedup.actions.quarantine import why_out_of_reach
 
     for name in sorted({entry.run for entry in entries} | {choice.run for choice in declared}):
@@ -212,7 +224,7 @@ def _print_list(entries: Sequence[JournalEntry], declared: Sequence[Choice], whe
     for choice in declared:
         print(f"{choice.run}  {choice.what}: {', '.join(printable(photo.path) for photo in choice.photos)}")
     if not entries and not declared:
-        print(_EMPTY)
+        print(nothing)
 
 
 def _print_what_stays(outcomes: Sequence[Outcome]) -> None:

@@ -82,11 +82,15 @@ def _has_aspect(kept: tuple[int, int], size: tuple[int, int]) -> bool:
 
 
 def _thumbnail(luma: Pixels, side: int) -> Floats:
+    down, across = (side / of_side for of_side in luma.shape)
     if min(luma.shape) >= _FIRST_STEP**2 * side:
+        # The last rows and columns may be too few for a step. The scales leave them out without a shift, which would
+        # make a nearly symmetric picture most like its mirror image.
         height, width = (of_side // _FIRST_STEP for of_side in luma.shape)
         whole = luma[: height * _FIRST_STEP, : width * _FIRST_STEP]
         luma = cv2.resize(whole, (width, height), interpolation=cv2.INTER_AREA)  # type: ignore[assignment]
-    small: Floats = cv2.resize(luma, (side, side), interpolation=cv2.INTER_AREA).astype(np.float32)
+        down, across = _FIRST_STEP * down, _FIRST_STEP * across
+    small: Floats = cv2.resize(luma, None, fx=across, fy=down, interpolation=cv2.INTER_AREA).astype(np.float32)
     small -= small.mean()
     return small
 

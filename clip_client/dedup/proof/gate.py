@@ -5,7 +5,6 @@ Photos of the same numbers under two profiles look different, and a file of 16 b
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
@@ -136,7 +135,7 @@ def _check_coding(data: bytes) -> None:
 def _decoded_jpeg(data: bytes) -> Checked | None:
     """Decode a JPEG of three colours straight into an array, which :func:`_decoded` does not; None for other files.
 
-    A large photo takes half the time.
+    A large photo takes half the time. Raises :class:`NotProvedError`.
     """
     from preprocess_ensemble.imaging.containers.jpeg import read_header
     from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode_image
@@ -146,12 +145,14 @@ def _decoded_jpeg(data: bytes) -> Checked | None:
     encoding = None if header is None or len(header.sampling) != 3 else read_encoding(data)
     if header is None or encoding is None or encoding.extras:
         return None
-    with suppress(DecodeError):
+    try:
         check(Facts(len(data), header.width, header.height), DecodeLimits())
         pixels = np.empty((header.height, header.width, 3), np.uint8)
         turned = decode_image(data, out=pixels).image
-        if turned is None or turned.mode == "RGB":
-            return Checked(data=data, encoding=encoding, pixels=pixels if turned is None else np.asarray(turned))
+    except DecodeError as error:
+        raise NotProvedError(UNREADABLE) from error
+    if turned is None or turned.mode == "RGB":
+        return Checked(data=data, encoding=encoding, pixels=pixels if turned is None else np.asarray(turned))
     return None
 
 

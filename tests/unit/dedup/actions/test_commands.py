@@ -60,11 +60,14 @@ def test_undo_lists_and_brings_back_what_is_named(store: list[str], root: Path, 
     ]
     assert [entry["path"] for entry in json.loads(report.read_text())["entries"]] == [str(copy)]
     assert not copy.exists()
+    assert "a PATH is empty" in said("undo", copy, "", *store, code=2)[0]  # as an unset variable of a shell leaves it
     assert said("undo", copy, *store) == ["1 photo restored"]
     assert copy.exists()
     raw = root / "a" / "2.cr2"  # what belongs to a photo can be named, too
     assert len(said("undo", "--list", raw, *store)) == 3  # the run, a line without text, and the photo
     write(taken, b"new")
+    of_others = "nothing in the quarantine belongs to this run or came from this path"
+    assert said("undo", "--list", never, *store) == [of_others]
     assert said("undo", never, *store, code=1) == [
         "0 photos restored",
         f"not done: {never}: Nothing in the quarantine came from this path; --list shows what is there.",

@@ -52,12 +52,16 @@ def test_photos_come_back_where_another_computer_mounts_their_folder(
     assert [line.split("  ")[1] for line in listed] == [
         str(elsewhere / name) for name in ("a/2.jpg", "a/3.jpg", "copy.jpg")
     ]
+    of_others = "nothing in the quarantine belongs to this run or came from this path"
+    for listed_only in ((), ("--list",)):
+        assert said("undo", "--from", elsewhere, "--run", "unknown", *listed_only) == [of_others]
     assert said("undo", "--from", elsewhere, "--run", run, elsewhere / "copy.jpg") == ["1 photo restored"]
     assert said("undo", "--from", elsewhere, elsewhere / "a", elsewhere / "b", code=1) == [
         "2 photos restored",
         f"not done: {elsewhere / 'b'}: Nothing in the quarantine came from this path; --list shows what is there.",
     ]
-    assert said("undo", "--from", elsewhere) == ["there is nothing in the quarantine to restore"]
+    (line,) = said("undo", "--from", elsewhere)
+    assert line == f"{elsewhere / QUARANTINE_NAME} is not there: all is restored, or another folder has the quarantine"
     assert without_access(snapshot(elsewhere)) == without_access(before)
     assert not (elsewhere / QUARANTINE_NAME).exists()
     elsewhere.rename(root)

@@ -95,6 +95,16 @@ def test_copies_of_real_photos_hold(name: str, way: str, photos: Path) -> None:
     assert prove(path.read_bytes(), jpeg(copy, 70)).holds
 
 
+@pytest.mark.parametrize("size", [(607, 575), (722, 611)])
+def test_a_nearly_symmetric_picture_is_not_taken_for_its_mirror_image(size: tuple[int, int]) -> None:
+    """Such as rings whose centre is a pixel off that of the picture, whose sides are no multiple of four."""
+    across, down = (np.arange(side) - (side - 1) / 2 for side in size)
+    radius = np.hypot(across + 1, down[:, None] + 1)
+    levels = 128 + 100 * np.sin(radius / 10) * np.exp(-radius / 200)
+    rings = Image.fromarray(np.repeat(np.rint(levels).astype(np.uint8)[..., None], 3, axis=2))
+    assert prove(jpeg(rings, 95), jpeg(rings.resize((size[0] // 2, size[1] // 2), LANCZOS), 80)).holds
+
+
 def specks(ground: int, ink: int) -> Image.Image:
     random = np.random.default_rng(4)
     waves = cv2.GaussianBlur(random.normal(0, 1, (400, 640)).astype(np.float32), (0, 0), 1)

@@ -131,6 +131,11 @@ def test_damaged_and_transparent_photos_prove_nothing_either() -> None:
     assert answer(encoded(PHOTO.convert("CMYK"), "TIFF"), COPY) == gate.UNUSUAL_CODING
 
 
+def test_a_damaged_jpeg_is_not_decoded_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "read_pixels", lambda *_, **__: pytest.fail("it was decoded before"))
+    assert answer(COPY[: len(COPY) // 2], COPY) == gate.UNREADABLE
+
+
 WIDE, P3 = colour_profiles.ADOBE_RGB, colour_profiles.P3
 
 
