@@ -51,7 +51,7 @@ _REMEMBERED: Final = 64
 """Photos whose keypoints stay in memory: about 1 MB each, with the small picture and the unit vectors."""
 _AT_FULL_SIZE: Final = 2
 """Photos that stay in memory at full size: 300 MB for 100 megapixels."""
-_OUTCOMES: Final = f"{ALGORITHM}-align-3-proof-1"
+_OUTCOMES: Final = f"{ALGORITHM}-align-3-proof-2"
 """Version of all that :meth:`Aligner.align` computes, and its name in a store: change the last number with
 :mod:`clip_client.dedup.proof`. Keys are the hashes of two contents."""
 VERSIONS: Final = ALGORITHM, _OUTCOMES

@@ -48,10 +48,11 @@ HARDLINK: Final = "hardlink"
 IN_QUARANTINE: Final = (State.PLANNED, State.MOVED, State.RESTORING, State.PURGING)
 """States in which a file of the entry may be in the quarantine."""
 
-PROOF: Final = 5
+PROOF: Final = 6
 """Version of the proof by which photos move, recorded in each new entry. Raise it with any change that would have
 refused an earlier move. Earlier versions proved less:
 
+- 5 let the whole of a picture be sharpened two thirds more;
 - 4 let chroma in busy blocks differ twice as much, and any black type hide colour; took a file's own steps for its
   limit however coarse they are; told the source of two equal files by the steps of one; and let a picture be sharpened
   as a whole by as much as each of its blocks hides.
