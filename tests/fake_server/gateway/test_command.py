@@ -165,5 +165,6 @@ async def test_the_command_speaks_tls_with_tokens_on_both_sides(tmp_path: Path, 
                     assert not re.search("of callers|for Triton", repr(one.environ()))
                 assert f"ready: model clip is fake/random:0@00000000, at {triton.url}\n" in log.read_text()
             finally:
+                await http.aclose()  # while this waits for the process, no one here could answer its TLS
                 process.terminate()
     assert process.returncode in (0, -signal.SIGTERM)
