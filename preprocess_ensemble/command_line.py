@@ -110,7 +110,10 @@ seconds = number_type(float, lambda number: 0 < number < math.inf, expected="a n
 
 def try_port(host: str, number: int) -> None:
     """Open a TCP port, over IPv4 if the host has that, and close it again. Raises OSError if it cannot be opened."""
-    family, *_, address = min(socket.getaddrinfo(host, number, type=socket.SOCK_STREAM))
+    try:
+        family, *_, address = min(socket.getaddrinfo(host, number, type=socket.SOCK_STREAM))
+    except UnicodeError:  # an impossible name, such as a..b
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known") from None
     with socket.socket(family) as probe:
         if os.name == "posix":
             # Ignore a connection that has just ended: it does not keep the port.

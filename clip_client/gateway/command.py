@@ -59,11 +59,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _warn_of_open_doors(parsed.host)
     except (ValueError, ReportedError) as error:
         parser.error(with_options(str(error)))
+    host = parsed.host or "0.0.0.0"  # uvicorn listens on all addresses if the host is empty
     try:
-        try_port(parsed.host, parsed.port)
+        try_port(host, parsed.port)
     except OSError as error:
         # uvicorn would say it in five lines.
-        problem = f"port {parsed.port} on {parsed.host} cannot be used ({error.strerror})"
+        problem = f"port {parsed.port} on {host} cannot be used ({error.strerror})"
         remedy = "stop the program that uses it, or choose another with --port or --host"
         sys.stderr.write(f"clip-gateway: {problem}: {remedy}\n")
         return 1

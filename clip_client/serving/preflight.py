@@ -87,7 +87,8 @@ def check_ports(addresses: Mapping[str, tuple[str, int]]) -> None:
             try_port(host, port)
         except OSError as error:
             if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
-                raise ReportedError(f"{host} is not an address of this machine: choose one with --host.") from None
+                option = "--http-host" if name == "http" else "--host"
+                raise ReportedError(f"{host} is not an address of this machine: choose one with {option}.") from None
             raise ReportedError(
                 f"Port {port} on {host} cannot be used ({error.strerror}): "
                 f"stop the program that uses it, or choose another port with --{name}-port."

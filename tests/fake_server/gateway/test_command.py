@@ -109,6 +109,19 @@ def test_a_used_port_is_one_sentence(workers: str, capsys: pytest.CaptureFixture
     )
 
 
+def test_an_impossible_host_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--host", "a..b", "--port", str(free_port())]) == 1
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert "on a..b cannot be used" in sentence
+
+
+def test_an_empty_host_is_every_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = []
+    monkeypatch.setattr(uvicorn, "run", lambda *_, host, **__: hosts.append(host))
+    assert main(["--host", "", "--port", str(free_port())]) == 0
+    assert hosts == [""]
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
 async def test_the_command_speaks_tls_with_tokens_on_both_sides(tmp_path: Path, workers: str) -> None:
     (tmp_path / "callers").write_text("of callers\n")
@@ -152,5 +165,6 @@ async def test_the_command_speaks_tls_with_tokens_on_both_sides(tmp_path: Path, 
                     assert not re.search("of callers|for Triton", repr(one.environ()))
                 assert f"ready: model clip is fake/random:0@00000000, at {triton.url}\n" in log.read_text()
             finally:
+                await http.aclose()  # while this waits for the process, no one here could answer its TLS
                 process.terminate()
     assert process.returncode in (0, -signal.SIGTERM)

@@ -163,6 +163,8 @@ def test_a_port_in_use_is_named(name: str, repository: Path, capsys: pytest.Capt
     ("options", "words"),
     [
         (["--host=203.0.113.5"], "203.0.113.5 is not an address of this machine: choose one with --host"),
+        (["--http-host=203.0.113.5", "--http-port=8101"], "address of this machine: choose one with --http-host"),
+        (["--host=a..b"], "a..b is not an address of this machine: choose one with --host"),
         (["--grpc-port=8100", "--health-port=8100"], "--grpc-port and --health-port are both 8100: choose two"),
         (["--log-file=/no/such/log"], "/no/such/log cannot be written (No such file or directory): name another with"),
         (["--repository=/no/such"], "no model repository /no/such"),
