@@ -177,12 +177,13 @@ class TritonTransport(Transport):
         raise failure
 
 
-def transport_factory(config: ClientConfig) -> Callable[[Endpoint, str | None], TritonTransport]:
-    """Read the certificates once; return the function that connects to one address.
+def transport_factory(
+    config: ClientConfig, *, more_options: Sequence[tuple[str, int | str]] = ()
+) -> Callable[[Endpoint, str | None], TritonTransport]:
+    """Read the certificates once; return the function that connects to one address, to call in the loop that uses it.
 
-    Raises ValueError if a certificate cannot be read. Raises ForkedProcess if gRPC was used before the fork that made
-    this process: gRPC's threads and locks do not survive a fork, and a new channel hangs or ends the process. Call the
-    returned function inside the event loop that uses the transport.
+    ``more_options`` are further channel arguments of gRPC. Raises ValueError if a certificate cannot be read, and
+    ForkedProcess if gRPC was used before the fork that made this process: its threads and locks do not survive a fork.
     """
     if _channel_opened_in is not None and _channel_opened_in != os.getpid():
         raise forked_process("gRPC was used", _channel_opened_in)
@@ -203,7 +204,7 @@ def transport_factory(config: ClientConfig) -> Callable[[Endpoint, str | None], 
     def connect(endpoint: Endpoint, server_name: str | None) -> TritonTransport:
         global _channel_opened_in
         _channel_opened_in = _channel_opened_in or os.getpid()
-        options = channel_options(config, endpoint, server_name)
+        options = [*channel_options(config, endpoint, server_name), *more_options]
         if credentials is None or not endpoint.tls:
             channel = grpc.aio.insecure_channel(endpoint.address, options)
         else:

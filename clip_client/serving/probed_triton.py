@@ -155,7 +155,7 @@ class ProbedTriton:
         # Not a ClipClient, which would retry, and wait while it limits itself.
         for names in self._config.names:
             named = replace(config, model=names.name)
-            transport = transport_factory(named, *marks)(named.endpoints[0], None)
+            transport = transport_factory(named, more_options=marks)(named.endpoints[0], None)
             models.append(_ServedModel(names=names, transport=transport))
         return models
 
