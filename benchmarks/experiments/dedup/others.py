@@ -92,7 +92,6 @@ def versions(checkout: Path, folder: Path) -> dict[str, str]:
 
 SITES: Final = (
     Site("KineChristensen/wp-content", "93396544bd69", "WordPress", sized),
-    Site("JonathanSteigleman/wp-content", "88d665bd4c16", "WordPress", sized),
     Site("alfredk/BCIT-wpd-wp-content", "09c7796a83dd", "WordPress", sized),
     Site("findsorguk/findsorguk", "2d179b126b9e", "the site's own PHP", resized),
     Site("ThatConference/that-website", "582ade4659fe", "compressjpeg.com", versions),
