@@ -69,11 +69,16 @@ def sized(checkout: Path, folder: Path) -> dict[str, str]:
 
 
 def resized(checkout: Path, folder: Path) -> dict[str, str]:
-    """``resized/photo.jpg`` and ``thumbnails/photo.jpg`` are copies of ``photo.jpg``."""
+    """``thumbnails/photo.jpg`` is a copy of ``resized/photo.jpg``, and both of ``photo.jpg`` or ``photo.JPG``."""
     names = _written(checkout, folder)
-    reduced = [path for path in names if path.parent.name in {"resized", "thumbnails"}]
-    sources = {path: path.parent.parent / path.name for path in reduced}
-    return {names[path]: names[source] for path, source in sources.items() if source in names}
+    pairs = {}
+    for path, name in names.items():
+        if path.parent.name in {"resized", "thumbnails"}:
+            above = path.parent.parent
+            sources = above / path.name, (above / path.name).with_suffix(".JPG"), above / "resized" / path.name
+            if source := next((one for one in sources if one in names and one != path), None):
+                pairs[name] = names[source]
+    return pairs
 
 
 def versions(checkout: Path, folder: Path) -> dict[str, str]:
@@ -112,8 +117,9 @@ def judged(folder: Path, pairs: dict[str, str]) -> dict[str, Any]:
             return np.array_equal(np.asarray(first), np.asarray(second))
 
     def is_loss(moved: str, kept: str) -> bool:
-        is_of_other_source = pairs.get(moved, moved) != pairs.get(kept, kept)
-        return (is_of_other_source or moved not in pairs) and not has_equal_pixels(moved, kept)
+        if has_equal_pixels(moved, kept):
+            return False
+        return moved not in pairs or not has_equal_pixels(pairs[moved], pairs.get(kept, kept))
 
     return {
         "files": len(list(folder.iterdir())),
