@@ -1,4 +1,4 @@
-"""What do the kept results show? Writes the tables in the documents, and the README's picture.
+"""What do the kept results show? Writes the tables and the charts in the documents.
 
 The newest JSON of each experiment counts. No number is typed by hand: the text in the documents between
 ``<!-- NAME -->`` and ``<!-- /NAME -->`` is written here. A test compares the files with the results that they name, so
@@ -9,7 +9,6 @@ single figures are in ``templates/readme_figures.md``.
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -26,6 +25,7 @@ from benchmarks.experiments.serving import serialisation
 from benchmarks.experiments.serving.three_way import OTHER_SERVICES, SYSTEMS, TEXT_SYSTEMS
 from benchmarks.experiments.serving.transfer import CHOSEN
 from benchmarks.harness.results import RESULTS, median_of
+from benchmarks.report.charts import write_charts
 from benchmarks.scripts.install_size import EXTRAS, LICENCES
 from clip_client._encoding import IMAGE_ENCODINGS
 
@@ -70,19 +70,6 @@ SHOWN_ENCODINGS: Final = (
     "WebP q80, method 2", "WebP q90, method 2", "WebP lossless", "PNG",
 )  # fmt: skip
 """Encodings of thumbnails in the table: the chosen ones, and those around them. The result has all."""
-INK, OURS, OTHERS = "#1f2933", "#2563eb", "#9aa5b1"
-STYLE: Final[dict[Any, Any]] = {
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": OTHERS,
-    "axes.labelcolor": INK,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "figure.constrained_layout.use": True,
-    "savefig.dpi": 130,
-}
 
 
 def newest(paths: Iterable[Path]) -> Results:
@@ -173,34 +160,6 @@ ENVIRONMENT.globals.update(
 )
 
 
-def three_way(summary: Mapping[str, Any]) -> bytes:
-    """Images per second of each system at the highest concurrency, with the range over the rounds, as PNG."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    systems = {name: row for name, row in reversed(summary["systems"].items()) if name in SYSTEMS}
-    most = max(next(iter(systems.values()))["at"], key=int)
-    rates = [row["at"][most]["images_per_second"] for row in systems.values()]
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(10, 0.42 * len(systems) + 1))
-        axes = figure.subplots()
-        bars = axes.barh(
-            [SYSTEMS[name].words for name in systems],
-            [rate["median"] for rate in rates],
-            xerr=[[rate["median"] - rate["min"] for rate in rates], [rate["max"] - rate["median"] for rate in rates]],
-            ecolor=INK,
-            color=[OURS if SYSTEMS[name].words.startswith("ensemble") else OTHERS for name in systems],
-            height=0.7,
-        )
-        invalid = ["" if row["valid"] else "  invalid: other vectors" for row in systems.values()]
-        labels = [f"{rate['median']:.1f}{why}" for rate, why in zip(rates, invalid, strict=True)]
-        axes.bar_label(bars, labels, padding=5)
-        axes.set(xlabel=f"images per second, concurrency {most}; line: slowest to fastest round", xmargin=0.12)
-        picture = io.BytesIO()
-        figure.savefig(picture)
-    return picture.getvalue()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks report", description=__doc__)
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of JSON files (default: %(default)s)")
@@ -212,8 +171,8 @@ def main() -> None:
         for name, row in results["three_way"]["summary"]["systems"].items():
             rate = max(at["images_per_second"]["median"] for at in row["at"].values())
             print(f"{options.price_per_hour / 3600 / rate * 1e6:10.2f}  {SYSTEMS[name].words}")
-    if "three_way" in results:
-        (RESULTS / "three_way.png").write_bytes(three_way(results["three_way"]["summary"]))
+    for chart in write_charts(results, RESULTS):
+        print(f"chart: {chart}")
     for document in DOCUMENTS:
         document.write_text(fill(document.read_text(encoding="utf-8"), results), encoding="utf-8")
         print(f"tables: {document}")

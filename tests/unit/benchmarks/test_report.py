@@ -1,4 +1,4 @@
-"""The report: kept results in, tables, a picture and a page out."""
+"""The report: kept results in, tables and charts out."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.report import command as report
+from benchmarks.report.charts import write_charts
 from tests.paths import ROOT
 
 MACHINE = {
@@ -50,7 +51,13 @@ def test_tables_come_from_the_newest_result(tmp_path: Path) -> None:
     assert "| ensemble, JPEG over gRPC | 19.0 | 1.000000 |" in text
     assert "old" not in text
     assert report.fill(text, results) == text
-    assert report.three_way(results["three_way"]["summary"]).startswith(b"\x89PNG")
+
+
+def test_each_chart_is_drawn_from_the_kept_results(tmp_path: Path) -> None:
+    results = report.newest((ROOT / "benchmarks" / "results").glob("*.json"))
+    charts = write_charts(results, tmp_path)
+    assert [chart.name for chart in charts] == ["three_way.png", "text.png", "first_scan.png"]
+    assert all(chart.read_bytes().startswith(b"\x89PNG") for chart in charts)
 
 
 def test_a_table_without_results_names_the_command_that_measures_them() -> None:
