@@ -8,6 +8,7 @@ file is of another source, or if a source moves for its copy. A move between fil
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import subprocess
 from collections.abc import Callable
@@ -26,8 +27,8 @@ _JPEG: Final = frozenset({".jpg", ".jpeg"})
 _LARGEST: Final = 4 << 20
 """Bytes from which a file is left out: a few originals would take most of the time."""
 _SIZED: Final = re.compile(r"-(\d+)x(\d+)(?=\.jpe?g$)")
-_WORDPRESS: Final = (300, 768, 1024)
-"""WordPress reduces whole photos to these sizes, in pixels; to other sizes, which a theme wants, it cuts them."""
+_WORDPRESS: Final = ((300, 300), (768, math.inf), (1024, 1024))
+"""Boxes, in pixels, to which WordPress reduces whole photos; to other sizes, which a theme wants, it cuts them."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,18 @@ def sized(checkout: Path, folder: Path) -> dict[str, str]:
         if size and source in names:
             with Image.open(folder / names[source]) as image:
                 width, height = image.size
-            scale = max(int(size[1]) / width, int(size[2]) / height)
-            is_whole = width - int(size[1]) / scale < 1 and height - int(size[2]) / scale < 1
-            if is_whole or not {int(size[1]), int(size[2])}.isdisjoint(_WORDPRESS):
+            if _is_whole(width, height, int(size[1]), int(size[2])):
                 pairs[name] = names[source]
     return pairs
+
+
+def _is_whole(width: int, height: int, to_width: int, to_height: int) -> bool:
+    """Return whether a photo was reduced without a cut: into one of WordPress's boxes, or to exactly its own shape."""
+    scale = max(to_width / width, to_height / height)
+    boxes = (min(box_width / width, box_height / height) for box_width, box_height in _WORDPRESS)
+    return (width - to_width / scale < 1 and height - to_height / scale < 1) or any(
+        abs(width * fit - to_width) <= 1 and abs(height * fit - to_height) <= 1 for fit in boxes
+    )
 
 
 def resized(checkout: Path, folder: Path) -> dict[str, str]:
