@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -232,12 +231,7 @@ def pair(
         )
         further = _photos(collected, rules, set(np.unique(pairs).tolist()) - candidates.keys())
         compared = replace(compared, candidates=candidates | further)
-        paired: defaultdict[int, set[int]] = defaultdict(set)
-        for first, second in pairs.tolist():
-            if compared.may_be_copies(first, second):
-                paired[first].add(second)
-                paired[second].add(first)
-        compared = replace(compared, paired=paired)
+        compared = compared.with_pairs(pairs.tolist())
     return compared, recall, SearchStats(pixels_decoded=decoded)
 
 

@@ -12,10 +12,12 @@ from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 from PIL import ImageCms
 
 from clip_client.dedup.aligned import MADE_LATER, UNPROVED, UNTOLD, Alignment
-from clip_client.dedup.describe.align import align, copy_transform
+from clip_client.dedup.compare.neighbours import near_by_thumbnails
+from clip_client.dedup.describe.align import LIKE_A_COPY, align, copy_transform
 from clip_client.dedup.describe.changes import at_full_size, size_in_words, turn_in_words
 from clip_client.dedup.describe.geometry import frame_affine
 from clip_client.dedup.describe.keypoints import (
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from clip_client.dedup.photo import Photo
     from clip_client.dedup.store.blob_table import Spool
     from clip_client.dedup.store.store import Store
-    from clip_client.dedup.types import OnProgress
+    from clip_client.dedup.types import Indices, OnProgress
 
 _AT_ONCE: Final = 64
 """Photos whose keypoints are found and written to the store together: 6 MB."""
@@ -117,6 +119,14 @@ class Aligner:
         for start in range(0, len(needed), _AT_ONCE):
             with self._known(needed[start : start + _AT_ONCE]) as known:
                 list(self._pool.map(Keypoints.keypoints, known.values()))
+
+    def nearest_better(self, contents: Sequence[str]) -> Iterator[tuple[Indices, Indices]]:
+        """Yield positions in ``contents``, best first, and positions of better ones that they may be copies of."""
+        turned = np.full((len(contents), 8, 256), np.nan, np.float32)
+        for row, sha256 in enumerate(contents):
+            if (known := self._keypoints(sha256)) is not None:
+                turned[row] = known.orientations
+        yield from near_by_thumbnails(turned, LIKE_A_COPY)
 
     def align(self, kept: str, duplicates: Sequence[str]) -> list[Alignment | None]:
         """Return how each content lies on ``kept``; None if they show different scenes or cannot be verified.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,15 @@ class Compared:
     def may_be_copies(self, kept: int, row: int) -> bool:
         """Tell whether rows may be one picture: neither a decision nor a time says that they are different."""
         return self.cannot_link.may_share(kept, row) and not self.other_shot(kept, row, is_proved=True)
+
+    def with_pairs(self, pairs: Iterable[Sequence[int]]) -> Compared:
+        """Return the comparison with further pairs of rows that are worth aligning, if they may be copies."""
+        paired = defaultdict(set, {row: set(others) for row, others in self.paired.items()})
+        for first, second in pairs:
+            if self.may_be_copies(first, second):
+                paired[first].add(second)
+                paired[second].add(first)
+        return replace(self, paired=paired)
 
     def other_shot(self, kept: int, row: int, *, is_proved: bool) -> str:
         """Return what :func:`other_shot` says of the best files of two rows."""

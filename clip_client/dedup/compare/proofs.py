@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from clip_client._files import FailedFile
 from clip_client.dedup.aligned import LACKS_DETAIL
+from clip_client.dedup.compare.similarity_join import UnionFind
 from clip_client.dedup.features.hashes import pixel_hash
 from clip_client.dedup.features.preview import picture_file
 from clip_client.dedup.files.reading import read_file, sha256_of
@@ -20,7 +23,7 @@ from clip_client.dedup.formats.encoding import read_encoding
 from clip_client.dedup.types import EXACT, RE_ENCODED, SAME_PIXELS, TIERS
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence, Set
+    from collections.abc import Container, Iterator, Mapping, Sequence, Set
     from types import ModuleType
 
     from clip_client.dedup.aligned import Alignment
@@ -172,6 +175,7 @@ def proved(
     place = {row: number for number, row in enumerate(best_first)}
     pairs = ((row, other) for row in best_first for other in compared.paired[row] if place[row] < place[other])
     aligner.prepare([(contents[row], contents[other]) for row, other in pairs], on_progress)
+    compared = compared.with_pairs(_nearest_in_clusters(compared, place, contents, aligner))
     proofs, doubts = Proofs(compared, contents, aligner), dict[int, str]()
     proofs.prove(best_first, on_progress)
     while further := proofs.doubted(doubts):
@@ -179,6 +183,23 @@ def proved(
         compared = compared.with_doubts(doubts)
         proofs.prove(compared.best_first(compared.paired), on_progress)
     return compared, proofs
+
+
+def _nearest_in_clusters(
+    compared: Compared, place: Mapping[int, int], contents: Sequence[str], aligner: Aligner
+) -> Iterator[list[int]]:
+    """Yield pairs of a row and a better one whose thumbnails are so near that one may be a copy of the other.
+
+    Hashes pair photos that are nearly alike with any of them, so a copy would seldom meet its own photo.
+    """
+    paired = np.array([(row, other) for row, others in compared.paired.items() for other in others], dtype=np.intp)
+    clusters = UnionFind(len(contents))
+    clusters.join(*paired.reshape(-1, 2).T)
+    for cluster in clusters.components():
+        if len(cluster) > 2:
+            rows = np.array(sorted(cluster.tolist(), key=place.__getitem__))
+            for worse, better in aligner.nearest_better([contents[row] for row in rows.tolist()]):
+                yield from np.stack([rows[worse], rows[better]], axis=1).tolist()
 
 
 def import_aligner() -> tuple[ModuleType | None, str]:

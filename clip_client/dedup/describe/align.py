@@ -37,7 +37,7 @@ _FITS: Final = 0.9
 _REFINED_BY: Final = 2
 """Times the limits for two views, from which on refining changes nothing: it moves sides by 0.002 of them at most."""
 
-_LIKE_A_COPY: Final = 0.9
+LIKE_A_COPY: Final = 0.9
 """Correlation of two thumbnails: that of a copy of 40 pixels on a side and quality 40 falls to 0.95."""
 _BLURRED: Final = 3.0
 """Pixels, standard deviation: what encoders and filters change is finer."""
@@ -119,7 +119,7 @@ def _compared(first: Keypoints, second: Keypoints, affine: Affine | None) -> tup
 
 def copy_transform(duplicate: Keypoints, kept: Keypoints) -> Affine | None:
     """Return how the whole of a small picture lies on another one; None if it does not look like a copy of it."""
-    affine = frame_affine(duplicate, kept, _LIKE_A_COPY)
+    affine = frame_affine(duplicate, kept, LIKE_A_COPY)
     if affine is None:
         return None
     grid, source, to_grid = (kept, duplicate, affine) if is_reduced(affine) else (duplicate, kept, inverse(affine))

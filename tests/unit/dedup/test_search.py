@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -13,7 +14,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageOps
 
 from clip_client.cli.main import main
-from clip_client.dedup import DuplicateReport, Store
+from clip_client.dedup import DuplicateReport, Store, find_duplicates
 from clip_client.dedup.aligned import MADE_LATER, PUT_INTO, UNPROVED
 from clip_client.dedup.types import (
     ALTERED,
@@ -164,6 +165,17 @@ def test_a_copy_of_the_same_size_is_no_frame_of_a_burst_if_it_is_proved(tmp_path
     assert (members["other frame.jpg"].alignment, members["other frame.jpg"].other_shot) == (None, BURST)
     (move,) = planned(report, [tmp_path]).moves
     assert move.duplicate.name == "saved again.jpg"
+
+
+def test_a_copy_moves_for_its_own_photo_among_many_that_are_nearly_alike(tmp_path: Path) -> None:
+    """As in a burst, or in a catalogue of shirts: a hash of 64 bits pairs each copy with any of them."""
+    for number in range(6):
+        picture = resized(scene(0), 0.75)
+        picture.paste((250, 20 * number, 0), (40 * number + 20, 30, 40 * number + 34, 44))
+        picture.save(tmp_path / f"{number}.jpg", quality=92)
+        resized(picture, 0.5).save(tmp_path / f"{number} small.jpg", quality=80)
+    moves = moved(asyncio.run(find_duplicates(None, tmp_path)), tmp_path)
+    assert moves == {f"{number} small": f"{number}" for number in range(6)}
 
 
 def on_a_screen(picture: Image.Image) -> Image.Image:
