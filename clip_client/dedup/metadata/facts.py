@@ -36,7 +36,7 @@ _DATES: Final = frozenset(
     {"DateTimeOriginal", "DateTimeDigitized", "photoshop:DateCreated", "xmp:CreateDate", "iptc:55", "iptc:62"}
 )
 _ONLY_PRESENT: Final = frozenset({"MakerNote", "GPSLatitude", "GPSTimeStamp", "GPSDateStamp", "acdsee:categories"})
-"""Fields that programs rewrite, with other offsets, or as a date in place of a time; a position counts as a whole."""
+"""Of these only the presence counts: programs rewrite them, and a position is compared as a whole."""
 _DEPTHS: Final = frozenset({b"\1", b"\3", "1", "3"})
 """References of an altitude that is below the ellipsoid or the sea: EXIF 3.0, GPSAltitudeRef."""
 _CHARSET: Final = 8
