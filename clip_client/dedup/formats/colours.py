@@ -58,8 +58,7 @@ class ColourSpace:
 
     name: str
     primaries: tuple[float, ...] | None
-    """CIE x and y of red, green and blue, seen under D50; None if they cannot be measured, as of a printer's profile.
-    Empty for grey."""
+    """CIE x and y of red, green and blue under D50; empty for grey; None if a profile does not tell, as a printer's."""
     key: bytes = b""
     """Equal for spaces of the same definition."""
     is_profile: bool = True

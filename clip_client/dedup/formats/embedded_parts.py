@@ -66,7 +66,7 @@ def embedded_parts(data: bytes) -> EmbeddedParts:
         kinds.append(FILM)  # a bare codestream of JPEG XL does not say where it ends
     rest = b"".join([*container.unknown, *container.behind(data)]).strip(b"\0")
     kinds += [FILM] if _FILM.search(rest) else [DATA] if len(rest) >= SMALL_PART else []
-    # What is appended to a picture alone is known by itself, and anything else by the whole file.
+    # The digest is that of the appended data if the file holds nothing else, else that of the whole file.
     return _parts(kinds, rest if kinds in ([FILM], [DATA]) and rest else data)
 
 
