@@ -27,13 +27,13 @@ class Alignment:
     tier: str
     """:data:`~clip_client.dedup.types.RE_ENCODED`, ``EDITED`` or ``ALTERED``."""
     changes: tuple[str, ...]
-    """From the kept photo to the duplicate, in words, such as ``"cropped to 84 %"``."""
+    """Changes from the kept photo to the duplicate, in words, such as ``"cropped to 84 %"``."""
     lost: tuple[str, ...]
-    """What only the duplicate has, in words, such as ``"colour"`` or ``"45% of the picture"``."""
+    """Parts that only the duplicate has, in words, such as ``"colour"`` or ``"45% of the picture"``."""
     doubts: tuple[str, ...] = ()
-    """Why this alignment moves no photo, in words, such as a border around the picture."""
+    """Reasons, in words, why this alignment moves no photo, such as a border around the picture."""
     transform: Transform
-    """From the duplicate to the kept photo."""
+    """The position of the duplicate on the kept photo."""
     residual: float
     """1 minus the 10th percentile of the local correlation over the overlap; 0 for a proved copy."""
     region: tuple[float, float, float, float] | None

@@ -28,7 +28,7 @@ class Total(NamedTuple):
 
     photos: int
     size_bytes: int
-    """Without photos in a library of Apple Photos, which stay on the disk."""
+    """Size without photos in a library of Apple Photos, which stay on the disk."""
 
     @classmethod
     def of(cls, photos: Iterable[Photo]) -> Self:

@@ -89,7 +89,7 @@ class Photo:
     """True in a reference folder, from which photos never move."""
     is_by_link: bool = False
     not_kept: str = ""
-    """Place that may not last, such as ``"a recycle bin"``: no other photo moves in favour of this one. Else empty."""
+    """Place that may not last, such as ``"a recycle bin"``, for which other photos must not move; else empty."""
     companions: tuple[Companion, ...] = ()
     in_library: LibraryPhoto | None = None
     """Entry in a library of Apple Photos, from which photos never move; None for other photos."""

@@ -34,7 +34,7 @@ class Move:
     folder: str = ""
     """Folder whose quarantine takes the photo; empty for a photo that goes into the album."""
     reason: str = ""
-    """Why the photo, or the one that it follows, moves only by a person's choice; empty if it moves by its verdict."""
+    """Reason why the photo, or the one that it follows, moves only by a person's choice; empty if by the verdict."""
     is_chosen: bool = False
     """True if a person looked at the photo and chose that it moves."""
     sidecars: tuple[SidecarToWrite, ...] = ()
@@ -48,7 +48,7 @@ class Skip:
     photo: Photo
     reason: str
     tier: str = ""
-    """The tier that was not selected, if nothing else keeps the photo."""
+    """The tier that was not selected, if this is the only reason."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -114,7 +114,7 @@ def _purge(entry: JournalEntry, journal: Journal, prove: Prove | None, trash: Ca
 
 def _why_it_stays(entry: JournalEntry, journal: Journal, prove: Prove | None) -> str:
     how_to_restore = _how_to_restore(entry, journal)
-    away = [file for file in entry.files if is_there(file.quarantined)]  # others a person took out, or came back
+    away = [file for file in entry.files if is_there(file.quarantined)]  # a person took others out, or they are back
     if not all(map(_is_as_it_was_moved, away)):
         return f"It was changed after it was moved; {how_to_restore}."
     kept, reason = _kept_instead(entry, journal, prove)
@@ -181,7 +181,7 @@ def _kept_instead(entry: JournalEntry, journal: Journal, prove: Prove | None) ->
 
 def _left_instead(entry: JournalEntry, journal: Journal, seen: frozenset[int]) -> Iterator[tuple[str, bool]]:
     """Yield each photo that is left instead of a moved one, and whether the later moves that lead to it are proved."""
-    is_itself_quarantined = QUARANTINE_NAME in os.path.realpath(entry.kept).split(os.sep)  # a link to there
+    is_itself_quarantined = QUARANTINE_NAME in os.path.realpath(entry.kept).split(os.sep)  # through a link
     if not is_itself_quarantined and has_sha256(entry.kept, entry.kept_sha256):
         yield entry.kept, True
         return

@@ -46,8 +46,8 @@ def rerank(group: DuplicateGroup, rules: KeepRules) -> DuplicateGroup:
 def keep_instead(group: DuplicateGroup, path: str, moving: Collection[str] = ()) -> DuplicateGroup:
     """Return the group around the photo at ``path``, which a person keeps instead.
 
-    ``moving`` has the paths that a person wants to move: of files with the same pixels, others are copies of one that
-    stays. If the search keeps the photo, too, only the reason changes.
+    ``moving`` has the paths that a person wants to move: among files with the same pixels, they become copies of one
+    that stays. If the search keeps the photo, too, only the reason changes.
 
     Otherwise the members are grouped again by what the search proved about any two of them. A member that was not
     compared with the new kept photo has no alignment with it, and its ``similarity`` is NaN. Its tier is ``ALTERED`` if

@@ -40,15 +40,15 @@ _COPY_MARK: Final = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-"""What systems and browsers add to the name of a copy, in several languages. Names are without their endings."""
+"""Words that systems and browsers add to the name of a copy, in several languages, before its ending."""
 
 _LOSSLESS: Final = frozenset({"PNG", "TIFF", "BMP", "GIF", "PPM", "TGA", "QOI"})
 """Formats that lose nothing of a picture. If such a file has the pixels of a lossy one, it was made from that."""
 
 
 _ZONES_NS: Final = 26 * 3_600 * 10**9
-"""From the first time zone to the last. The date in EXIF has no zone, and that of a file is in UTC: a file is preferred
-to a photo with a date only if it is older, or newer, by more than this."""
+"""Difference between the first time zone and the last. The date in EXIF has no zone, and that of a file is in UTC. So a
+file must be older, or newer, by more than this to be preferred to a photo with a date."""
 
 
 class Rule(NamedTuple):
@@ -99,7 +99,7 @@ class KeepRules:
     def reason(self, kept: Photo, *others: Photo) -> str:
         """Say which rule prefers ``kept`` to the best of the others.
 
-        If that rule alone would keep another one, such as a larger file, say first which rule excluded that one.
+        If that rule alone would keep another photo, such as a larger file, say first which rule excluded that photo.
         """
         other = min(others, key=self.rank)
         if self.rank(other) < self.rank(kept):

@@ -112,7 +112,7 @@ class Proofs:
         on_progress("verifying", len(best_first), len(best_first))
 
     def doubted(self, known: Container[int] = ()) -> dict[int, str]:
-        """Return row -> why it was probably made from a later row: that one shows all of it, but not the reverse."""
+        """Return row -> why it was probably made from a later row, which shows all of it, but not the reverse."""
         doubts: dict[int, str] = {}
         for row in sorted(self._of, key=lambda row: self._place.get(row, -1)):
             if row in known or not self._stays(row):
@@ -191,9 +191,9 @@ def has_old_proofs(store: Store) -> bool:
 def prove_again(kept: str, moved: str) -> str:
     """Return the tier by which the file at ``kept`` shows all of the picture at ``moved``; empty if nothing proves it.
 
-    Bytes are compared first, then pixels; finally :mod:`clip_client.dedup.proof` decides. Nothing is proved about a
-    file that holds more than its picture, or stores it in a way that the kept file is not known to share, or if the
-    kept photo seems to be made from the moved file.
+    Bytes are compared first, then pixels; finally :mod:`clip_client.dedup.proof` decides. Nothing is proved if the
+    moved file holds more than its picture, or kinds of data that the kept file is not known to have. Nothing is proved
+    either if the kept photo seems to be made from the moved file.
     """
     bytes_of = [sha256_of(path) for path in (kept, moved)]
     if not all(bytes_of):

@@ -137,7 +137,7 @@ class Changes:
     def _is_put_into(self) -> bool:
         """Tell whether the kept photo shows the duplicate inside something else, with a seam around it.
 
-        False is no proof: a border may look like the edge of its photo, and a collage may show one texture twice.
+        False proves nothing: a border may look like the edge of its photo, and a collage may show one texture twice.
         """
         if min(self._margins) >= -0.002:  # the kept photo ends where the duplicate does, to a pixel
             return False

@@ -166,7 +166,7 @@ def _same_tones(one: Pixels, other: Pixels, inside: Mask) -> tuple[list[Pixels],
     cut_off = _cut_off(one, other, inside), _cut_off(other, one, inside)
     greys = [_luma_and_chroma(colours)[:, 1:].std() < _GREY_LEVELS for colours in cells]
     pair, source = [one, other], int((greys[0], cut_off[0]) > (greys[1], cut_off[1]))
-    # Of pixels rather than cells, because a curve of means is not the mean of a curve.
+    # Fit pixels rather than cells, because a curve of means is not the mean of a curve.
     some = [picture[::_EVERY, ::_EVERY][inside[::_EVERY, ::_EVERY]].astype(np.float32) for picture in pair]
     changed = (_terms(pair[source].reshape(-1, 3)) @ _fit(some[source], some[1 - source])).reshape(one.shape)
     goal = pair[1 - source]

@@ -141,7 +141,7 @@ def laid_on_grid(source: Pixels, to_grid: Affine, size: tuple[int, int]) -> tupl
         source = np.asarray(cv2.GaussianBlur(source, (0, 0), 0.5 * np.sqrt(1 / scale**2 - 1)), np.uint8)
     centred = between_middles(to_grid)
     moved = cv2.warpAffine(source, centred, size, flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE)
-    # Of the same frame, all is compared: what was put along an edge must be seen.
+    # If both show one frame, compare all of it: what was put along an edge must be seen.
     inside = cv2.dilate(cv2.warpAffine(covered, centred, size), np.ones((3, 3))) > 250
     if not inside.all():
         around = np.ones((2 * _EDGE + 3,) * 2)

@@ -83,5 +83,5 @@ def _are_two_shots(first: str, second: str) -> bool:
 
 
 def _are_numbered(first: str, second: str) -> bool:
-    # As a phone names the frames of a burst.
+    # Phones name the frames of a burst like this.
     return first != second and _NUMBER.sub("0", first) == _NUMBER.sub("0", second)

@@ -107,7 +107,7 @@ class CollectedFeatures:
 
     @property
     def are_pictures(self) -> NDArray[np.bool_]:
-        """For each of ``contents``, (N,), whether more than its bytes can be compared."""
+        """Whether more than the bytes can be compared, for each of ``contents``: (N,)."""
         return np.array([sha256 not in self.refused for sha256 in self.contents], dtype=bool)
 
     def column(self, name: str) -> NDArray[Any]:

@@ -174,7 +174,7 @@ class _Walk:
         identity = identity_of(folder, os.stat(folder))
         if identity in self.walked:
             return
-        # Only below a link may the path hide where a folder is.
+        # The path can hide where a folder is only below a link.
         place = named_place(folder if reached == _BY_ITSELF else os.path.realpath(folder))
         if place is not None and not place.is_lasting and place.what != above and identity not in self.named:
             self.passed.setdefault(place.what, []).append(folder)

@@ -122,7 +122,7 @@ def space_of_profile(profile: bytes) -> ColourSpace:
 
 
 def _primaries(profile: Any) -> tuple[float, ...] | None:
-    # Of a profile that consists of three colours and their curves.
+    # Only a profile that consists of three colours and their curves has primaries.
     colours = profile.red_colorant, profile.green_colorant, profile.blue_colorant
     if None in colours or not all(sum(xyz) for xyz, _ in colours):
         return None

@@ -75,7 +75,7 @@ def _of_jpeg(data: bytes, container: Container) -> EmbeddedParts:
     in_xmp = [kind for name, kind in _IN_XMP if name in xmp]
     appended = container.behind(data)
     kinds = _kinds_of_appended(appended, xmp, has_pictures=container.has_more_pictures)
-    # Such as the measurements of a thermal camera.
+    # This includes the measurements of a thermal camera.
     unknown = b"".join(content.strip(b"\0") for content in container.unknown)
     in_unknown = [DATA] if len(unknown) >= SMALL_PART else []
     held = [*(appended if kinds else ()), xmp if in_xmp else b"", unknown if in_unknown else b""]

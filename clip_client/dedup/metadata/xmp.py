@@ -140,7 +140,7 @@ def _texts(item: Element) -> Iterator[tuple[str, str]]:
         element, path = waiting.pop()
         for name, text in element.attrib.items():
             uri, local = _split(name)
-            # Of the attributes that RDF and XML define, only an address is content.
+            # The only content among the attributes that RDF and XML define is an address.
             if uri not in (_URIS["rdf"], _XML) or local == "resource":
                 yield "/".join(filter(None, (path, "" if local == "resource" else local))), text
         if element.text and (element.text.strip() or not len(element)):

@@ -202,11 +202,11 @@ def sampled_blocks(first: Pixels, second: Pixels) -> tuple[Floats, Floats]:
 
 
 def stronger_share(kept: Pixels, duplicate: Pixels, steps: Floats) -> float:
-    """Return what share of its coefficients is stronger in the duplicate's luma, (H, W), as a part of the most allowed.
+    """Return the share of the coefficients that are stronger in the duplicate's luma, (H, W), divided by the limit.
 
-    The limit of a block leaves room for a filter that does not fit. What was sharpened as a whole, or has noise of its
-    own, may use this room in every block, and then most coefficients lie beyond the same end of their step. 0 if too
-    few steps are coarse. Blocks in which black or white cut something off say nothing.
+    The limit of a block leaves room for a filter that does not fit. A duplicate that was sharpened as a whole, or that
+    has noise of its own, may use this room in every block: most of its coefficients then lie beyond the same end of
+    their step. Blocks in which black or white cut something off do not count. 0 if too few steps are coarse.
     """
     ours, theirs = sampled_blocks(kept, duplicate)
     is_whole = ((theirs > 0) & (theirs < _WHITE)).all(axis=1)

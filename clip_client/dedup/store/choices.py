@@ -73,7 +73,7 @@ class Choice:
 
 def moving_tiers(rules: str) -> tuple[str, ...] | None:
     """Return the tiers that a choice by these rules moves; None, for all that can, if a person looked at the group."""
-    return SAFE_TIERS if rules else None  # also if rules of an earlier version name further tiers
+    return SAFE_TIERS if rules else None  # rules of an earlier version may name further tiers
 
 
 class Choices(Tables):

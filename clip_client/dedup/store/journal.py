@@ -64,7 +64,7 @@ refused an earlier move. Earlier versions proved less:
 
 _RUN_TIME: Final = "%Y%m%d-%H%M%S"
 LONGEST_RUN: Final = "00000000-000000-00000000"
-"""As long as every name that :meth:`Journal.new_run` gives."""
+"""A name as long as every name that :meth:`Journal.new_run` gives."""
 _LAST_RUN: Final = (
     "SELECT max(name) FROM (SELECT name FROM runs UNION ALL SELECT run FROM units) "
     "WHERE name GLOB '[0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9]-[0-9][0-9][0-9][0-9][0-9][0-9]-*'"
