@@ -22,10 +22,7 @@ _MOUNTS: Final = Path("/proc/self/mountinfo")
 
 
 def network_file_system(folder: Path) -> str:
-    """Return the type of the network file system that holds ``folder``, such as ``"nfs4"``.
-
-    Empty for a local file system, and if the type cannot be found out.
-    """
+    """Return the type of the network file system of ``folder``, such as ``"nfs4"``; empty if it is local or unknown."""
     with suppress(OSError):
         if sys.platform == "win32":
             import ctypes

@@ -50,7 +50,6 @@ class ParquetStore:
         "write_statistics": False,
     }
     unfinished: ClassVar[tuple[str, ...]] = ("*.part",)
-    """Patterns of the names of files that are being written."""
     rows_per_file: int = 2048  # 4 MB of vectors
     seconds_per_file: float = 5.0
     """A file is also written when its first row is this old, so a killed process loses at most this much work."""
@@ -60,11 +59,9 @@ class ParquetStore:
     """A file with this many rows is not small: copying them for a few new rows is not worth it."""
 
     def __init__(self, folder: Path, schema: Any) -> None:
-        """Open ``folder``; make it if it does not exist."""
         self.folder = folder
         self.schema = schema
         self.written: list[Path] = []
-        """Files that this object has written."""
         self._rows: list[Mapping[str, object]] = []
         self._oldest = 0.0
         try:
@@ -73,7 +70,6 @@ class ParquetStore:
             raise StoreError(f"cannot write into {folder}: {error.strerror}") from None
 
     def keys(self) -> set[bytes]:
-        """Return every key that has a row."""
         return set(self._all_keys(self._files()).to_pylist())
 
     def scan(self, columns: Sequence[str]) -> Iterator[Any]:
@@ -118,7 +114,6 @@ class ParquetStore:
             self.flush()
 
     def flush(self) -> None:
-        """Write the rows that were added since the last file into a new file."""
         rows, self._rows = self._rows, []
         if rows:
             self._write([table_of(rows, self.schema)])
@@ -251,10 +246,7 @@ class ParquetStore:
         self.written.append(whole)
 
     def remove_abandoned(self, older_than_s: float = 0.0) -> None:
-        """Remove unfinished files that were last written ``older_than_s`` seconds ago or earlier.
-
-        With 0 seconds, the caller makes sure that no other process is writing.
-        """
+        """Remove unfinished files older than ``older_than_s`` seconds; with 0, no other process may be writing."""
         for part in (part for pattern in self.unfinished for part in self.folder.glob(pattern)):
             with contextlib.suppress(OSError):
                 if time.time() - part.stat().st_mtime >= older_than_s:

@@ -69,7 +69,6 @@ class Database:
             on_error.pop_all()
 
     def close(self) -> None:
-        """Close the file."""
         self._connection.close()
 
     @contextmanager

@@ -33,10 +33,8 @@ _ROWS_PER_GROUP: Final = 1024
 
 # Vectors and paths hardly repeat, so looking for repetitions would only cost time.
 WRITER_OPTIONS: Final[Mapping[str, Any]] = {"use_dictionary": ["error_code", "error"]}
-"""Options of ``pyarrow.parquet.ParquetWriter`` for all files of vectors."""
 
 _RESULT_COLUMNS: Final = ("path_bytes", "vector", "error_code", "error")
-"""Columns that :func:`_batch_of` needs."""
 _PART_NAME: Final = re.compile(r"part-\d{5,}(-[0-9a-f]{32})?\.parquet")
 """Names of files of vectors. Names with a key come from a cluster, whose files of one run share a number."""
 
@@ -250,10 +248,7 @@ class VectorFolder(ParquetStore):
     seconds_per_file = 300.0
 
     def __init__(self, folder: Path, model: FileModel | ModelInfo) -> None:
-        """Open ``folder``; make it if it does not exist.
-
-        Raises StoreError if a file cannot be read, and VectorsError if the folder has vectors of another id.
-        """
+        """Raises StoreError if a file cannot be read, and VectorsError if the folder has vectors of another id."""
         super().__init__(folder, vector_schema(model))
         self._model = model
         for path in self._paths():

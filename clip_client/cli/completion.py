@@ -24,7 +24,6 @@ def add_completion_option(parser: argparse.ArgumentParser) -> None:
 
 class _CompletionAction(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
-        """Print and end."""
         need("shtab")
         import shtab
 
@@ -37,7 +36,6 @@ class _CompletionAction(argparse.Action):
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """Yield every option and argument of the parser and its subcommands."""
     for action in parser._actions:
         yield action
         if isinstance(action, argparse._SubParsersAction):

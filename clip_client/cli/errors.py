@@ -16,11 +16,7 @@ class CommandMisused(ReportedError):
 
 
 def need(*modules: str, extras: str = "cli") -> None:
-    """Import optional packages, so that a missing package ends the command before the long work, not after it.
-
-    ``extras`` names all extras that the command needs, with commas between them, so that one installation is enough.
-    Raises CommandFailed with the command that installs them.
-    """
+    """Import optional packages before the long work. Raises CommandFailed with the command that installs ``extras``."""
     for module in modules:
         try:
             importlib.import_module(module)

@@ -97,7 +97,6 @@ def _run(words: Sequence[str]) -> int:
     except ReportedError as error:
         return _say(str(error), 1)
     except BrokenPipeError:
-        # The reader of the output has closed it.
         return _without_output()
     except OSError as error:
         if error.errno != errno.ENOSPC:

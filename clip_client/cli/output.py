@@ -41,10 +41,7 @@ _OUTPUTS: Final = {
 
 
 def add_output_options(parser: argparse._ActionsContainer, **contents: str) -> None:
-    """Add the options of :data:`_OUTPUTS` that are named in ``contents``, which describes what each one writes.
-
-    The command's ``main`` calls :func:`read_outputs` before the command runs.
-    """
+    """Add the options of :data:`_OUTPUTS` that ``contents`` names, each with what it writes."""
     for name, content in contents.items():
         metavar, kind, meaning = _OUTPUTS[name]
         parser.add_argument(f"--{name}", type=kind, metavar=metavar, help=meaning.format(content))
@@ -57,11 +54,7 @@ def add_quiet_option(parser: argparse._ActionsContainer) -> None:
 
 
 def read_outputs(arguments: argparse.Namespace) -> tuple[Path, ...]:
-    """Return the paths of the given options of :data:`_OUTPUTS`.
-
-    Raises CommandFailed for a path that cannot be written, and CommandMisused for two options with one path and for a
-    file that would replace a photo, as after ``--json *.jpg``.
-    """
+    """Return the paths of the given output options. Raises CommandFailed and CommandMisused."""
     outputs = tuple(path for name in _OUTPUTS if (path := getattr(arguments, name, None)) is not None)
     for path in outputs:
         check_place(path)
@@ -84,11 +77,7 @@ def write_text(path: Path, pieces: Iterable[str]) -> None:
 
 
 def check_place(path: Path) -> None:
-    """Check the path of an output file before the long work.
-
-    Raises CommandFailed if the file cannot be written, and CommandMisused if it would replace a photo, as after
-    ``--json *.jpg``.
-    """
+    """Raise CommandFailed if a file cannot be written, or CommandMisused if it is named like a photo or a sidecar."""
     from clip_client.dedup.files.file_types import COMPANION_KINDS, PHOTO_SUFFIXES, suffix_of
 
     if suffix_of(path.name) in PHOTO_SUFFIXES | COMPANION_KINDS.keys() - {".json"}:
@@ -134,10 +123,7 @@ def output(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of ``folder`` for the duration of the block; make the folder if it does not exist.
-
-    Raises CommandFailed if another process holds the lock, or if the folder cannot be made or locked.
-    """
+    """Make ``folder``, and hold its lock for the block. Raises CommandFailed if another process or the disk refuses."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -200,10 +186,7 @@ def _duration(seconds: float) -> str:
 
 @contextmanager
 def progress_bars(*, quiet: bool = False) -> Iterator[ProgressBars]:
-    """Show progress while the block runs, with the rate and the remaining time; bars disappear with the block.
-
-    If standard error is not a terminal, print a line every ten seconds. If ``quiet``, print nothing.
-    """
+    """Show the progress of the block: bars in a terminal, else a line every ten seconds; nothing if ``quiet``."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
     from rich.table import Column

@@ -135,7 +135,6 @@ def _as_json(arguments: argparse.Namespace, found: FoundPictures, space: SearchS
 
 
 def _warnings(found: FoundPictures) -> Iterator[str]:
-    """Yield sentences that a person should read before the list."""
     for text in found.truncated:
         yield f"The model has read only the beginning of: {printable(text)}"
     if found.is_random:

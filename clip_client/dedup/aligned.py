@@ -1,4 +1,4 @@
-"""The tests that two photos passed. One of the tests is their alignment."""
+"""The tests that two photos passed, one of which is their alignment."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, Final, TypeAlias
 from clip_client.dedup.types import ALTERED, RE_ENCODED
 
 Transform: TypeAlias = tuple[float, float, float, float, float, float]
-"""Rows of a 2 x 3 matrix: from the pixels of one photo to the pixels of another photo."""
+"""A 2 x 3 matrix by rows: from the pixels of one photo to those of another, both upright, at full size."""
 
 MADE_LATER: Final = "its compression came later"
 LACKS_DETAIL: Final = "it lacks detail"
-"""A photo is proved to be made from another photo, although the two look different."""
+"""Doubt about a photo that is proved to be made from another one, if the proof names no difference."""
 UNTOLD: Final = "which of the two shows more cannot be told"
 UNPROVED: Final = "it is not proved to show all that this file shows"
-"""The doubt about a photo for which the law of :mod:`clip_client.dedup.proof` does not hold or cannot be tested."""
+"""Doubt about a photo for which the law of :mod:`clip_client.dedup.proof` does not hold or cannot be tested."""
 PUT_INTO: Final = "it shows the picture inside a border, a screenshot or the like"
-"""The doubt about a photo that contains another photo, with a seam around it."""
+"""Doubt about a photo that contains another photo, with a seam around it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Alignment:
     doubts: tuple[str, ...] = ()
     """Reasons, in words, why this alignment moves no photo, such as a border around the picture."""
     transform: Transform
-    """Rows of a 2 x 3 matrix from pixels of the duplicate to pixels of the kept photo, both upright, at full size."""
+    """The position of the duplicate on the kept photo."""
     residual: float
     """1 minus the 10th percentile of the local correlation over the overlap; 0 for a proved copy."""
     region: tuple[float, float, float, float] | None

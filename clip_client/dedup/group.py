@@ -28,7 +28,7 @@ class Total(NamedTuple):
 
     photos: int
     size_bytes: int
-    """Without photos in a library of Apple Photos, which stay on the disk."""
+    """Size without photos in a library of Apple Photos, which stay on the disk."""
 
     @classmethod
     def of(cls, photos: Iterable[Photo]) -> Self:
@@ -48,9 +48,8 @@ class Verdict:
     moves: str = NEVER
     """:data:`BY_DEFAULT`, :data:`ON_REQUEST`, :data:`IF_CHOSEN` or :data:`NEVER`."""
     reason: str = ""
-    """One sentence that says why the photo does not move by default; empty if it does or is kept."""
+    """One sentence on why the photo does not move by default; empty if it does or is kept."""
     lost: tuple[str, ...] = ()
-    """Parts that only this photo has, such as ``"colour"``."""
     doubt: str = ""
     """Signs that the photo is made from another photo."""
 
@@ -74,10 +73,8 @@ class Member:
 
     photo: Photo
     similarity: float
-    """Cosine similarity to the kept photo; 1 for the kept photo and for files with its bytes. NaN if the search did not
-    compare the two, because it kept another photo."""
+    """Cosine with the kept photo, 1 for files with its bytes; NaN if the search did not compare the two."""
     tier: str = SIMILAR
-    """Certainty that the photo shows the same picture as the kept photo; one of :data:`TIERS`."""
     matches: tuple[Match, ...] = ()
     """Tests that the photo passed against the kept photo; empty for the kept photo."""
     other_shot: str = ""
@@ -85,10 +82,9 @@ class Member:
     copy_of: str = ""
     """Path of another file of the group, if the photo is a closer copy of it than of the kept photo; else empty."""
     copy_tier: str = ""
-    """Certainty of ``copy_of``: one of :data:`TIERS`, but not ``SIMILAR``."""
     copy_alignment: Alignment | None = None
     cannot_verify: str = ""
-    """One sentence that says why the photo could not be aligned with any photo; empty if it could."""
+    """One sentence on why the photo could not be aligned with any photo; empty if it could."""
     doubt: str = ""
     verdict: Verdict = Verdict()
 
@@ -128,8 +124,7 @@ class DuplicateGroup:
     reason: str = ""
     """The rule that preferred the first photo to the next best."""
     proofs: Mapping[tuple[str, str], Alignment] = field(default_factory=dict, repr=False)
-    """(SHA-256 of a photo, SHA-256 of another one) -> how the first lies on the second: what the search proved about
-    any two members, so that they can be grouped again around another photo."""
+    """SHA-256 of two photos -> how the first lies on the second, for grouping them again around another photo."""
 
     @property
     def keep(self) -> str:

@@ -31,8 +31,7 @@ _DAY_NS: Final = 86_400 * 10**9
 _UNSET_DAYS: Final = frozenset({-134_774, 0, 3_652})
 """Days since 1970 on which the clocks of Windows, Unix and FAT begin: 1 January of 1601, 1970 and 1980."""
 _FIRST_NS: Final = 3_652 * _DAY_NS + 36 * 3_600 * 10**9
-"""The end of 1 January 1980 in the last time zone. Earlier times of files are not real: FAT begins in 1980, and 1970
-and 1601 mean that there is no time."""
+"""The end of 1 January 1980 in the last time zone. Earlier times of files are not real: FAT begins on that day."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,8 +44,7 @@ class ImageFeatures:
     format: str = ""
     """Name of the file format by the content, such as ``"JPEG"``."""
     is_scaled: bool = False
-    """True if a JPEG was decoded at a fraction of its size for the perceptual hash. A few bits may differ from the hash
-    of the same pixels in another format."""
+    """True if a JPEG was decoded at reduced size for its hash, which may differ by a few bits in another format."""
     perceptual_hash: int = 0
     inner_hash: int = 0
     """Perceptual hash of the picture without its plain border; 0 for a picture without such a border."""

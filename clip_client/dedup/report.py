@@ -29,7 +29,6 @@ class DuplicateReport:
     """The groups, and the files that could not be compared."""
 
     model: str
-    """Id of the model whose vectors were compared."""
     thresholds: Thresholds
     compared: int
     groups: tuple[DuplicateGroup, ...]

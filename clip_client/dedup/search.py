@@ -61,7 +61,6 @@ class GroupRules:
     in_libraries: Mapping[str, LibraryPhoto] = field(default_factory=dict)
     only_by_link: frozenset[str] = frozenset()
     not_kept: Mapping[str, str] = field(default_factory=dict)
-    """Path of a photo for which other photos must not move -> its place, such as ``"a recycle bin"``."""
 
 
 async def find_duplicates(
@@ -157,11 +156,9 @@ def group_contents(
     on_progress: OnProgress,
     reader: PhotoReader = PLAIN_READER,
 ) -> DuplicateReport:
-    """Divide the collected contents into groups.
+    """Divide the collected contents into groups without verdicts; a cluster calls this for each part of a search.
 
-    On this machine one call divides a whole search; a cluster calls this function for each part of a search. The report
-    lacks verdicts. ``reader`` reads photos again for their pixels and keypoints, which ``store`` keeps. Raises
-    StoreError.
+    ``reader`` reads photos again if ``store`` lacks their pixels or keypoints. Raises StoreError.
     """
     aligning, note = import_aligner() if rules.verify else (None, "")
     compared, recall, work = pair(collected, rules, store, reader, is_wide=aligning is not None)
@@ -188,10 +185,7 @@ def group_contents(
 def pair(
     collected: CollectedFeatures, rules: GroupRules, store: Store, reader: PhotoReader, *, is_wide: bool
 ) -> tuple[Compared, RecallEstimate, SearchStats]:
-    """Join the contents that are alike by vectors, hashes or pixels; if ``is_wide``, also pair possible copies.
-
-    Also returns the recall of comparing the vectors, and the work that the store did not save.
-    """
+    """Join the contents that are alike by vectors, hashes or pixels; if ``is_wide``, also pair possible copies."""
     contents, column = collected.contents, collected.column
     pixels, decoded = number_by_pixels(collected, store, reader)
     has_hash = collected.are_pictures & ~column("is_flat")
@@ -238,10 +232,7 @@ def pair(
 def prove(
     compared: Compared, contents: Sequence[str], aligner: Aligner, on_progress: OnProgress
 ) -> tuple[Compared, Proofs, dict[int, list[int]]]:
-    """Prove the pairs, and align the rows that are alike with the row that they would be grouped around.
-
-    Returns the comparison with the doubts that the proofs raise, the proofs, and what :func:`.stars` returns.
-    """
+    """Prove the pairs, add the doubts that this raises, and align each row with the one it would be grouped around."""
     compared, proofs = proved(compared, contents, aligner, on_progress)
     alike = stars(compared, proofs)
     for kept, rows in alike.items():

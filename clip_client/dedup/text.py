@@ -22,10 +22,7 @@ def folder_above(folders: Sequence[str]) -> str:
 
 
 def escaped(path: str) -> str:
-    """Return a file name for programs to read; the shell's ``printf %b`` restores the bytes of the name.
-
-    A backslash becomes two, and each byte of what cannot be printed or is not UTF-8 becomes ``\\xNN``.
-    """
+    """Write two backslashes for one, and ``\\xNN`` for a byte that is not printable UTF-8; ``printf %b`` undoes it."""
 
     def in_hexadecimal(char: str) -> str:
         return "".join(f"\\x{byte:02x}" for byte in os.fsencode(char))

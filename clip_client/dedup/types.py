@@ -69,7 +69,6 @@ class PhotoFile(NamedTuple):
     """A file at the time when it was found."""
 
     path: str
-    """Names that are not UTF-8 are kept with ``surrogateescape``, as :func:`os.fsdecode` does."""
     size_bytes: int
     mtime_ns: int
     ctime_ns: int | None = None
@@ -94,7 +93,7 @@ class Companion:
     kind: str
     """Such as ``"film"``: one of :mod:`clip_client.dedup.files.file_types`."""
     others: tuple[str, ...] = ()
-    """Other photos that the file belongs to, too. It moves with the last of its photos."""
+    """Further photos that the file belongs to. It moves with the last of its photos."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,8 +115,7 @@ class Metadata:
     """Metadata of a photo. A field is empty if the file lacks it. Each field is a column of the store."""
 
     taken_ms: int | None = None
-    """Milliseconds from 1970 to the capture by the camera's clock, whose time zone is mostly unknown: from EXIF alone,
-    as are the fields down to the exposure bias."""
+    """Capture by the camera's clock, ms since 1970. Like all fields down to ``exposure_bias``, from EXIF alone."""
     has_sub_second: bool = False
     sequence: int | None = None
     camera: str = ""
@@ -135,7 +133,6 @@ class Metadata:
     longitude: float | None = None
     lens: str = ""
     software: str = ""
-    """Programs that wrote the file, as far as they name themselves."""
     has_maker_note: bool = False
     has_exposure: bool = False
     """True with an exposure time, aperture, sensitivity or focal length, which scanners do not write."""
@@ -150,7 +147,6 @@ class Thresholds:
     similar: float
     """Least similarity to the kept photo at which a photo is worth looking at."""
     source: str
-    """One sentence for people about the source of the numbers."""
     recommended: bool
     """False if the numbers only serve to try the program, and not to decide about photos."""
 

@@ -86,7 +86,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _decided(store: Store) -> dict[str, list[dict[str, Any]]]:
-    """Return all decisions and choices, as JSON holds them."""
     decisions = store.decisions.all()
     paths_of = store.files.paths_of(frozenset[str]().union(*(decision.contents for decision in decisions)))
 

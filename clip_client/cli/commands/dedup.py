@@ -84,11 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _scan(options: SearchOptions, action: ActionOptions, printer: _Printer) -> Scan:
-    """Find the photos, before a server or a model is needed.
-
-    Raises CommandFailed if a path on the command line does not exist, or if there are no photos. Raises NoAlbum if
-    ``--apply`` needs an album of Apple Photos that cannot be filled.
-    """
+    """Find the photos before a model is needed. Raises CommandFailed, and NoAlbum if no album can be filled."""
     from clip_client.dedup.pages.terminal import print_failed
 
     with progress_bars(quiet=options.quiet) as show:
@@ -173,10 +169,7 @@ class _Printer:
         self.notes.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def print_report(self, report: DuplicateReport) -> dict[str, str]:
-        """Print the groups or copies, and the notes; return path -> reason of the photos whose reason was printed.
-
-        Raises CommandFailed if there was nothing to compare.
-        """
+        """Print the results; return path -> printed reason to stay. Raises CommandFailed if nothing was compared."""
         from clip_client.dedup.pages.rows import copy_lines
         from clip_client.dedup.pages.terminal import print_groups, print_notes
 

@@ -45,9 +45,8 @@ def apply_report(
 ) -> int:
     """Carry out ``--apply`` or show what it would do; return the exit code.
 
-    ``paths`` is what was searched; ``say`` prints a line. With ``verbose``, ``--apply`` also lists the photos that
-    stay, as ``--dry-run`` and ``--act-on chosen`` do. ``explained`` maps photos to reasons that the terminal has
-    already shown.
+    With ``verbose``, ``--apply`` also lists the photos that stay, as ``--dry-run`` and ``--act-on chosen`` do.
+    ``explained`` maps photos to reasons that were already shown.
     """
     moving: Mapping[str, Choice] = {}
     staying: Mapping[str, str] = {}

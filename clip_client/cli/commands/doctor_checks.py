@@ -61,7 +61,6 @@ class Check:
     value: str
     level: Level = Level.OK
     remedy: str = ""
-    """Instruction that fixes a problem; empty without a problem."""
 
 
 def known_vulnerabilities(about: str, triton_version: str) -> Iterator[Check]:

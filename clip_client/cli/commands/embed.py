@@ -314,10 +314,7 @@ def _run_on_ray(arguments: argparse.Namespace, engine: EngineOptions) -> int:
 
 
 def _partitions(arguments: argparse.Namespace) -> Sequence[Partition]:
-    """Return the partitions of all sources.
-
-    Raises CommandFailed if there is nothing to embed, and DistributedError for a source that cannot be read.
-    """
+    """Return the partitions of all sources. Raises CommandFailed if there are none, and DistributedError."""
     from clip_client.distributed import image_files, images_below, parquet_images, webdataset_images
     from clip_client.distributed.storage import is_url
 

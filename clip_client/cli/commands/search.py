@@ -58,10 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _read_words(arguments: argparse.Namespace) -> tuple[list[Term], NamedPlaces]:
-    """Return the terms to search for, and the places to search.
-
-    Raises QueryError, CommandFailed for a path that does not exist, and CommandMisused for a URL.
-    """
+    """Return what to search for, and where. Raises QueryError, CommandFailed for a missing path, CommandMisused."""
     from clip_client.dedup.files.file_types import PHOTO_SUFFIXES, RAW_SUFFIXES, suffix_of
 
     words, places = [], list(arguments.places)

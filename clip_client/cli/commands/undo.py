@@ -148,10 +148,7 @@ def _run_from(arguments: argparse.Namespace, paths: Collection[str]) -> int:
 
 
 def _from_paths(entries: Sequence[JournalEntry], paths: Collection[str]) -> tuple[list[JournalEntry], list[Outcome]]:
-    """Return the entries with a file from one of ``paths`` or from below it, and a failure for each path without any.
-
-    A companion counts, too: it is restored with its photo.
-    """
+    """Return the entries with a file or companion from ``paths`` or below, and a failure for each path without any."""
     from clip_client.dedup.actions.apply import Outcome
 
     found, known = [], set[str]()

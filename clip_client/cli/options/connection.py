@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from clip_client.dedup.types import OnProgress
 
 _ELSE_LOCAL: Final = " if a server responds there, else the model on this machine"
-"""Part of ``--help`` for the default address ``auto:``."""
 
 _OPENING: Final = "opening the model"
 
@@ -55,10 +54,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_server_options(parser: argparse.ArgumentParser, *, may_be_local: bool = False) -> None:
-    """Add ``--url`` and the TLS and token options.
-
-    If neither an option nor the environment names a server, ``may_be_local`` allows the model on this machine.
-    """
+    """Add ``--url`` and the TLS and token options. If no server is named, ``may_be_local`` allows a model here."""
     parser.set_defaults(otherwise="auto:" if may_be_local else None, transfer=None)
     otherwise = f"localhost:8001{_ELSE_LOCAL if may_be_local else ''}"
     group = parser.add_argument_group("server")
@@ -89,11 +85,7 @@ def add_timeout_option(parser: argparse.ArgumentParser, *, default_s: float, mea
 
 
 def client_config(arguments: argparse.Namespace, *, timeout_s: float | None = None) -> ClientConfig:
-    """Read the server settings from the options, and missing settings from the environment.
-
-    ``timeout_s`` is the client's. Raises CommandMisused for options that contradict each other, and for files that
-    cannot be read.
-    """
+    """Read the server settings from the options, else from the environment. Raises CommandMisused."""
     try:
         credentials = read_credentials(arguments)
         config = make_config(
@@ -154,10 +146,7 @@ async def connected(
 
 
 def export_default_model() -> bool:
-    """Export the default model into the user's data directory with ``clip-export``; return whether that succeeded.
-
-    On a terminal, ask first. The progress is printed on standard error.
-    """
+    """Export the default model with ``clip-export``, after a question on a terminal; return whether that succeeded."""
     repository = user_repository()
     sys.stderr.write(_NOTICE.format(repository=repository))
     if sys.stdin.isatty() and sys.stderr.isatty():
@@ -180,8 +169,7 @@ class EngineOptions:
     def servers(self, config: ClientConfig, *, quiet: bool) -> ClientConfig:
         """Return the settings for the workers' clients, with ``auto:`` resolved on this machine.
 
-        Raises CommandMisused if the workers may run on other machines and no server was named: they might find another
-        server, or none.
+        Raises CommandMisused if no server was named and the workers may run on other machines.
         """
         if config.endpoints[0].kind is not EndpointKind.AUTO:
             return config
@@ -220,10 +208,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
 
 
 def read_engine_options(arguments: argparse.Namespace) -> EngineOptions | None:
-    """Read what :func:`add_engine_options` added; None for the local engine.
-
-    Raises CommandMisused for options of the other engine, and CommandFailed if Ray is missing.
-    """
+    """Read the options of the engine; None for the local one. Raises CommandMisused, and CommandFailed without Ray."""
     if arguments.engine == "local":
         if arguments.address is not None or arguments.workers is not None:
             raise CommandMisused("--address and --workers need --engine ray")

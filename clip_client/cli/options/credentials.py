@@ -46,10 +46,7 @@ def add_credential_options(parser: argparse.ArgumentParser, title: str = "TLS an
 
 
 def read_credentials(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the values of the options, as fields of a ClientConfig.
-
-    Raises ValueError with one sentence if options contradict each other or a file cannot be read.
-    """
+    """Return the values of the options, as fields of a ClientConfig. Raises ValueError with one sentence."""
     if (arguments.tls_certificate is None) != (arguments.tls_key is None):
         raise ValueError("--tls-certificate and --tls-key belong together: give both or neither")
     return {

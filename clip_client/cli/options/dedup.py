@@ -48,7 +48,6 @@ class SearchOptions:
     compare_by: Mapping[str, Any]
     """Arguments of :func:`find_duplicates` that decide which photos are duplicates and which photo stays."""
     without_model: bool
-    """Compare only bytes, pixels, perceptual hashes and alignments, not vectors."""
     quiet: bool
 
     @asynccontextmanager
@@ -73,11 +72,7 @@ class SearchOptions:
 
 
 def read_search_options(arguments: argparse.Namespace) -> SearchOptions:
-    """Read the options of the search.
-
-    Raises CommandMisused for options that contradict each other, and CommandFailed for a missing package or reference
-    folder.
-    """
+    """Read the search options. Raises CommandMisused for contradictions, CommandFailed for a missing folder."""
     need("rich", "defusedxml", extras="cli,dedup")
     references = tuple(map(os.path.expanduser, arguments.reference))
     options = SearchOptions(
@@ -138,10 +133,7 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _keep_rules(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Return the rules that ``--keep`` names, with saved rules in place of ``@NAME``.
-
-    Raises CommandMisused for an unknown rule, and CommandFailed for an unknown name or folder.
-    """
+    """Return the rules of ``--keep``, with saved rules in place of ``@NAME``. Raises CommandMisused, CommandFailed."""
     names = list(arguments.keep or DEFAULT_RULES)
     if any(name.startswith("@") for name in names):
         with opened_store(arguments.store) as store:
@@ -151,11 +143,7 @@ def _keep_rules(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 
 def saved_or_plain(rule: str, store: Store) -> tuple[str, ...]:
-    """Return the rules that are saved under ``@NAME``, or the rule itself.
-
-    Rules of earlier versions that no longer exist are left out, and named on standard error. Raises CommandFailed for
-    an unknown name.
-    """
+    """Return the rules saved under ``@NAME`` that still exist, or the rule itself. Raises CommandFailed if unknown."""
     if not rule.startswith("@"):
         return (rule,)
     saved = store.settings.keep_rules()
@@ -192,11 +180,9 @@ class ActionOptions:
     """Options for moving the duplicates."""
 
     merge_metadata: bool = False
-    """Metadata that only a copy has goes into a new sidecar of the kept photo."""
     tiers: tuple[str, ...] = ()
     """Tiers to move; empty for the default."""
     is_chosen: bool = False
-    """Move only the photos that a person chose."""
     apply: bool = False
     dry_run: bool = False
 

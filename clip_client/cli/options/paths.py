@@ -82,11 +82,7 @@ class WalkOptions:
 
 
 def read_walk_options(arguments: argparse.Namespace) -> WalkOptions:
-    """Read the options of :func:`add_walk_options`.
-
-    Ends the command with its usage if no path was given. Raises CommandFailed if a list of paths cannot be read or a
-    path on the command line names nothing, and CommandMisused for a URL or an empty path.
-    """
+    """Read the options of the walk. Raises CommandFailed for a path that names nothing, CommandMisused for a URL."""
     if not arguments.paths and arguments.files_from is None:
         arguments.parser.error("give a PATH, or a list of paths with --files-from")
     if arguments.null and arguments.files_from is None:
@@ -165,10 +161,7 @@ def add_store_option(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def opened_store(directory: Path | None) -> Iterator[Store]:
-    """Open the store in ``directory``, or the default one.
-
-    Raises StoreError, and CommandFailed if a database cannot be read inside the block.
-    """
+    """Open the store in ``directory``, or the default one. Raises StoreError, and CommandFailed if it is damaged."""
     need("rich", "pyarrow", extras="cli,dedup")
     import sqlite3
 

@@ -59,11 +59,7 @@ class NamedPlaces:
 
     @classmethod
     def of(cls, named: Sequence[str], store: Path | None) -> NamedPlaces:
-        """Sort named paths: a store, a file or folder of vectors, or any number of photos and their folders.
-
-        Raises CommandFailed for a path that does not exist, and CommandMisused for a store or vectors among several
-        paths.
-        """
+        """Sort paths into a store, vectors, or photos. Raises CommandFailed and, for a mix of them, CommandMisused."""
         for name in named:
             path = Path(name)
             if not os.path.exists(name):  # Path.exists raises for a name that is too long
@@ -80,10 +76,7 @@ class NamedPlaces:
         return nullcontext() if self.vectors is not None else opened_store(self.store)
 
     def photos_in(self, store: Store | None, show: ProgressBars) -> Scan | None:
-        """Find the named photos, before a model is needed, which may be a download; None if no photos were named.
-
-        Raises CommandFailed if there is nothing to search, and StoreError.
-        """
+        """Find the named photos before a model is needed; None without any. Raises CommandFailed and StoreError."""
         if self.photos:
             show("looking for photos", 0, None)
             found = scan(self.photos, raw=True)

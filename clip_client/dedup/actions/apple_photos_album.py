@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from clip_client.dedup.actions.plan import Move
 
 ALBUM: Final = "Duplicates (clip-client)"
-"""Name of the album at the top level; it is made if it does not exist."""
 
 
 class NoAlbum(ReportedError):
@@ -45,10 +44,7 @@ def check_photos() -> None:
 def fill_album(
     entries: Sequence[Move], *, on_progress: Callable[[str, int, int], None] | None = None
 ) -> tuple[Outcome, ...]:
-    """Put each photo into the album and return one outcome for each; a photo that the album already has stays in it.
-
-    Both files of an entry are hashed again first. An entry is skipped if either file changed or disappeared.
-    """
+    """Put each photo into the album, unless its file or the kept one has changed or gone; return outcomes in order."""
     outcomes: list[Outcome] = []
     try:
         album = _album() if entries else None
@@ -79,7 +75,6 @@ def _album() -> Any:
 
 
 def _add(entry: Move, album: Any) -> None:
-    """Add a photo to the album. Raises NoAlbum."""
     import photoscript
 
     for what, photo in (("It", entry.duplicate), ("The kept photo", entry.kept)):

@@ -151,9 +151,9 @@ def undo_from(folder: str, *, only: Collection[int] | None = None) -> tuple[Outc
 
 
 def recover(journal: Journal) -> tuple[Outcome, ...]:
-    """Finish or revert the moves of killed processes; the caller holds :meth:`Journal.exclusive`.
+    """Finish or revert the moves of killed processes; return an outcome for each photo that left the quarantine.
 
-    Return one outcome for each photo that left the quarantine. An entry on a disk that is not connected stays as it is.
+    The caller holds :meth:`Journal.exclusive`.
     """
     outcomes = []
     for entry in journal.entries((State.PLANNED, State.RESTORING, State.PURGING)):
@@ -281,8 +281,7 @@ def _restore_files(entry: JournalEntry, journal: Journal, *, at_end: str) -> str
     if not problems:
         remove_sidecars(entry, journal)
     give_back_times(entry.folders)
-    # A file that could not be restored is still in the quarantine, where the next undo finds it. The journal forgets a
-    # file that a person took out of the quarantine.
+    # The next undo finds what could not be restored; the journal forgets what a person took out of the quarantine.
     journal.set_state(entry, State.MOVED if problems and may_be_quarantined(entry) else at_end)
     return problems[0] if problems else ""
 
@@ -293,7 +292,7 @@ def _bring_back(entry: JournalEntry) -> list[str]:
 
 
 def _problems(step: Callable[..., None], entry: JournalEntry) -> list[str]:
-    """Take a step for each file of an entry; return why it failed, for each file that failed."""
+    """Take a step for each file of an entry; return a sentence for each file for which it failed."""
     problems = []
     for file in entry.files:
         try:

@@ -33,7 +33,7 @@ def notice_put_back(store: Store) -> None:
 
 
 def declare(store: Store, choices: Iterable[Choice], run: str) -> None:
-    """Record the decisions of choices that wait. In the same transaction, each choice is done."""
+    """Record the decision of each choice that still waits, and in the same transaction that the choice is done."""
     for choice in choices:
         with store.choices.transaction():
             if store.choices.finish([choice.id], run):
@@ -43,13 +43,12 @@ def declare(store: Store, choices: Iterable[Choice], run: str) -> None:
 def take_back(
     store: Store, *, run: str | None = None, only: Collection[int] | None = None
 ) -> tuple[tuple[Outcome, ...], int]:
-    """Restore photos as :func:`~.apply.undo` does; the choices that moved them, or would move them, are undone.
+    """Restore photos as :func:`~.apply.undo` does, and undo the choices that moved them or would move them.
 
-    Return one outcome for each photo that was in the quarantine, and the number of decisions that were taken back.
-
-    Everything in the quarantine is restored; ``run`` and ``only`` (ids of entries) limit this. With ``run`` alone, the
-    groups that the run declared different or all wanted are taken back, too. Raises StoreError if another process moves
-    files with this store.
+    Without ``run`` and ``only`` (ids of entries), this restores everything in the quarantine. With ``run`` alone, the
+    groups that the run declared different or all wanted are taken back, too. Returns one outcome for each photo that
+    was in the quarantine, and the number of these groups. Raises StoreError if another process moves files with this
+    store.
     """
     with store.journal.exclusive():
         entries = store.journal.entries(IN_QUARANTINE, run=run)

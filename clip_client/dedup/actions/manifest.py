@@ -46,8 +46,8 @@ def add_to_manifest(entry: JournalEntry) -> None:
 def manifest_entries(folder: str) -> list[JournalEntry]:
     """Return the entries in all manifests of the quarantine of the absolute ``folder``, oldest first.
 
-    What this module has not written whole is left out. A folder without a quarantine has no entries. Raises OSError if
-    the folder or its quarantine cannot be read, or if the folder is empty.
+    Lines that were not written whole are left out. Raises OSError if the folder or its quarantine cannot be read, or if
+    the folder is empty.
     """
     found: list[JournalEntry] = []
     try:

@@ -34,9 +34,9 @@ class Move:
     folder: str = ""
     """Folder whose quarantine takes the photo; empty for a photo that goes into the album."""
     reason: str = ""
-    """Reason why the photo, or the one that it follows, moves only because a person chose it; empty if by verdict."""
+    """Reason why the photo, or the one that it follows, moves only by a person's choice; empty if by the verdict."""
     is_chosen: bool = False
-    """A person looked at the photo and chose that it moves."""
+    """True if a person looked at the photo and chose that it moves."""
     sidecars: tuple[SidecarToWrite, ...] = ()
     """Sidecars that must be beside the kept photo before the duplicate moves."""
 
@@ -47,7 +47,6 @@ class Skip:
 
     photo: Photo
     reason: str
-    """One sentence for people."""
     tier: str = ""
     """The tier that was not selected, if this is the only reason."""
 
@@ -59,7 +58,7 @@ class Plan:
     moves: tuple[Move, ...]
     skipped: tuple[Skip, ...]
     for_album: tuple[Move, ...] = ()
-    """Photos in libraries of Apple Photos. They go into an album there instead of moving."""
+    """Photos in libraries of Apple Photos, which go into an album there instead of moving."""
 
     @property
     def size_bytes(self) -> int:
@@ -78,10 +77,7 @@ def plan_moves(
 
     A photo moves if its verdict allows that and its tier is among ``tiers``. ``chosen``, a path -> tiers, limits the
     moves to these photos in these tiers. If the tiers are None, a person looked at the photo, and it moves unless its
-    verdict says ``NEVER``.
-
-    :func:`~.apply.apply` makes exactly these moves, unless another program changes the files in between. Raises
-    ValueError for tiers that do not move by default.
+    verdict says ``NEVER``. Raises ValueError for tiers that do not move by default.
     """
     check_tiers(tiers)
     roots = roots_of(paths)
@@ -91,9 +87,7 @@ def plan_moves(
     for group in report.groups:
         photos = {member.path: member.photo for member in group.members}
         moved: dict[str, Move] = {}
-        """Path of the photo that moves -> its move."""
         metadata: dict[str, KeptMetadata] = {}
-        """Path of the photo that stays -> its metadata, with the fields of its copies that move."""
         for member in _copies_last(group):
             photo, verdict = member.photo, member.verdict
             if chosen is not None and photo.path not in chosen:

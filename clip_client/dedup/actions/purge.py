@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from clip_client.dedup.store.journal import Journal, JournalEntry, MovedFile
 
 Prove: TypeAlias = Callable[[str, str], str]
-"""``prove(kept, moved)`` returns the tier in which the file at ``kept`` is proved to show all of the picture at
-``moved``; empty if that cannot be proved."""
+"""``prove(kept, moved)``, two paths: the tier in which ``kept`` is proved to show all of ``moved``, or empty."""
 
 _IS_BACK: Final = "Its move was interrupted, so it is back in its folder."
 
@@ -78,10 +77,7 @@ def suspects(
     run: str | None = None,
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> list[JournalEntry]:
-    """Return the moved photos that :func:`purge` leaves because no remaining photo is proved to show the same picture.
-
-    Photos on a disk that is not connected are left out.
-    """
+    """Return the moved photos, on connected disks, for which no remaining photo is proved to show the same picture."""
     found, entries = [], journal.entries((State.MOVED,), run=run)
     for done, entry in enumerate(entries, start=1):
         if not why_out_of_reach(entry) and not _kept_instead(entry, journal, prove)[0]:
@@ -118,7 +114,7 @@ def _purge(entry: JournalEntry, journal: Journal, prove: Prove | None, trash: Ca
 
 def _why_it_stays(entry: JournalEntry, journal: Journal, prove: Prove | None) -> str:
     how_to_restore = _how_to_restore(entry, journal)
-    away = [file for file in entry.files if is_there(file.quarantined)]  # others a person took out, or came back
+    away = [file for file in entry.files if is_there(file.quarantined)]  # a person took others out, or they are back
     if not all(map(_is_as_it_was_moved, away)):
         return f"It was changed after it was moved; {how_to_restore}."
     kept, reason = _kept_instead(entry, journal, prove)
@@ -184,11 +180,8 @@ def _kept_instead(entry: JournalEntry, journal: Journal, prove: Prove | None) ->
 
 
 def _left_instead(entry: JournalEntry, journal: Journal, seen: frozenset[int]) -> Iterator[tuple[str, bool]]:
-    """Yield each photo that is left instead of a moved photo, and whether the later moves that lead to it are proved.
-
-    ``seen`` holds the ids of the entries that were already followed.
-    """
-    is_itself_quarantined = QUARANTINE_NAME in os.path.realpath(entry.kept).split(os.sep)  # a link to there
+    """Yield each photo that is left instead of a moved one, and whether the later moves that lead to it are proved."""
+    is_itself_quarantined = QUARANTINE_NAME in os.path.realpath(entry.kept).split(os.sep)  # through a link
     if not is_itself_quarantined and has_sha256(entry.kept, entry.kept_sha256):
         yield entry.kept, True
         return

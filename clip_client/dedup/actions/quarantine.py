@@ -30,15 +30,13 @@ if TYPE_CHECKING:
     from clip_client.dedup.store.journal import JournalEntry, MovedFile, Sidecar
 
 MANIFEST: Final = ".clip-manifest"
-"""Name of a file in each run's folder."""
 _NO_SYNC: Final = frozenset({errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
 """Errors of file systems that cannot sync, which POSIX allows for folders."""
 _NO_SUCH_NAME: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
 _NO_HARD_LINKS: Final = frozenset(
     {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL, errno.EXDEV}
 )
-"""Errors of file systems without hard links. Windows answers EINVAL for a drive with FAT. EXDEV comes from pooled file
-systems, such as mergerfs, whose folders lie on several disks."""
+"""Errors of file systems without hard links: EINVAL by Windows for FAT, EXDEV by pools of disks such as mergerfs."""
 
 
 def run_folder(entry: JournalEntry) -> PurePath:
@@ -71,10 +69,7 @@ def give_back_times(folders: Iterable[Folder]) -> None:
 
 
 def make_folder(folder: str, like: str, folders: Iterable[Folder]) -> None:
-    """Make a folder and its parents. They are on the disk when this returns.
-
-    They get the modes that ``folders`` records for ``like`` and its parents.
-    """
+    """Make and sync a folder and its parents; they get the modes that ``folders`` has for ``like`` and its parents."""
     modes = {folder.path: folder.mode for folder in folders}
     missing = []
     while not os.path.isdir(folder):
@@ -140,9 +135,8 @@ def rename_new(source: str, target: str) -> None:
 def quarantine(file: MovedFile, folders: Iterable[Folder] = ()) -> None:
     """Move one file to the quarantine. Raises OSError, and FileExistsError if its path there is taken.
 
-    Unlike :func:`rename_new`, this is a single step. With two steps, another program could save the photo with a rename
-    between them, and the second step would remove the file that it saved. Each run has its own folder in the
-    quarantine, so the rename cannot replace a file there.
+    Unlike :func:`rename_new`, this is a single step: between two steps, another program could save the photo by a
+    rename, and the second step would remove it. Each run has its own folder, so this rename replaces no file.
     """
     make_folder(os.path.dirname(file.quarantined), os.path.dirname(file.original), folders)
     _check_free(file.quarantined)
@@ -210,13 +204,12 @@ def is_there(path: str) -> bool:
 
 
 def why_out_of_reach(entry: JournalEntry) -> str:
-    """Say that the disk of an entry is not connected; empty if it is connected.
+    """Say why the quarantine of an entry is out of reach, such as that its disk is not connected; empty if it is not.
 
-    Without the disk, the folder that contained the quarantine is missing or is an empty mount point. If a person
-    empties a quarantine by hand, that folder still contains other files, the kept photo among them. Another disk may be
-    mounted in its place, or the mount point may have files of its own. Then the run's folder in the quarantine is
-    missing, and so is the file's old folder or the kept photo. A kept photo on a third disk proves nothing. Two
-    computers with one store may have the same photos at the same paths, so what another one moved must be seen.
+    Without the disk, the folder that has the quarantine is missing or is an empty mount point. If a person empties the
+    quarantine, the folder still has other files. If another disk is mounted in its place, the run's folder is missing,
+    and so is the photo's old folder or the kept photo. A kept photo on a third disk proves nothing. Two computers with
+    one store may have the same photos at the same paths, so what another one moved must be seen.
     """
     file, run = entry.files[0], run_folder(entry)
     folder = run.parent.parent
@@ -241,16 +234,13 @@ def why_out_of_reach(entry: JournalEntry) -> str:
 
 
 def remove_empty_folders(entry: JournalEntry) -> None:
-    """Remove the empty folders above files that left the quarantine, up to and including the quarantine itself.
-
-    Inner folders may be missing if the process that made them was killed.
-    """
+    """Remove the empty folders above files that left the quarantine, up to and including the quarantine itself."""
     for file in entry.files:
         with suppress(OSError):
             for folder in PurePath(file.quarantined).parents:
                 if QUARANTINE_NAME not in folder.parts:
                     break
-                if is_there(str(folder)):
+                if is_there(str(folder)):  # a killed process may not have made the inner ones
                     remove_folder(folder)
 
 

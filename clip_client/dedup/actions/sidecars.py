@@ -56,10 +56,7 @@ def write_sidecars(sidecars: Sequence[SidecarToWrite], entry: JournalEntry) -> N
 
 
 def remove_sidecars(entry: JournalEntry, journal: Journal) -> None:
-    """Remove the sidecars that were written for an entry whose files are restored.
-
-    A sidecar stays if another moved photo needs it, or if it was changed.
-    """
+    """Remove the sidecars of a restored entry that were written for it alone and are unchanged."""
     for sidecar in entry.sidecars:
         with suppress(OSError):
             os.unlink(draft_of(sidecar.path, entry.run))

@@ -54,10 +54,8 @@ _REMEMBERED: Final = 64
 _AT_FULL_SIZE: Final = 2
 """Photos that stay in memory at full size: 300 MB for 100 megapixels."""
 _OUTCOMES: Final = f"{ALGORITHM}-align-3-proof-2"
-"""Version of all that :meth:`Aligner.align` computes, and its name in a store: change the last number with
-:mod:`clip_client.dedup.proof`. Keys are the hashes of two contents."""
+"""Version of what :meth:`Aligner.align` computes; change the last number with :mod:`clip_client.dedup.proof`."""
 VERSIONS: Final = ALGORITHM, _OUTCOMES
-"""Versions of all tables that a store keeps."""
 _NEEDED: Final = PICTURE_SIDE, PICTURE_SIDE
 """The least size (height, width) of a scaled decode."""
 _LEAST_PIXELS: Final = 2**20
@@ -91,7 +89,6 @@ class Aligner:
         self.reasons: dict[str, str] = {}
         """Content -> why it cannot be verified."""
         self.work = SearchStats()
-        """Work that the store did not save."""
 
     def __enter__(self) -> Aligner:
         self._opencv.__enter__()
@@ -102,10 +99,7 @@ class Aligner:
         self._opencv.__exit__(None, None, None)
 
     def prepare(self, pairs: Sequence[tuple[str, str]], on_progress: OnProgress) -> None:
-        """Find the keypoints that the alignment of ``pairs`` needs, of many photos at once. Raises StoreError.
-
-        Pairs whose outcome is known need no keypoints, and photos with the same frame seldom do.
-        """
+        """Find the keypoints that the alignment of ``pairs`` needs, many photos at once. Raises StoreError."""
         unknown = [pair for pair in pairs if _key(*pair) not in self._outcomes]
         new = [sha256 for sha256 in dict.fromkeys(chain.from_iterable(unknown)) if sha256 not in self._table]
         for start in range(0, len(new), _AT_ONCE):
@@ -129,11 +123,7 @@ class Aligner:
         yield from near_by_thumbnails(turned, LIKE_A_COPY)
 
     def align(self, kept: str, duplicates: Sequence[str]) -> list[Alignment | None]:
-        """Return how each content lies on ``kept``; None if they show different scenes or cannot be verified.
-
-        Contents that look alike are proved from their files, at full size; the others are only described. Each pair
-        is compared once per store.
-        """
+        """Return how each content lies on ``kept``; None if they show different scenes or cannot be verified."""
         keys = {sha256: _key(kept, sha256) for sha256 in duplicates}
         stored = {sha256: self._outcomes.get(key) for sha256, key in keys.items()}
         found = {sha256: self._outcome(data) for sha256, data in stored.items() if data is not None}
@@ -184,7 +174,6 @@ class Aligner:
         return json.dumps({"reasons": reasons} if found is None else asdict(found)).encode()
 
     def _outcome(self, data: bytes) -> Alignment | None:
-        """Read what :meth:`_row` returned."""
         row = json.loads(data)
         if "reasons" in row:
             self.reasons.update(row["reasons"])
@@ -204,7 +193,7 @@ class Aligner:
 
     @contextmanager
     def _known(self, contents: Sequence[str]) -> Iterator[dict[str, Keypoints]]:
-        """Give what the alignment needs of those that can be verified, and write the keypoints that are found."""
+        """Give the keypoints of the photos that can be verified, and write those that are found meanwhile."""
         known = {sha256: photo for sha256 in contents if (photo := self._keypoints(sha256)) is not None}
         without = {sha256: photo for sha256, photo in known.items() if photo.found is None}
         yield known
@@ -240,7 +229,7 @@ class Aligner:
 
 
 def _proved(full_size: Affine) -> Alignment:
-    """Return what is known of a proved copy, given the transform from its pixels to those of the kept photo."""
+    """Return the alignment of a proved copy, given the transform from its pixels to those of the kept photo."""
     return Alignment(
         tier=RE_ENCODED,
         changes=tuple(filter(None, (turn_in_words(full_size), size_in_words(full_size)))),

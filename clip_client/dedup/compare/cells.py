@@ -56,10 +56,9 @@ _Z_95: Final = 1.959964
 def join_vectors(
     union_find: UnionFind, vectors: Vectors, threshold: float, *, exact_rows: int = EXACT_ROWS
 ) -> RecallEstimate:
-    """Join the rows of ``vectors`` whose cosine similarity is at least ``threshold``.
+    """Join the rows of ``vectors``, (N, D) float32, whose cosine is at least ``threshold``.
 
-    ``vectors`` is (N, D) float32 of unit rows, or NaN for a row that is joined with none. Up to ``exact_rows`` rows,
-    all pairs are compared.
+    A row has length 1, or is NaN and joined with none. Up to ``exact_rows`` rows, all pairs are compared.
     """
     rows = usable_rows(vectors)
     projection = fit_projection(vectors, rows, threshold)
@@ -81,7 +80,7 @@ def join_vectors(
 
 
 def _members(vectors: Vectors, rows: Indices, cells: Cells, count: int) -> list[Indices]:
-    """Return the positions in ``rows`` of those in each cell."""
+    """Return, for each cell, the positions in ``rows`` of its vectors."""
     found = []
     for start in range(0, len(rows), _ASSIGNED_AT_ONCE):
         positions, numbers = cells.assign(vectors[rows[start : start + _ASSIGNED_AT_ONCE]], count)
@@ -118,10 +117,7 @@ def sample_size(rows: int) -> int:
 
 
 def fit_cells(sample: Vectors, rows: int, threshold: float) -> Cells:
-    """Divide the space for ``rows`` unit vectors, of which ``sample`` (N, D) is a random part.
-
-    Vectors of cosine similarity >= ``threshold`` are alike.
-    """
+    """Divide the space for ``rows`` unit vectors, alike from ``threshold`` on; ``sample`` (N, D) is a random part."""
     import faiss
 
     parts = min(_parts(rows), len(sample))
@@ -201,11 +197,7 @@ class RecallSample:
         ids: NDArray[np.int64] | None = None,
         projected: Vectors | None = None,
     ) -> RecallSample:
-        """Compare the ``sampled`` rows of ``vectors`` with ``rows``.
-
-        ``ids`` tell the rows of all vectors apart if these are only some; ``projected`` is what a
-        :class:`.Projection` returned.
-        """
+        """Compare ``sampled`` rows with ``rows``; ``ids`` tell the rows of all vectors apart if these are only some."""
         names = np.arange(len(vectors)) if ids is None else ids
         counts = np.zeros(len(sampled), dtype=np.int64)
         kept = (rows[:0], rows[:0])
@@ -291,9 +283,8 @@ def _lowest(sampled: Indices, priorities: NDArray[np.uint64]) -> Indices:
 def wilson_interval(successes: float, trials: int) -> tuple[float, float]:
     """Return the 95 % interval of a share by Wilson's score (JASA 22, 1927); (0, 1) without trials.
 
-    It holds its 95 % for few trials and for shares near 1, where the usual normal interval is far too narrow (Brown,
-    Cai and DasGupta, Statistical Science 16, 2001). The trials count as independent. ``successes`` need not be whole
-    if each trial counts with a share.
+    It holds its 95 % for few trials and for shares near 1, where the normal interval is far too narrow (Brown, Cai and
+    DasGupta, Statistical Science 16, 2001). The trials count as independent, and each may succeed in part.
     """
     if not trials:
         return 0.0, 1.0

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from clip_client.dedup.store.choices import Choice
 
 CHOSEN = "you chose it"
-"""The reason of a photo that a person keeps."""
 _NO_RULES: Final = KeepRules(())
 
 
@@ -39,7 +38,7 @@ def rerank(group: DuplicateGroup, rules: KeepRules) -> DuplicateGroup:
         pictures[_picture(group, member)].append(member.photo)
     rules = KeepRules(rules.names, doubts, converted_from_lossy(pictures.values()))
     best_first = sorted((member.photo for member in group.members), key=rules.rank)
-    # With the same photo nothing else changes: for most of the groups that rules are tried on.
+    # If the same photo stays, as in most groups, nothing else changes.
     around = group if best_first[0].path == group.keep else _regrouped(group, best_first)
     return replace(around, reason=rules.reason(*best_first))
 
@@ -47,13 +46,12 @@ def rerank(group: DuplicateGroup, rules: KeepRules) -> DuplicateGroup:
 def keep_instead(group: DuplicateGroup, path: str, moving: Collection[str] = ()) -> DuplicateGroup:
     """Return the group around the photo at ``path``, which a person keeps instead.
 
-    ``moving`` has the paths that a person wants to move: of files with the same pixels, others are copies of one that
-    stays. If the search keeps the photo, too, only the reason changes.
+    ``moving`` has the paths that a person wants to move: among files with the same pixels, they become copies of one
+    that stays. If the search keeps the photo, too, only the reason changes.
 
-    Otherwise the members are grouped again by what the search proved about any two of them. A proof holds in one
-    direction, and most members were compared only with the photo that the search kept. A member that was not compared
-    with the new kept photo has no alignment with it, and its ``similarity`` is NaN. Its tier is ``ALTERED`` if other
-    proofs say that both are the same shot, else ``SIMILAR``.
+    Otherwise the members are grouped again by what the search proved about any two of them. A member that was not
+    compared with the new kept photo has no alignment with it, and its ``similarity`` is NaN. Its tier is ``ALTERED`` if
+    other proofs say that both are the same shot, else ``SIMILAR``.
     """
     if path == group.keep:
         return replace(group, reason=CHOSEN)
@@ -127,10 +125,7 @@ def chosen_photos(group: DuplicateGroup, moving: Container[int], *, keep: int = 
 
 
 def choose(group: DuplicateGroup, photos: Sequence[ChosenPhoto]) -> tuple[DuplicateGroup, frozenset[str]] | None:
-    """Return the group around the first of ``photos``, and the paths of its members that move.
-
-    None if one of ``photos`` is not a member, or is another content than a person saw.
-    """
+    """Return the group around the first of ``photos``, and the paths that move; None if one is missing or changed."""
     members = {(os.path.abspath(member.path), member.sha256): member.path for member in group.members}
     if any((photo.path, photo.sha256) not in members for photo in photos):
         return None

@@ -30,7 +30,6 @@ class Compared:
     components: Sequence[Indices]
     """Rows of each connected component of two or more."""
     cannot_link: CannotLink
-    """Pairs that people declared to be different."""
     rules: KeepRules
     paired: Mapping[int, Set[int]] = field(default_factory=dict)
     """Row -> the rows that are worth aligning with it; each pair in both directions."""
@@ -78,10 +77,7 @@ class Compared:
 
 
 def other_shot(kept: Photo, other: Photo, *, is_proved: bool) -> str:
-    """Return ``BURST`` or ``SAME_SCENE`` if times of capture or exposures show that two photos are two pictures.
-
-    ``is_proved`` tells whether one is proved to show all of the other.
-    """
+    """Return ``BURST`` or ``SAME_SCENE`` if two photos are two shots, as :func:`.classify_burst` tells; else empty."""
     theirs, ours = kept.features, other.features
     same_form = (ours.width, ours.height, ours.format) == (theirs.width, theirs.height, theirs.format)
     return classify_burst(

@@ -29,10 +29,7 @@ if TYPE_CHECKING:
 
 
 def stars(compared: Compared, proofs: Proofs) -> dict[int, list[int]]:
-    """Return kept row -> the rows that are alike to it by vector or hash.
-
-    Rows of the same pixels, and rows that an alignment proved to be copies, are left out: they follow another row.
-    """
+    """Return kept row -> the rows alike to it by vector or hash, without copies, which follow another row."""
     followers, found = _copies(compared, proofs), {}
     for component in compared.components:
         rows = (row for row in component.tolist() if row in compared.candidates and row not in followers)
@@ -49,10 +46,7 @@ def stars(compared: Compared, proofs: Proofs) -> dict[int, list[int]]:
 
 
 def make_groups(compared: Compared, proofs: Proofs, alike: Mapping[int, Sequence[int]]) -> tuple[DuplicateGroup, ...]:
-    """Divide the rows into groups around a kept photo, ordered by its path.
-
-    ``alike`` is what :func:`stars` returned. A row of several files that is in no group is a group itself.
-    """
+    """Divide the rows into groups, ordered by the path of the kept photo; ``alike`` is what :func:`stars` returned."""
     copies = _copies(compared, proofs)
     followers = {row: keep for keep, rows in alike.items() for row in rows} | copies
     groups = [
@@ -72,8 +66,7 @@ def _copies(compared: Compared, proofs: Proofs) -> dict[int, int]:
 def _followers(compared: Compared, better: Mapping[int, int]) -> list[list[int]]:
     """Return the rows of each group, the best first: each row follows its better one to the best of all.
 
-    A row that follows a worse one comes after it. Rows that a person declared to be different share no group: the
-    better one stays.
+    If a person declared rows of one group to be different, the better one stays.
     """
     best_of: dict[int, int] = {}
     groups: dict[int, list[int]] = {}
@@ -120,7 +113,7 @@ def _group(compared: Compared, proofs: Proofs, rows: Sequence[int], copies: Mapp
 def members_around(
     compared: Compared, proofs: Proofs, similarities: Mapping[int, float], copies: Mapping[int, int]
 ) -> tuple[Member, ...]:
-    """Return the members of a group: row -> its similarity to the kept row, which comes first."""
+    """Return the members of a group. ``similarities``: row -> cosine with the kept row, which comes first."""
     keep = next(iter(similarities))
     return tuple(
         _member(compared, proofs, keep, row, photo, similarity, better if better in similarities else None)

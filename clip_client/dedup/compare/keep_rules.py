@@ -40,17 +40,15 @@ _COPY_MARK: Final = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-"""Words that systems and browsers add to the name of a copy, in several languages. Applied to a name without its
-ending."""
+"""Words that systems and browsers add to the name of a copy, in several languages, before its ending."""
 
 _LOSSLESS: Final = frozenset({"PNG", "TIFF", "BMP", "GIF", "PPM", "TGA", "QOI"})
 """Formats that lose nothing of a picture. If such a file has the pixels of a lossy one, it was made from that."""
 
 
 _ZONES_NS: Final = 26 * 3_600 * 10**9
-"""Difference between the first time zone and the last one. The date in EXIF has no time zone, and that of a file is in
-UTC. Within this they may be one time, so a file must be older, or newer, by more to be preferred to a photo with a
-date."""
+"""Difference between the first time zone and the last. The date in EXIF has no zone, and that of a file is in UTC. So a
+file must be older, or newer, by more than this to be preferred to a photo with a date."""
 
 
 class Rule(NamedTuple):
@@ -82,10 +80,7 @@ class KeepRules:
         doubts: Mapping[str, str] | None = None,
         converted: Collection[str] = (),
     ) -> None:
-        """``doubts`` maps contents (SHA-256) to why they are probably made from another photo that was found.
-
-        ``converted`` has those that were converted from a lossy file; see :func:`converted_from_lossy`.
-        """
+        """``doubts``: content -> why it was probably made from another; ``converted``: those made from a lossy file."""
         self.names = tuple(names)
         self.doubts = doubts or {}
         self._converted = converted
@@ -104,7 +99,7 @@ class KeepRules:
     def reason(self, kept: Photo, *others: Photo) -> str:
         """Say which rule prefers ``kept`` to the best of the others.
 
-        If by that rule alone another one would be kept, such as a larger file, say first which rule excluded that one.
+        If that rule alone would keep another photo, such as a larger file, say first which rule excluded that photo.
         """
         other = min(others, key=self.rank)
         if self.rank(other) < self.rank(kept):
@@ -123,10 +118,7 @@ class KeepRules:
 
 
 def converted_from_lossy(pictures: Iterable[Collection[Photo]]) -> frozenset[str]:
-    """Return the contents in a lossless format that have the pixels of a file in another one.
-
-    The photos of each of ``pictures`` have the same pixels.
-    """
+    """Return the lossless contents of each of ``pictures``, photos of equal pixels, if one is in another format."""
     found: set[str] = set()
     for photos in pictures:
         lossless = {photo.sha256 for photo in photos if photo.features.format in _LOSSLESS}
@@ -138,10 +130,7 @@ def converted_from_lossy(pictures: Iterable[Collection[Photo]]) -> frozenset[str
 def best_copies_first(
     copies: Mapping[int, Sequence[Photo]], rules: KeepRules, decisions: Sequence[Decision]
 ) -> dict[int, list[Photo]]:
-    """Return row -> the files of that content that are compared, best first.
-
-    If a person wants to keep all files of a content, and there are no more than then, only the best one is compared.
-    """
+    """Return row -> its files to compare, best first; only the best if a person wants all, and there are no more."""
     wanted: dict[str, int] = {}
     for decision in decisions:
         if decision.what == KEEP_ALL:

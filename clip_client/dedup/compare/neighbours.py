@@ -33,8 +33,7 @@ WIDE_BITS: Final = 8
 turned and mirrored ones differ in at most 8 bits (one of brick in 10), crops by 5 % in 2 to 16, by 10 % in 8 to 22."""
 
 _EXACT_ROWS: Final = 20_000
-"""Up to this many vectors, all pairs are compared, which takes 3 seconds on two cores; above, each vector is compared
-only with those of the nearest cells."""
+"""Up to this many vectors, all pairs are compared, in 3 seconds on two cores; above, those in the nearest cells."""
 _CELLS_SEARCHED: Final = 8
 _POINTS_PER_CELL: Final = 32
 _ROWS_AT_ONCE: Final = 4096
@@ -156,7 +155,7 @@ def near_by_vectors(vectors: Vectors, least: float, exact_rows: int = _EXACT_ROW
 
 
 def with_inner_hashes(rows: Indices, hashes: Hashes, inner_hashes: Hashes) -> tuple[Indices, Hashes]:
-    """Return ``rows`` and their ``hashes`` (N,), followed by the rows that have one of ``inner_hashes`` (N,) and it."""
+    """Return ``rows`` and their ``hashes`` (N,), followed by the rows that have inner hashes, and these."""
     bordered = rows[inner_hashes[rows] != 0]
     return np.concatenate([rows, bordered]), np.concatenate([hashes[rows], inner_hashes[bordered]])
 
@@ -164,8 +163,8 @@ def with_inner_hashes(rows: Indices, hashes: Hashes, inner_hashes: Hashes) -> tu
 def near_by_hashes(rows: Indices, hashes: Hashes, part: int = 0, parts: int = 1) -> Iterator[tuple[Indices, Indices]]:
     """Yield some of ``rows`` and, for each, those whose ``hashes`` are nearest, turned and mirrored in all ways.
 
-    Element i of ``hashes`` is about element i of ``rows``, in which a row may occur more than once. A row may be paired
-    with itself. Each of the ``parts`` has the pairs of other rows.
+    Rows and hashes go together, element by element; rows may repeat, and a row may be paired with itself. ``part`` of
+    ``parts`` has a share of the pairs.
     """
     # Equal hashes are looked up once: a scene of thousands of frames would otherwise be compared with itself.
     distinct, firsts, which = np.unique(hashes, return_index=True, return_inverse=True)
@@ -234,10 +233,7 @@ class HashIndex:
             self._bands.append((order, np.searchsorted(values[order], np.arange(2**_BAND_BITS + 1))))
 
     def near(self, hashes: Hashes, most_bits: int) -> Iterator[tuple[Indices, Indices, NDArray[np.uint8]]]:
-        """Yield the positions in ``hashes`` and in the index of all pairs that differ in at most ``most_bits``.
-
-        The third array has the bits that differ. A pair may come once for each band.
-        """
+        """Yield (positions in ``hashes``, in the index, bits that differ) of near pairs; some pairs come repeatedly."""
         for band, (order, starts) in enumerate(self._bands):
             # (M,); none if the share of the band is 0
             flips = _flips((most_bits + _BANDS - band) // _BANDS)
@@ -270,8 +266,7 @@ def join_hashes(union_find: UnionFind, rows: Indices, hashes: Hashes, most_bits:
 def hash_parts(hashes: Hashes, most_bits: int, most_rows: int) -> Iterator[Indices]:
     """Yield positions of 64-bit hashes; two that differ in at most ``most_bits`` bits are together at least once.
 
-    They agree in at least one of ``most_bits + 1`` bands. A part has about ``most_rows`` hashes, or as many as agree in
-    a band.
+    They agree in one of ``most_bits + 1`` bands. A part has about ``most_rows`` hashes, or those that agree in a band.
     """
     if len(hashes) <= most_rows:
         yield np.arange(len(hashes))

@@ -60,10 +60,7 @@ class Proofs:
         """Content (SHA-256) -> why it could not be aligned with any other."""
 
     def best(self, row: int) -> int | None:
-        """Return the better row with the best proof that it shows the same picture as ``row``, if any.
-
-        A row for which ``row`` can move comes first, then the most certain proof, then the best photo.
-        """
+        """Return the better row with the best proof that it shows the same picture as ``row``, if any."""
 
         def rank(kept: int) -> tuple[bool, int, int]:
             proof = self._of[row][kept]
@@ -94,11 +91,9 @@ class Proofs:
     def prove(self, best_first: Sequence[int], on_progress: OnProgress) -> None:
         """Align each row with the better rows that it is paired with; ``best_first`` has all rows.
 
-        A second call with the same rows in another order reuses what the first call proved.
-
-        A re-encoded copy of a better row is not aligned with further rows. An edited copy may have copies of its own,
-        so it is aligned with the rows that it is paired with. A row that cannot move for any better row stays, so it is
-        also aligned with every other row that stays and may show the same picture.
+        A re-encoded copy of a better row is aligned with no further rows. An edited copy may have copies of its own, so
+        it is aligned with the rows that it is paired with. A row that cannot move for any better row stays, so it is
+        also aligned with every other row that stays and may show the same picture. A second call reuses earlier proofs.
         """
         self._place = {row: number for number, row in enumerate(best_first)}
         for done, kept in enumerate(best_first):
@@ -120,10 +115,7 @@ class Proofs:
         on_progress("verifying", len(best_first), len(best_first))
 
     def doubted(self, known: Container[int] = ()) -> dict[int, str]:
-        """Return row -> why it was probably made from a later row, which shows all of it, but not the reverse.
-
-        A row that is ``known`` to be in doubt raises no doubt about another row.
-        """
+        """Return row -> why it was probably made from a later row, which shows all of it, but not the reverse."""
         doubts: dict[int, str] = {}
         for row in sorted(self._of, key=lambda row: self._place.get(row, -1)):
             if row in known or not self._stays(row):
@@ -220,9 +212,9 @@ def has_old_proofs(store: Store) -> bool:
 def prove_again(kept: str, moved: str) -> str:
     """Return the tier by which the file at ``kept`` shows all of the picture at ``moved``; empty if nothing proves it.
 
-    Bytes are compared first, then pixels; finally :mod:`clip_client.dedup.proof` decides. Nothing is proved about a
-    file that holds more than its picture, or that stores its picture in a way that the kept file is not known to share,
-    or if the kept photo seems to be made from the moved file.
+    Bytes are compared first, then pixels; finally :mod:`clip_client.dedup.proof` decides. Nothing is proved if the
+    moved file holds more than its picture, or kinds of data that the kept file is not known to have. Nothing is proved
+    either if the kept photo seems to be made from the moved file.
     """
     bytes_of = [sha256_of(path) for path in (kept, moved)]
     if not all(bytes_of):

@@ -25,10 +25,7 @@ another format. Measured: 160 pairs of a JPEG and its PNG, made from 20 photos a
 
 
 def number_by_pixels(collected: CollectedFeatures, store: Store, reader: PhotoReader) -> tuple[Indices, int]:
-    """Return (N,) numbers, equal for contents of equal pixels, and how many contents were decoded in full for it.
-
-    Only contents that may have equal pixels are decoded, once per store.
-    """
+    """Return (N,) numbers, equal for contents of equal pixels, and how many contents were decoded in full for it."""
     contents = collected.contents
     numbers, rows = np.arange(len(contents)), np.flatnonzero(collected.are_pictures)
     names = ("width", "height", "perceptual_hash", "is_scaled", "is_flat")

@@ -23,8 +23,7 @@ _BLOCK_ROWS: Final = 1024
 """Rows per block: the products of two blocks take 4 MB, their pairs at most 40 MB."""
 
 _SLACK: Final = 1e-5
-"""The error of float32 block products. Components are found with a threshold that is lower by this much: one that is
-too large only costs time, because the groups inside it are found in float64."""
+"""Error of float32 block products. The threshold of components is lower by this: their groups are found in float64."""
 
 _CLUSTER_ROWS: Final = 4096
 """Least number of rows for which dense clusters are sought before all pairs are multiplied."""
@@ -108,10 +107,7 @@ class Projection:
     width: int
 
     def __call__(self, vectors: Vectors) -> Vectors:
-        """Return (N, width) float32 for ``vectors``, (N, D).
-
-        The product of two rows is at least that of the same rows of ``vectors``, but for rounding (1e-6).
-        """
+        """Return (N, width) float32 for ``vectors``, (N, D): products are upper bounds, but for rounding (1e-6)."""
         projected = np.empty((len(vectors), self.width), dtype=np.float32)
         for start in range(0, len(vectors), _PROJECTED_AT_ONCE):
             some = slice(start, start + _PROJECTED_AT_ONCE)
@@ -152,11 +148,7 @@ def usable_rows(vectors: Vectors) -> Indices:
 def alike_links(
     rows: Indices, vectors: Vectors, threshold: float, *, projected: Vectors | None = None
 ) -> tuple[Indices, Indices]:
-    """Compare all of ``rows`` of ``vectors`` with each other; return pairs that connect each component.
-
-    There are fewer of them than ``rows``, however many pairs are alike. ``projected`` is what a :class:`Projection`
-    returned for ``vectors``.
-    """
+    """Compare ``rows`` of ``vectors`` with each other; return pairs that connect each component, fewer than rows."""
     if len(rows) < 2:
         return rows[:0], rows[:0]
     inside = UnionFind(len(rows))
@@ -181,10 +173,7 @@ def alike_links(
 def alike_pairs(
     vectors: Vectors, left: Indices, right: Indices, threshold: float, shorts: tuple[Vectors, Vectors] | None
 ) -> tuple[Indices, Indices]:
-    """Return the positions in ``left`` and ``right`` of all pairs of rows that are alike.
-
-    ``shorts`` are the projections of both.
-    """
+    """Return the positions in ``left`` and ``right`` of all pairs that are alike; ``shorts`` are their projections."""
     if shorts is not None:
         a, b = where(shorts[0] @ shorts[1].T >= threshold - _SLACK)
         if len(a) * _PAIR_COST <= len(left) * len(right):

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from clip_client.dedup.describe.keypoints import Keypoints
 
 _MOST_RESIDUAL: Final = 0.25
-"""A pair that agrees less was not compared well enough to call it the same."""
+"""A pair that agrees less was not compared well enough to be called the same."""
 _LEAST_AGREEING: Final = 0.5
 """Share of the pixels with texture that an altered photo still shows."""
 _FITS: Final = 0.9
-"""The same share; if it is reached, no other position is tried."""
+"""Share of these pixels from which no other position is tried."""
 
 _REFINED_BY: Final = 2
 """Times the limits for two views, from which on refining changes nothing: it moves sides by 0.002 of them at most."""
@@ -73,7 +73,7 @@ def align(duplicate: Keypoints, kept: Keypoints) -> Alignment | None:
     if tier == EDITED and not words:
         return None
     if tier == ALTERED and (seen.agreeing_share < _LEAST_AGREEING or not seen.differs.any()):
-        # Other photos, or a copy too coarse to tell.
+        # These are other photos, or a copy too coarse to tell.
         return None
     region, share = None, 0.0
     if tier == ALTERED:
@@ -93,8 +93,8 @@ def align(duplicate: Keypoints, kept: Keypoints) -> Alignment | None:
 def _best_position(first: Keypoints, second: Keypoints) -> tuple[Affine, Comparison] | None:
     """Return how ``first`` lies on ``second`` so that most of both agrees; None if they hardly overlap.
 
-    None may also stand for two views of a scene: most pairs with the same keypoints are some, and to refine and
-    compare them would take ten times as long as to tell.
+    None may also mean two views of a scene. Most pairs with matching keypoints are such views, and to refine and
+    compare them takes ten times as long as to tell.
     """
     framed = _compared(first, second, frame_affine(first, second))
     if framed is not None and framed[1].agreeing_share > _FITS:
@@ -130,10 +130,7 @@ def copy_transform(duplicate: Keypoints, kept: Keypoints) -> Affine | None:
 
 
 def _region(seen: Comparison, kept: Keypoints, to_kept: Affine) -> tuple[tuple[float, float, float, float], float]:
-    """Return the box around what differs, and its area without the gaps, as shares of the kept picture.
-
-    ``to_kept`` leads there from the grid.
-    """
+    """Return, as shares of the kept picture, the box of what differs and its area; ``to_kept`` leads from the grid."""
     height, width = kept.picture.shape[:2]
     rows, columns = (STEP * places for places in np.nonzero(seen.differs))
     size = (int(np.ptp(columns)) + STEP, int(np.ptp(rows)) + STEP)

@@ -135,10 +135,9 @@ class Changes:
         return words or ["with slightly other colours"]
 
     def _is_put_into(self) -> bool:
-        """Tell whether the duplicate lies in the kept photo as a picture in something else, and is not a crop of it.
+        """Tell whether the kept photo shows the duplicate inside something else, with a seam around it.
 
-        False is no proof: a border that looks like the edge of its photo, and a collage of two pictures of one texture,
-        have no seam.
+        False proves nothing: a border may look like the edge of its photo, and a collage may show one texture twice.
         """
         if min(self._margins) >= -0.002:  # the kept photo ends where the duplicate does, to a pixel
             return False

@@ -94,8 +94,7 @@ class Comparison:
     cut_off: tuple[float, float]
     """Share of the overlap in which a channel of each picture is cut off and that of the other is not."""
     blur: float
-    """Pixels, standard deviation; positive if the laid picture was sharper, negative if the grid's was. 0 if an
-    encoder explains it."""
+    """Pixels, deviation: above 0 if the laid picture was sharper, below if the grid was; 0 if encoders explain it."""
 
 
 def compare(grid: Pixels, source: Pixels, to_grid: Affine) -> Comparison | None:
@@ -154,10 +153,7 @@ def _differs(error: Floats, slope: Floats, tinge: Floats, inside: Mask, *, is_ed
 
 
 def _same_tones(one: Pixels, other: Pixels, inside: Mask) -> tuple[list[Pixels], float, tuple[float, float]]:
-    """Give one of two pictures the colours of the other, if they differ as a whole.
-
-    Also return the change of chroma, root mean square, levels; and the shares that are cut off in each.
-    """
+    """Give one picture the other's colours if they differ as a whole; also return ``tint`` and ``cut_off``."""
     cells = [_cells(picture, inside) for picture in (one, other)]
     if np.sqrt(((cells[0] - cells[1]) ** 2).mean(axis=0)).max() < _SAME_LEVELS / 2:
         return [one, other], 0.0, (0.0, 0.0)
@@ -170,7 +166,7 @@ def _same_tones(one: Pixels, other: Pixels, inside: Mask) -> tuple[list[Pixels],
     cut_off = _cut_off(one, other, inside), _cut_off(other, one, inside)
     greys = [_luma_and_chroma(colours)[:, 1:].std() < _GREY_LEVELS for colours in cells]
     pair, source = [one, other], int((greys[0], cut_off[0]) > (greys[1], cut_off[1]))
-    # Of pixels rather than cells, because a curve of means is not the mean of a curve.
+    # Fit pixels rather than cells, because a curve of means is not the mean of a curve.
     some = [picture[::_EVERY, ::_EVERY][inside[::_EVERY, ::_EVERY]].astype(np.float32) for picture in pair]
     changed = (_terms(pair[source].reshape(-1, 3)) @ _fit(some[source], some[1 - source])).reshape(one.shape)
     goal = pair[1 - source]
@@ -213,10 +209,7 @@ def _fit(known: Floats, goals: Floats) -> Floats:
 
 
 def _cut_off(picture: Pixels, other: Pixels, inside: Mask) -> float:
-    """Return the share of the overlap in which a channel of ``picture`` is at its limit, and that of ``other`` is not.
-
-    An edit that makes a picture much brighter, say, leaves white where its original shows clouds.
-    """
+    """Return the share of the overlap in which a channel of ``picture`` is at its limit, but not that of ``other``."""
     at_limit = ((picture <= 1) & (other > 40)) | ((picture >= 254) & (other < 215))
     return float(at_limit.any(axis=2)[inside].mean())
 

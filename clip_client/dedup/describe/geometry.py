@@ -62,10 +62,7 @@ def corners_of(affine: Affine, size: tuple[int, ...] | NDArray[np.int_]) -> NDAr
 
 
 def frame_affine(first: Keypoints, second: Keypoints, least: float = _ALIKE) -> Affine | None:
-    """Return the transform of the whole picture of ``first`` onto that of ``second``, turned or mirrored if need be.
-
-    None if the thumbnails have a correlation of at most ``least`` in every orientation.
-    """
+    """Return how all of ``first``, turned or mirrored, lies on ``second``; None if correlations are below ``least``."""
     correlations = first.orientations @ second.thumbnail.ravel() / second.thumbnail.size
     best = int(correlations.argmax())
     if correlations[best] <= least:
@@ -82,10 +79,7 @@ def _whole_affine(first: Keypoints, second: Keypoints, turn: NDArray[np.int_]) -
 
 
 def is_frame(affine: Affine, first: Keypoints, second: Keypoints) -> bool:
-    """Tell whether the pictures show the same frame upright: their corners lie on each other, and their shapes agree.
-
-    A copy in another size has sides of whole pixels, so its shape differs a little.
-    """
+    """Tell whether both show one frame upright: the corners meet, and the shapes agree but for rounding to pixels."""
     sums = first.width + first.height, second.width + second.height
     if abs(first.width * second.height - second.width * first.height) > max(sums):
         return False
@@ -95,10 +89,7 @@ def is_frame(affine: Affine, first: Keypoints, second: Keypoints) -> bool:
 
 
 def matched_affine(first: Keypoints, second: Keypoints) -> Affine | None:
-    """Return the transform from the picture of ``first`` to that of ``second`` by keypoints; it may mirror.
-
-    It is off by some tenths of a pixel. None if too few keypoints match.
-    """
+    """Return the transform, maybe a mirroring one, that keypoints give to tenths of a pixel; None if too few match."""
     for mirrored in (False, True):
         one, other = _matches(first.root_sift[:, _MIRRORED] if mirrored else first.root_sift, second.root_sift)
         if len(one) < _FEWEST_INLIERS:
@@ -150,7 +141,7 @@ def laid_on_grid(source: Pixels, to_grid: Affine, size: tuple[int, int]) -> tupl
         source = np.asarray(cv2.GaussianBlur(source, (0, 0), 0.5 * np.sqrt(1 / scale**2 - 1)), np.uint8)
     centred = between_middles(to_grid)
     moved = cv2.warpAffine(source, centred, size, flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE)
-    # Of the same frame, all is compared: what was put along an edge must be seen.
+    # If both show one frame, compare all of it: what was put along an edge must be seen.
     inside = cv2.dilate(cv2.warpAffine(covered, centred, size), np.ones((3, 3))) > 250
     if not inside.all():
         around = np.ones((2 * _EDGE + 3,) * 2)
@@ -161,7 +152,7 @@ def laid_on_grid(source: Pixels, to_grid: Affine, size: tuple[int, int]) -> tupl
 def refined_affine(first: Keypoints, second: Keypoints, affine: Affine) -> Affine:
     """Return a transform that fits better than that of :func:`matched_affine`."""
     better = _refined(first, second, affine)
-    # Keypoints are off by a little.
+    # If keypoints were only off by a little, the whole pictures lie on each other.
     return _whole_affine(first, second, np.eye(2, dtype=int)) if is_frame(better, first, second) else better
 
 

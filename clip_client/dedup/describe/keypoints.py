@@ -49,10 +49,7 @@ _JPEG: Final = (
 
 @dataclass(kw_only=True, eq=False)
 class Keypoints:
-    """The small picture and the keypoints of one photo; everything that :func:`.align.align` needs.
-
-    Most pairs are told apart by less, and finding keypoints takes long, so they are found when they are first needed.
-    """
+    """The small picture of one photo, and its keypoints, which take long and are found when they are first needed."""
 
     width: int
     """Pixels of the photo at full size, after the EXIF orientation."""
@@ -64,8 +61,7 @@ class Keypoints:
     reason: str = ""
     """Reason why the photo cannot be verified; empty if it can."""
     found: tuple[NDArray[np.float32], NDArray[np.uint8]] | None = None
-    """Positions (K, 2), x and y in pixels of the small picture from its top left corner, and descriptors (K, 128), SIFT
-    as OpenCV returns it, rounded. None until they are needed."""
+    """Positions (K, 2), x and y from the top left in pixels of ``jpeg``, and rounded SIFT (K, 128); None if unknown."""
 
     @cached_property
     def picture(self) -> Pixels:

@@ -12,12 +12,12 @@ from typing import Final
 from clip_client.dedup.types import BURST, SAME_SCENE, Metadata
 
 _SAME_EXPOSURE: Final = 0.06
-"""Relative difference below which numbers are equal: programs that copy a number round it to two digits. The smallest
-steps of cameras, a third of an EV, change the aperture by 12 % and time and sensitivity by 26 %."""
+"""Relative: programs that copy a number round it to two digits. A third of an EV, the smallest step of cameras, changes
+the aperture by 12 %, and time and sensitivity by 26 %."""
 _SAME_BIAS_EV: Final = 0.1
-"""Difference up to which biases are equal. The smallest step of cameras is 0.3 EV; some write 0.33 or 1/3."""
+"""Biases up to this far apart are equal. The smallest step of cameras is 0.3 EV; some write 0.33 or 1/3."""
 _SHOT: Final = re.compile(r"([A-Z\d_]{4})(\d{4})(?![A-Z\d])")
-"""Names of cameras' files: DCF 2.0, section 3.2.3. Programs that make copies keep this name or add to it."""
+"""Names of cameras' files (DCF 2.0, section 3.2.3), which programs that make copies keep or add to."""
 _NUMBER: Final = re.compile(r"\d+")
 
 _BURST_MS: Final = 2_000
@@ -36,8 +36,8 @@ def classify_burst(
 ) -> str:
     """Return ``BURST`` or ``SAME_SCENE`` if times or exposures show that similar photos are two pictures, else empty.
 
-    ``same_form``: the photos have the same size and format, as all frames of a burst do. ``is_proved``:
-    :mod:`clip_client.dedup.proof` holds for them. ``names`` are those of the files, in which cameras count their shots.
+    ``same_form``: the photos have the same size and format, as all frames of a burst do. ``is_proved``: one is proved
+    to show all of the other. ``names``: of the files, in which cameras count their shots.
 
     Photos of two cameras are never told apart. Two exposures are two shots, whenever they were taken: a bracket is not
     an edit. Else both photos need a time, at most a minute apart.
@@ -83,5 +83,5 @@ def _are_two_shots(first: str, second: str) -> bool:
 
 
 def _are_numbered(first: str, second: str) -> bool:
-    # As a phone names the frames of a burst.
+    # Phones name the frames of a burst like this.
     return first != second and _NUMBER.sub("0", first) == _NUMBER.sub("0", second)

@@ -55,9 +55,8 @@ _SAVE_EVERY_S: Final = 5.0
 """Longest time between two saves: the work that an interrupted search can lose."""
 _FINDING: Final = "finding known photos"
 _DAMAGED: Final = frozenset({"TRUNCATED", "CORRUPT"})
-"""Names of the ``ImageStatus`` of files that the decoder reports as damaged."""
+"""Names in ``ImageStatus`` of what the decoder reports as damaged."""
 _NOT_AN_IMAGE: Final = "NOT_AN_IMAGE"
-"""Name of the ``ImageStatus`` of a file with an unknown format."""
 
 
 # Without a repr: asyncio.run asks for the repr of its result, which would be huge.
@@ -74,11 +73,10 @@ class CollectedFeatures:
     failed: list[FailedFile] = field(default_factory=list)
     stats: SearchStats = field(default_factory=SearchStats)
     pictures: Mapping[str, bytes] = field(default_factory=dict)
-    """SHA-256 -> the small picture that ``keep_picture`` kept, for the contents that were decoded."""
+    """SHA-256 -> the small picture that ``keep_picture`` kept."""
 
     contents: list[str] = field(init=False)
-    """The contents that can be compared, by their first path. An image that cannot be decoded is one of them if it has
-    copies, because equal bytes need no decoder. A file that is not an image never is."""
+    """The contents that can be compared, by their first path; undecodable images only if they have copies."""
 
     def __post_init__(self) -> None:
         for files in self.copies.values():
@@ -109,7 +107,7 @@ class CollectedFeatures:
 
     @property
     def are_pictures(self) -> NDArray[np.bool_]:
-        """For each of ``contents``, (N,), whether more than its bytes can be compared."""
+        """Whether more than the bytes can be compared, for each of ``contents``: (N,)."""
         return np.array([sha256 not in self.refused for sha256 in self.contents], dtype=bool)
 
     def column(self, name: str) -> NDArray[Any]:
@@ -136,7 +134,7 @@ async def collect_features(
     collector = _Collector(model, store, len(files), on_progress, keep_picture)
     known = await to_thread.run_sync(collector.load_known, files)
     sources = collector.sources(files, known)
-    # Without a model the sources are none.
+    # Without a model, the sources yield nothing.
     items: AsyncGenerator[Any] = sources if embedder is None else embedder.embed_stream(sources, ordered=False)
     try:
         async with aclosing(sources), aclosing(items):
@@ -176,12 +174,11 @@ class _Collector:
         self._in_store: set[bytes] = set()
         """The contents in the store; empty except while files without a known hash are read."""
         self._moved: list[tuple[PhotoFile, str]] = []
-        """Files with new names and known contents. They are looked up in the store together, which is faster."""
+        """Files with new names and known contents, which are looked up in the store together because that is faster."""
         self._extracting = Lock()
         self._extracted: dict[tuple[str, bool], tuple[ImageFeatures, EncodedImage | None] | None] = {}
-        """(content, whether it is read as a RAW file) -> features that are not recorded yet, and the image to send;
-        None while a thread extracts them. One content may give two pictures, because files with RAW names and files
-        with other names are read differently."""
+        """(content, whether it is read as a RAW file, which may give another picture) -> features that are not recorded
+        yet, and the image to send; None while a thread extracts them."""
         self._sent: list[tuple[str, PhotoFile]] = []  # in the order of the indexes of the answers
         self._unsaved: list[tuple[PhotoFile, str]] = []
         self._saved_at = time.monotonic()

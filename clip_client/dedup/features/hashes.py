@@ -33,8 +33,7 @@ _PLAIN_LEVELS: Final = 12
 _LEAST_INSIDE: Final = 0.4
 """Least share of a side inside a border; less is a spot on a plain ground."""
 _DECIMALS: Final = 6
-"""Decimals of a coefficient. Without rounding, floating-point noise would decide the bits of coefficients that are
-zero, as in a gradient."""
+"""Rounds coefficients that are zero, as in a gradient: floating-point noise would decide their bits."""
 
 
 def perceptual_hash(image: Image.Image) -> int:
@@ -75,10 +74,9 @@ def _border(lines: NDArray[np.int16]) -> tuple[int, int]:
 def pixel_hashes(
     paths: Mapping[str, str], store: Store, reader: PhotoReader = PLAIN_READER
 ) -> tuple[dict[str, str], int]:
-    """Return (content -> pixel hash, number of files that had to be decoded).
+    """Return (content -> pixel hash, number of files that had to be decoded); ``paths`` maps contents to files.
 
-    ``paths`` maps the SHA-256 of each content to a file that holds it. The hash is empty for a file without a
-    :func:`pixel_hash`, or that has changed meanwhile.
+    The hash is empty if the file has changed, or has no :func:`pixel_hash`.
     """
     import pyarrow as pa
 
@@ -108,10 +106,9 @@ def pixel_hashes(
 def pixel_hash(data: bytes) -> str:
     """Return the SHA-256 (hexadecimal) of the pixels at full size, after the EXIF orientation, and their colour space.
 
-    Copies with equal pixels move without asking, so equal numbers are not enough: with another ICC profile they are
-    other colours. Profiles must be equal byte for byte, and a file without a profile equals only files without one.
-    Transparency and all bits of each channel belong to the pixels. The hash is empty if the pixels cannot be decoded,
-    or if the file shows more than these pixels, such as an animation.
+    Copies with equal pixels move without asking, so equal numbers are not enough. Their ICC profiles must be equal byte
+    for byte, or both be missing. Transparency and all bits of each channel belong to the pixels. The hash is empty if
+    the pixels cannot be decoded, or if the file shows more than these, such as an animation.
     """
     encoding, pictures = read_pixels(data)
     if encoding is None or not pictures:

@@ -34,15 +34,13 @@ ALGORITHM: Final = "look-9"
 BYTES_ONLY: Final = "BYTES_ONLY"
 """Code of a RAW file without a readable preview. It is compared by its bytes only, and is not reported as failed."""
 _FLATNESS_SIDE: Final = 64
-"""Longest side, in pixels, at which flatness is measured. A picture that is flat at this size has nothing for a model
-to compare."""
+"""Longest side in pixels at which flatness is measured. What is flat at this size gives a model nothing to compare."""
 _FLAT_LEVELS: Final = 3.0
 """Standard deviation, of 255 levels, below which a picture counts as flat. Measured: sensor noise on an even ground
 0.5, a page with one line of text 6, the plainest of the sample photos 10, a clear evening sky 23."""
 _HASHES: Final = ("perceptual_hash", "inner_hash")
 _HASH_SIDE: Final = 128
-"""Side in pixels of the picture from which the hash is made: four times the hash's own size, so that a JPEG's scaled
-decoding leaves no trace in the hash."""
+"""Side in pixels of the picture for the hash: four times the hash's, which hides that a JPEG was decoded scaled."""
 _DECODED_SIDE: Final = 471
 """Least side of a scaled decode, in pixels. A model of 224 pixels needs as much, so one decode serves hash and model.
 Earlier versions decoded to 256 pixels under the same version of the features: 27 of 132 photos have another hash

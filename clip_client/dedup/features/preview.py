@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 NEEDS_RAWPY: Final = "Previews in RAW files are read by rawpy: pip install 'clip-triton[raw]'."
 _ORIENTATIONS: Final = (1, 2, 4, 3, 5, 8, 6, 7)
-"""EXIF's orientation for each value of LibRaw's ``flip``. Its bit 1 mirrors left to right, bit 2 mirrors top to bottom,
-and bit 4 swaps rows and columns."""
+"""EXIF's orientation by LibRaw's ``flip``: bit 1 mirrors left to right, 2 top to bottom, 4 swaps rows and columns."""
 
 
 class DecodedPhoto(NamedTuple):

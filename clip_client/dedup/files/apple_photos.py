@@ -66,7 +66,7 @@ def read_library(library: str, *, include_hidden: bool = False) -> tuple[list[Li
 
 @contextmanager
 def _opened(library: str) -> Iterator[Any]:
-    # From a copy of its database, because SQLite writes beside what it reads.
+    # Open a copy of its database, because SQLite writes beside what it reads.
     import osxphotos
 
     # Its warnings are about labels and untested versions, not about files.

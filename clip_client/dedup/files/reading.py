@@ -96,7 +96,7 @@ def has_sha256(path: str, sha256: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class PhotoReader:
-    """How the photos of a search are read again, to decode them."""
+    """The way to read the photos of a search again, to decode them."""
 
     read: ReadFile = read_file
     threads: int = field(default_factory=usable_cores)

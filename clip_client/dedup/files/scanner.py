@@ -30,8 +30,7 @@ _KINDS: Final = {"p": "a FIFO", "s": "a socket", "c": "a character device", "b":
 """First letter of ``stat.filemode`` -> kind."""
 
 _BY_ITSELF, _BY_NAMED_LINK, _BY_FOUND_LINK = range(3)
-"""Ways to a folder in the order of walking. Folders come first, so that a file is listed under its own name; then links
-that the user named, then links that the walk found."""
+"""Ways to a folder in the order of walking, so that a file is listed under its own name rather than by a link."""
 _IN_CLOUD: Final = (
     "It is only in the cloud, and a search downloads nothing: make it available on this device, and search again."
 )
@@ -175,7 +174,7 @@ class _Walk:
         identity = identity_of(folder, os.stat(folder))
         if identity in self.walked:
             return
-        # Only below a link may the path hide where a folder is.
+        # The path can hide where a folder is only below a link.
         place = named_place(folder if reached == _BY_ITSELF else os.path.realpath(folder))
         if place is not None and not place.is_lasting and place.what != above and identity not in self.named:
             self.passed.setdefault(place.what, []).append(folder)

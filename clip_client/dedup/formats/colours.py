@@ -58,8 +58,7 @@ class ColourSpace:
 
     name: str
     primaries: tuple[float, ...] | None
-    """CIE x and y of red, green and blue, seen under D50; None if they cannot be measured, as of a printer's profile.
-    Empty for grey."""
+    """CIE x and y of red, green and blue under D50; empty for grey; None if a profile does not tell, as a printer's."""
     key: bytes = b""
     """Equal for spaces of the same definition."""
     is_profile: bool = True
@@ -123,7 +122,7 @@ def space_of_profile(profile: bytes) -> ColourSpace:
 
 
 def _primaries(profile: Any) -> tuple[float, ...] | None:
-    # Of a profile that consists of three colours and their curves.
+    # Only a profile that consists of three colours and their curves has primaries.
     colours = profile.red_colorant, profile.green_colorant, profile.blue_colorant
     if None in colours or not all(sum(xyz) for xyz, _ in colours):
         return None

@@ -66,7 +66,7 @@ def embedded_parts(data: bytes) -> EmbeddedParts:
         kinds.append(FILM)  # a bare codestream of JPEG XL does not say where it ends
     rest = b"".join([*container.unknown, *container.behind(data)]).strip(b"\0")
     kinds += [FILM] if _FILM.search(rest) else [DATA] if len(rest) >= SMALL_PART else []
-    # What is appended to a picture alone is known by itself, and anything else by the whole file.
+    # The digest is that of the appended data if the file holds nothing else, else that of the whole file.
     return _parts(kinds, rest if kinds in ([FILM], [DATA]) and rest else data)
 
 
@@ -75,7 +75,7 @@ def _of_jpeg(data: bytes, container: Container) -> EmbeddedParts:
     in_xmp = [kind for name, kind in _IN_XMP if name in xmp]
     appended = container.behind(data)
     kinds = _kinds_of_appended(appended, xmp, has_pictures=container.has_more_pictures)
-    # Such as the measurements of a thermal camera.
+    # This includes the measurements of a thermal camera.
     unknown = b"".join(content.strip(b"\0") for content in container.unknown)
     in_unknown = [DATA] if len(unknown) >= SMALL_PART else []
     held = [*(appended if kinds else ()), xmp if in_xmp else b"", unknown if in_unknown else b""]

@@ -25,7 +25,7 @@ class Encoding:
     """Kinds of data in a picture."""
 
     extras: tuple[str, ...] = ()
-    """What an opaque picture of 8 bits a channel cannot hold, such as ``"transparency"``."""
+    """Kinds of data that an opaque picture of 8 bits a channel cannot hold, such as ``"transparency"``."""
     colour_space: ColourSpace = SRGB
     profile: bytes = field(default=b"", compare=False)
     """ICC; empty for none."""

@@ -99,10 +99,9 @@ class KeptMetadata:
             raise CannotMove(f"No sidecar can be written beside the kept photo: its {problem}: {folder}.")
 
     def lost(self, copy: Photo, *, is_same_shot: bool) -> tuple[list[str], list[str]]:
-        """Name the fields and the extended attributes of ``copy`` that the kept photo and its sidecars lack.
+        """Name the fields and attributes of ``copy`` that the kept photo and its sidecars lack, the main ones first.
 
-        The most important names come first; housekeeping does not count. Raises CannotMove if the metadata of the copy
-        cannot be read.
+        Housekeeping does not count. Raises CannotMove if the metadata of the copy cannot be read.
         """
         fields: Iterable[str] = ()
         if copy.sha256 != self.kept.sha256:
@@ -147,10 +146,7 @@ def draft_of(path: str, run: str) -> str:
 
 
 def lost_since(moved: str, kept: str, sidecars: Iterable[str], *, is_same_shot: bool) -> str:
-    """Name the metadata of a moved photo that the file at ``kept`` and these sidecars now lack; empty if none.
-
-    Raises CannotMove if the metadata of the moved photo cannot be read.
-    """
+    """Name the metadata of a moved photo that ``kept`` and ``sidecars`` now lack; empty if none. Raises CannotMove."""
     beside = tuple(Companion(path=path, kind=SIDECAR) for path in sidecars)
     before, now = (Photo(path=path, sha256=sha256_of(path), size_bytes=0) for path in (moved, kept))
     lost, attributes = KeptMetadata(replace(now, companions=beside)).lost(before, is_same_shot=is_same_shot)

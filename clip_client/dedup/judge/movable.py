@@ -98,11 +98,7 @@ def quarantine_folder(path: str, roots: Mapping[str, str]) -> str:
 
 
 def check_can_move(path: str, folder: str, what: str) -> None:
-    """Raise CannotMove if the system does not let the file at ``path`` move into the quarantine of ``folder``.
-
-    The reasons: it is not a regular file, is a mount point, or gets too long a path. ``what`` is the subject of the
-    message, such as "It".
-    """
+    """Raise CannotMove if the system does not let ``path`` move; ``what`` is the subject of the message: "It"."""
     try:
         status = os.lstat(path)
         if not stat.S_ISREG(status.st_mode):
@@ -136,8 +132,7 @@ def _check_writable(folder: str) -> None:
 def _is_mount(path: str, status: os.stat_result) -> bool:
     """Tell whether something is mounted on the regular file at ``path``; ``status`` is its ``os.lstat``.
 
-    On overlayfs a file may have the device of the layer that holds it, and its folder always has another one. Both then
-    have the same file system. Raises OSError.
+    On overlayfs a file may have the device of its layer, and its folder another, on one file system. Raises OSError.
     """
     folder = os.path.dirname(path) or os.curdir
     if status.st_dev == os.stat(folder).st_dev:

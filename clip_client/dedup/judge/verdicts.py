@@ -213,10 +213,7 @@ def _relations(member: Member, group: DuplicateGroup) -> Iterator[_Relation]:
 
 
 def as_proved(member: Member, group: DuplicateGroup, *, is_trained: bool) -> Verdict:
-    """Return the verdict by the proofs alone, without looking at the files or the file system.
-
-    ``is_trained`` says that the model that made the vectors has trained weights.
-    """
+    """Return the verdict by the proofs alone, without the files. ``is_trained``: a trained model made the vectors."""
     verdicts = (_proved(one, member, is_trained=is_trained) for one in _relations(member, group))
     return min(verdicts, key=_likelihood)
 

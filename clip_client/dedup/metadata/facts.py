@@ -36,7 +36,7 @@ _DATES: Final = frozenset(
     {"DateTimeOriginal", "DateTimeDigitized", "photoshop:DateCreated", "xmp:CreateDate", "iptc:55", "iptc:62"}
 )
 _ONLY_PRESENT: Final = frozenset({"MakerNote", "GPSLatitude", "GPSTimeStamp", "GPSDateStamp", "acdsee:categories"})
-"""Fields that programs rewrite, with other offsets, or as a date in place of a time; a position counts as a whole."""
+"""Fields of which only the presence counts: programs rewrite them, and a position is compared as a whole."""
 _DEPTHS: Final = frozenset({b"\1", b"\3", "1", "3"})
 """References of an altitude that is below the ellipsoid or the sea: EXIF 3.0, GPSAltitudeRef."""
 _CHARSET: Final = 8
@@ -179,7 +179,7 @@ class Facts:
         for item in items:
             if name == "face regions":
                 # Only the names: the positions are shares of a picture, which a crop or another program changes.
-                # A face without a name is an empty one, with which every name begins.
+                # A face without a name counts as an empty name, which is the beginning of every name.
                 people = [item[path] for path in item if path.rpartition("/")[2] in ("Name", "PersonDisplayName")]
                 into[name] |= set(filter(None, map(_plain, itertools.chain(*people)))) or {""}
             elif list(item) != [""]:
@@ -192,7 +192,7 @@ class Facts:
             else:
                 texts = [text.replace("/", "|") if name == "hierarchical keywords" else text for text in item[""]]
                 for text in texts:
-                    if text != "0" or not name.endswith("label"):  # digiKam's labels that nothing was marked with
+                    if text != "0" or not name.endswith("label"):  # digiKam writes 0 for no label
                         self._add(field, text)
                 for implied in ("hierarchical keywords", "file tags") if field == "dc:subject" else ():
                     self.implied[implied].update(map(_plain, texts))

@@ -17,7 +17,7 @@ from preprocess_ensemble.imaging.containers.tiff import EXIF_DIRECTORY, GPS_DIRE
 _TEXT: Final = 2
 _COPYRIGHT: Final = 0x8298
 _SIZE: Final = frozenset({256, 257})
-"""Fields that say whether the picture was resized since."""
+"""These say whether the picture was resized since."""
 _RAW_PROFILE: Final = re.compile(r"raw profile type (exif|app1|xmp|iptc|8bim)$", re.IGNORECASE)
 """Blocks as hexadecimal text in a PNG, by ImageMagick and ExifTool: a line for people, the length, and the digits."""
 _IPTC: Final = 0x0404
@@ -33,19 +33,17 @@ _RESOURCES: Final = dict.fromkeys(range(2000, 2999), "clipping path") | {
 _DATASET: Final = re.compile(rb"\x1c[\x01-\x09]")
 """Beginning of a dataset of IPTC: a mark, and the number of a record: IIM 4.2, section 1.6."""
 _IPTC_LENGTH: Final = 0x7FFF
-"""Longest dataset of the usual form; beyond, these bits are how many bytes the length has: IIM 4.2, section 1.5."""
+"""Longest dataset of the usual form. Above it, the lower bits count the bytes of the length: IIM 4.2, section 1.5."""
 
 
 @dataclass
 class Fields:
-    """The fields of one file. Those of EXIF have the names that Pillow gives them, those of ``iptc`` the number of a
-    dataset in record 2, or of the record and the dataset. XMP, ``png``, ``file`` and ``data`` are further prefixes."""
+    """The fields of one file, named as in :data:`~.names.NAMES`; ``file`` and ``data`` are further prefixes."""
 
     values: defaultdict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
     """Bytes, texts or tuples of numbers; for XMP its items."""
     exif_fields: int = 0
     size: tuple[int, int] = (0, 0)
-    """Width and height of the stored picture in pixels, as far as they are known."""
     is_incomplete: bool = False
 
     def first(self, name: str, default: Any = None) -> Any:
@@ -170,7 +168,7 @@ def read_fields(data: bytes) -> Fields:
             return Fields(is_incomplete=True)
         container = read(data)
         parts += [*container.unknown, *container.behind(data)]
-    # What is compressed is not read.
+    # Compressed boxes of a JPEG XL are not read.
     is_incomplete = b"brob" in container.kinds if is_jxl else container.layout is None and not container.blocks
     fields = Fields(is_incomplete=is_incomplete, size=container.layout.size if container.layout else (0, 0))
     fields.add_blocks(container.blocks)

@@ -26,7 +26,7 @@ def merged(sidecar: Facts, copy: Facts, kept: Sequence[Facts]) -> Facts:
             said[name] = known
         elif name in SAVED and (whole := [value for value in known if not not_held(known, {value})]):
             said[name] = {min(whole, key=str)}
-    # The values of the last one come first.
+    # A ChainMap begins with the keys of its last map: those of the kept photo come first.
     return Facts(said=said, texts=dict(ChainMap(copy.texts, sidecar.texts, *(one.texts for one in reversed(kept)))))
 
 

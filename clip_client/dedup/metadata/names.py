@@ -83,7 +83,7 @@ _RANK: Final = {name: number for number, name in enumerate(NAMES)}
 BY_PEOPLE: Final = frozenset(itertools.takewhile(lambda name: name != "prompt", NAMES)) | {
     "Finder label", "Finder tags", "Finder comment", "file tags", "file comment", "file rating",
 }  # fmt: skip
-"""The date and what people write about a photo, in :data:`NAMES` before what differs between two shots in any case."""
+"""The date and what people write about a photo. What follows in :data:`NAMES` differs between any two shots."""
 SAVED: Final = {
     name: fields[:1]
     for name, fields in NAMES.items()
@@ -140,8 +140,7 @@ LAYOUT: Final = frozenset(
         50341, 59932, 59933,
     }
 )  # fmt: skip
-"""Numbers of fields in the first directory of EXIF or TIFF that say nothing about the photo. All others do: many are
-private ones, such as the regions of ImageJ."""
+"""Numbers in the first directory of EXIF or TIFF that say nothing about the photo. All others do, even private ones."""
 _PNG_HOUSEKEEPING: Final = re.compile(
     r"(?:Thumb:|aux|crs|date|dc|exif|exifEX|icc|iptc|Iptc4xmpCore|jpeg|pdf|photoshop|png|psd|stEvt|stRef|tiff|webp|xap"
     r"|xapMM|xmp|xmpMM):\w"

@@ -76,7 +76,6 @@ def places(fields: Fields) -> Iterator[tuple[float, float]]:
 
 
 def _is_other_size(fields: Fields) -> bool:
-    """Tell whether EXIF gives another size than that of the picture."""
     # Sorted, because programs that rotate a picture do not always swap its sides in EXIF.
     actual = sorted(fields.size)
     for names in _SIZES if actual[0] else ():
@@ -144,7 +143,6 @@ def _signed(degrees: float, direction: str) -> float | None:
 
 
 def _number(value: Any) -> float | None:
-    """Return the first number of an EXIF value; None if it is not a number."""
     try:
         number = float(value[0] if isinstance(value, tuple) else value)
     except (TypeError, ValueError, ArithmeticError, IndexError):

@@ -51,13 +51,12 @@ _SILENT: Final = (
     "http://ns.google.com/photos/1.0/container/item/",
     "http://www.gimp.org/xmp/",
 )
-"""Namespaces of histories and ids, of versions of programs, and of other parts of the file."""
+"""Namespaces of histories, ids, versions of programs, and other parts of the file."""
 _XML: Final = "http://www.w3.org/XML/1998/namespace"
 _LANGUAGE: Final = f"{{{_XML}}}lang"
 
 Item: TypeAlias = dict[str, list[str]]
-"""An item of a property, path -> texts: the path of a plain text is empty, that of a field in a structure is the names
-that lead to it, such as ``"Area/x"``."""
+"""Item of a property: path in a structure, such as ``"Area/x"``, -> texts; the path of a plain text is empty."""
 
 
 class XmpError(Exception):
@@ -141,7 +140,7 @@ def _texts(item: Element) -> Iterator[tuple[str, str]]:
         element, path = waiting.pop()
         for name, text in element.attrib.items():
             uri, local = _split(name)
-            # Of RDF's own attributes only an address is content; the language of a text is none.
+            # The only content among the attributes that RDF and XML define is an address.
             if uri not in (_URIS["rdf"], _XML) or local == "resource":
                 yield "/".join(filter(None, (path, "" if local == "resource" else local))), text
         if element.text and (element.text.strip() or not len(element)):

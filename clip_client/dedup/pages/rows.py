@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 CSV_COLUMNS: Final = (
     "group", "kept", "tier", "path", "bytes", "width", "height", "similarity", "taken", "what", "moves", "why",
 )  # fmt: skip
-"""``group`` counts from 1; ``kept`` is yes or no; ``similarity`` is the cosine to the kept photo, empty without a
-model; ``what`` describes the photo in words; ``moves`` is its verdict, and ``why`` the reason why it does not move by
-default."""
+"""``group`` counts from 1; ``similarity`` is the cosine with the kept photo, empty without a model; ``why`` says why
+the photo does not move by default."""
 
 _FORMULA: Final = ("=", "+", "-", "@")
 """Characters with which a formula begins; a spreadsheet may run it."""

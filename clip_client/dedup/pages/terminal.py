@@ -32,10 +32,7 @@ _MOST_FAILED: Final = 5
 
 
 def print_groups(report: DuplicateReport, console: Console, *, verbose: bool = False) -> dict[str, str]:
-    """Print the ten groups whose copies take the most space, or all with more facts if ``verbose``.
-
-    Return path -> reason of the photos that stay for a reason that was printed.
-    """
+    """Print the ten groups whose copies take the most space, or all; return path -> printed reason to stay."""
     by_space = report.groups_by_space
     shown = by_space if verbose else by_space[:_MOST_GROUPS]
     explained: dict[str, str] = {}

@@ -35,14 +35,11 @@ TIER_NAMES: Final = dict(zip(TIERS, _NAMES, strict=True))
 _SAME_SHAPE: Final = 0.02
 """Relative difference up to which side ratios are equal: the sides of small pictures are rounded."""
 _MOST_OF_IT: Final = 0.5
-"""Share of the kept photo: a region that is larger has no place."""
+"""Share of the kept photo above which the place of a region is not named."""
 
 
 def found_in_words(totals: Mapping[tuple[str, str], Total], tiers: Collection[str] = SAFE_TIERS) -> str:
-    """Say how much moves and how much waits: ``"35 photos, 2.2 MB, can move safely; 25 edited copies wait for you"``.
-
-    ``totals`` comes from :meth:`DuplicateReport.totals`; ``tiers`` are the selected tiers.
-    """
+    """Say what moves and what waits: ``"35 photos, 2.2 MB, can move safely; 25 edited copies wait for you"``."""
     moving = [total for (moves, tier), total in totals.items() if moves == BY_DEFAULT and tier in tiers]
     photos, size_bytes = sum(total.photos for total in moving), sum(total.size_bytes for total in moving)
     waiting = [
@@ -56,10 +53,7 @@ def found_in_words(totals: Mapping[tuple[str, str], Total], tiers: Collection[st
 
 
 def to_free_in_words(photos: int, moving: Total, waiting: int = 0) -> tuple[str, str]:
-    """Say what a group of ``photos`` frees: ``("286 kB", " to free in 2 copies; 1 copy waits for you")``.
-
-    Pages emphasise the first part. ``waiting`` is the number of copies that move on request.
-    """
+    """Say what a group of ``photos`` frees: ``("286 kB", " to free in 2 copies; 1 copy waits for you")``."""
     wait = f"{counted(waiting, 'copy', 'copies')} {'waits' if waiting == 1 else 'wait'} for you" if waiting else ""
     if moving.size_bytes:
         copies = f" to free in {counted(moving.photos, 'copy', 'copies')}"

@@ -16,18 +16,17 @@ if TYPE_CHECKING:
     from clip_client.dedup.types import Pixels
 
 _WINDOW: Final = 160
-"""Pixels on a side of a window;"""
+"""Pixels on a side of a window."""
 _BUSIEST: Final = 4
-"""that many with the most fine detail, and the corners, which tell one frame from another."""
+"""Windows with the most fine detail. The corners, which tell one frame from another, are taken, too."""
 _POOR: Final = 0.1
-"""Squared levels a pixel beyond the steps, with the best filter, from which filters of linear light are tried."""
+"""If even the best filter leaves more squared levels a pixel beyond the steps, filters of linear light are tried."""
 
 
 def likeliest_way(luma: Layable, colours: Layable | None, duplicate: Duplicate) -> Way:
     """Return the way of laying the kept photo that leaves the least beyond the duplicate's steps.
 
-    ``luma`` is the kept photo's Y, and ``colours`` its RGB, if known. Comparing whole differences would prefer filters
-    that blur, because encoders blur, too.
+    ``luma`` is the kept photo's Y, ``colours`` its RGB. Whole differences would prefer blurring filters.
     """
     windows = _windows(duplicate.planes[0])
 

@@ -36,8 +36,7 @@ def worst_block_of_chroma(
 ) -> float:
     """Return how much of its limit the worst block of Cb and Cr uses, as :func:`~.law.worst_block` does.
 
-    ``kept`` and ``duplicate`` are Cb and Cr at full size, (H, W); ``luma_detail`` is the fine detail of the kept
-    photo's luma in blocks of full size.
+    ``kept`` and ``duplicate`` are Cb and Cr, (H, W), at full size; ``luma_detail`` is that of the kept luma's blocks.
     """
     worst = 0.0
     for ours, theirs, of_plane in zip(kept, duplicate, steps, strict=True):

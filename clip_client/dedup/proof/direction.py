@@ -1,4 +1,4 @@
-"""Which of two photos of the same picture is the source. Their content is safe; the direction also keeps the origin."""
+"""Tells which of two photos of the same picture is the source, so that the original stays and not its copy."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from clip_client.dedup.types import Floats, Pixels
 
 _LEAST_SPREAD: Final = 0.7
-"""A source lies evenly between the steps of its copy, a spread of 1; a child with finer steps lies on them, at the
-square of the ratio of the steps. 0.8 took 11 of 270 true copies for sources, 0.7 seven, five of which hold the same."""
+"""A source lies evenly between the steps of its copy: its spread is 1. What was made from the copy, with finer steps,
+lies near them: its spread is the square of the ratio of the steps. With 0.8, 11 of 270 true copies were taken for
+sources, with 0.7 seven, five of which hold the same."""
 _LEAST_BROKEN: Final = 0.02
-"""Share of the kept photo's coefficients off whose steps its copy lies; below it, the duplicate may be its source. A
+"""Share of the coefficients in which a copy leaves the kept photo's steps. Below it, the duplicate may be the source: a
 re-save at similar steps has 0.001."""
 
 
@@ -37,10 +38,7 @@ def is_closer_than_a_source(kept: Pixels, duplicate: Pixels, steps: Floats) -> b
 
 
 def lies_on_steps_of_kept(kept: Pixels, duplicate: Pixels, steps: Floats) -> bool:
-    """Tell whether ``duplicate``, turned to the grid of ``kept``, lies on the ``steps`` (64,) of ``kept``.
-
-    Both are luma, (H, W), of one size.
-    """
+    """Tell whether ``duplicate``, turned like ``kept``, lies on the ``steps`` (64,) of ``kept``; both: luma (H, W)."""
     ours, theirs = _coefficients(kept, duplicate)
     counts = np.rint(ours / steps) != 0
     if not counts.any():

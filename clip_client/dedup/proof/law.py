@@ -41,9 +41,9 @@ _AT_ONCE: Final = 4096
 _SAMPLED: Final = 20_000
 """Blocks that are looked at where a few say enough."""
 COARSE: Final = 6
-"""Least step that tells something: the rounding of levels covers finer ones,"""
+"""Least step that tells something: the rounding of levels hides finer ones."""
 FEWEST: Final = 100
-"""and fewer coefficients of coarser steps tell nothing."""
+"""Least number of coefficients with coarse steps that tells something."""
 _MOST_STRONGER: Final = 0.015
 """Share of the coefficients of coarse steps that lie beyond half a step by more than a level. 334 copies by 10 tools
 reach 0.0115; noise and sharpening that stayed below the limit of every block had at least 0.020."""
@@ -100,8 +100,10 @@ def blocks_at(plane: Any, where: Indices) -> Floats:
 
 
 def fine_detail(plane: Plane) -> Floats:
-    """Return 64 times the mean squared fine detail of each block, (rows, columns), the largest of it and its
-    neighbours: an error of the filter is as large as what lies beside a block."""
+    """Return 64 times the mean squared fine detail, (rows, columns), of each block or its busiest neighbour.
+
+    An error of the filter is as large as what lies beside a block.
+    """
     whole = whole_blocks(plane)
     detail = _squared_difference(whole, cv2.GaussianBlur(whole, (0, 0), _FINE))
     return cast("Floats", cv2.dilate(detail, np.ones((3, 3), np.uint8), borderType=cv2.BORDER_REPLICATE))
@@ -168,7 +170,6 @@ def worst_block(kept: Plane, duplicate: Plane, steps: Floats, limits: Floats, si
     """Return how much of its limit the worst block uses: above 1 the duplicate shows what the kept photo does not.
 
     Both planes are (H, W); ``steps`` is (64,), and ``limits`` (rows, columns of blocks) says what may lie beyond them.
-    The search ends with the first blocks that differ.
     """
     height, width = duplicate.shape
     ours, theirs = whole_blocks(kept), whole_blocks(duplicate)
@@ -201,11 +202,11 @@ def sampled_blocks(first: Pixels, second: Pixels) -> tuple[Floats, Floats]:
 
 
 def stronger_share(kept: Pixels, duplicate: Pixels, steps: Floats) -> float:
-    """Return what share of its coefficients is stronger in the duplicate's luma, (H, W), as a part of the most allowed.
+    """Return the share of the coefficients that are stronger in the duplicate's luma, (H, W), divided by the limit.
 
-    The limit of a block leaves room for a filter that does not fit. What was sharpened as a whole, or has noise of its
-    own, may use this room in every block, and then most coefficients lie beyond the same end of their step. 0 if too
-    few steps are coarse. Blocks in which black or white cut something off say nothing.
+    The limit of a block leaves room for a filter that does not fit. A duplicate that was sharpened as a whole, or that
+    has noise of its own, may use this room in every block: most of its coefficients then lie beyond the same end of
+    their step. Blocks in which black or white cut something off do not count. 0 if too few steps are coarse.
     """
     ours, theirs = sampled_blocks(kept, duplicate)
     is_whole = ((theirs > 0) & (theirs < _WHITE)).all(axis=1)

@@ -41,11 +41,9 @@ class Proof:
     reason: str = ""
     """Reason why it does not hold: a constant of this module or of :mod:`.gate`; empty if it does."""
     source: str = ""
-    """Source of the other photo, if the proof holds: :data:`KEPT`; :data:`DUPLICATE`, as far as the steps tell; or
-    :data:`EITHER` if each photo shows all of the other."""
+    """If it holds: :data:`KEPT`; :data:`DUPLICATE`, as far as steps tell; or :data:`EITHER` if it holds both ways."""
     used: float = 0.0
-    """The share of its limit that the worst block uses. Above 1 it is that of the first such block; 0 if none was
-    compared."""
+    """Share of its limit that the worst block uses; above 1, that of the first such block. 0 if none was compared."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

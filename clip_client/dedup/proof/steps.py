@@ -35,7 +35,7 @@ _LUMA: Final = np.array(
         [72, 92, 95, 98, 112, 100, 103, 99],
     ]
 )
-"""The usual steps at quality 50: T.81, table K.1;"""
+"""Usual steps of luma at quality 50: T.81, table K.1."""
 _CHROMA: Final = np.array(
     [
         [17, 18, 24, 47, 99, 99, 99, 99],
@@ -45,7 +45,7 @@ _CHROMA: Final = np.array(
         *[[99] * 8] * 4,
     ]
 )
-"""table K.2;"""
+"""Usual steps of chroma at quality 50: T.81, table K.2."""
 _MOZJPEG: Final = np.array(
     [
         [16, 16, 16, 18, 25, 37, 56, 85],
@@ -58,7 +58,7 @@ _MOZJPEG: Final = np.array(
         [85, 75, 135, 156, 189, 238, 311, 418],
     ]
 )
-"""and mozjpeg's for both, by N. Robidoux: ``jcparam.c``."""
+"""Steps of mozjpeg for both, by N. Robidoux: ``jcparam.c``."""
 
 
 def _at_quality(table: NDArray[np.int_], quality: int) -> NDArray[np.int_]:

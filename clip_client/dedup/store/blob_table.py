@@ -38,10 +38,7 @@ class BlobTable(Tables):
 
 
 class Spool(Mapping[str, bytes]):
-    """Bytes of one search, in a temporary file that ends with the process; a context manager for many threads.
-
-    Bytes that no longer fit on the disk, or make the file larger than 4 GiB, are not kept.
-    """
+    """Bytes of one search in a temporary file, for many threads; at most 4 GiB, and what fits on the disk, are kept."""
 
     def __init__(self, folder: Path) -> None:
         self._places: dict[str, tuple[int, int]] = {}

@@ -18,10 +18,7 @@ _EARLIER: Final = (
     ("keypoints/*-align-*.sqlite", 1, "blobs", ":name AS version, key, data"),
     ("keypoints/*.sqlite", 0, "", ""),
 )
-"""Files of earlier versions: their names, and the format, table and columns that are taken over.
-
-Keypoints are not taken over: they may take 10 GB, and only pairs without an outcome need them.
-"""
+"""Files of earlier versions: names, and the format, table and columns taken over; not keypoints, which take 10 GB."""
 
 _VERSIONS: Final = """
 WITH RECURSIVE found (version) AS (
@@ -29,7 +26,7 @@ WITH RECURSIVE found (version) AS (
     UNION ALL SELECT (SELECT min(version) FROM blobs WHERE version > found.version) FROM found WHERE version NOT NULL
 ) SELECT version FROM found WHERE version NOT NULL
 """
-"""Query for the versions in the table, which reads a row for each of them: there may be a million keys."""
+"""Query for the versions in the table. It reads one row for each version: there may be a million keys."""
 
 
 class Cache(Database):

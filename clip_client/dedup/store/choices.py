@@ -72,11 +72,8 @@ class Choice:
 
 
 def moving_tiers(rules: str) -> tuple[str, ...] | None:
-    """Return the tiers that a choice by these rules moves. Further tiers of an earlier version's rules do not count.
-
-    None if a person looked at the group: then every photo moves that can.
-    """
-    return SAFE_TIERS if rules else None
+    """Return the tiers that a choice by these rules moves; None, for all that can, if a person looked at the group."""
+    return SAFE_TIERS if rules else None  # rules of an earlier version may name further tiers
 
 
 class Choices(Tables):
@@ -87,18 +84,12 @@ class Choices(Tables):
         self._seen = self._version()
 
     def changed_elsewhere(self) -> bool:
-        """Tell whether another process, or another :class:`Choices`, has changed the choices since the last call.
-
-        True also after changes by this object, if another one has changed something else since.
-        """
+        """Tell whether another connection wrote to the file, and any changed the choices, since the last call."""
         before, self._seen = self._seen, self._version()
         return before[0] != self._seen[0] and before[1:] != self._seen[1:]
 
     def _version(self) -> tuple[object, ...]:
-        """Return a value that changes if another connection writes to the file, and two that change with the choices.
-
-        A choice only goes on to its next state, so the numbers of choices in each state do not repeat.
-        """
+        """Return a number that other writers change, and two that choices change: their states never go back."""
         return tuple(self._connection.execute(_VERSION).fetchone())
 
     def add(self, choices: Iterable[tuple[str, Sequence[ChosenPhoto]]], *, rules: str = "") -> list[Choice]:

@@ -1,4 +1,4 @@
-"""Which computer moved a photo: its name, and an id that stays when the computer is renamed.
+"""The computer that moved a photo: its name, and an id that stays when the computer is renamed.
 
 Two computers may use one store, so the id comes from the system and not from the store. Some Macs take their names from
 the network that they are in.

@@ -73,10 +73,7 @@ class FileIndex(Tables):
         return {sha256.hex() for (sha256,) in self._connection.execute(question, (name, first, after))}
 
     def sha256_of(self, path: str, hash_file: Callable[[str], str]) -> str:
-        """Return the SHA-256 of one file. ``hash_file`` computes it if the file is new or has changed.
-
-        Empty for a file that is empty or cannot be read.
-        """
+        """Return a file's SHA-256, by ``hash_file`` if it is new or changed; empty if it is empty or cannot be read."""
         try:
             file = PhotoFile.of(path, os.stat(path))
         except OSError:
@@ -119,10 +116,7 @@ class ProvenCopies(Tables):
             self._connection.executemany("INSERT INTO copies VALUES (?, ?)", rows.items())
 
     def pictures_of(self, contents: Collection[str], decisions: Iterable[Decision] = ()) -> dict[str, str]:
-        """Return content -> the content that names its picture, which is the content itself if no copy is known.
-
-        Contents are SHA-256 in hexadecimal. ``decisions`` about different photos override the proofs.
-        """
+        """Return content -> the content that names its picture, maybe itself. ``decisions`` override the proofs."""
         apart = [decision.contents for decision in decisions if decision.what == DIFFERENT]
         above = self._copies(_ABOVE, set(contents).union(*apart))
         separated = set[str]()

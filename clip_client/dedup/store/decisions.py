@@ -22,17 +22,15 @@ class Decision:
 
     id: int
     what: str
-    """``"different"`` or ``"keep-all"``."""
     at_ns: int
-    """Time of the decision, nanoseconds since 1970."""
     choice: int | None
-    """Id of the choice that made the decision; see :mod:`.choices`."""
+    """Id in :mod:`.choices`."""
     files: Mapping[str, int]
-    """SHA-256 (hexadecimal) of each content -> number of files with this content that the decision is about."""
+    """SHA-256 -> number of files with this content that the decision is about."""
 
     @property
     def contents(self) -> frozenset[str]:
-        """The contents, which are never grouped with each other again. If all are wanted, nor are their files."""
+        """The contents, no two of which are ever grouped again; if all are wanted, not even their files are."""
         return frozenset(self.files)
 
 
@@ -42,8 +40,7 @@ class Decisions(Tables):
     def add(self, what: str, contents: Iterable[str], *, choice: int | None = None) -> Decision:
         """Record a decision about photos; ``contents`` has the SHA-256 of each file, so copies are repeated.
 
-        Raises ValueError for an unknown kind, for fewer than two files, and, for ``"different"``, for fewer than two
-        contents.
+        Raises ValueError for an unknown kind, fewer than two files, and, for ``"different"``, fewer than two contents.
         """
         if what not in (DIFFERENT, KEEP_ALL):
             raise ValueError(f"a decision must be {DIFFERENT!r} or {KEEP_ALL!r}, not {what!r}")

@@ -19,7 +19,7 @@ from clip_client.dedup.store.journal import State, right_to_move
 _EARLIER: Final = {"journal.sqlite": (3, 4), "choices.sqlite": (2,), "decisions.sqlite": (1,), "settings.sqlite": (1,)}
 """Files of earlier versions, and the formats of each that are taken over."""
 _NUMBERS: Final = frozenset({"id", "unit", "step", "decision"})
-"""Columns with numbers of rows, which other rows may have here."""
+"""Columns with ids, which other rows may already have here."""
 _LAST_NUMBER: Final = (
     "SELECT coalesce(max(number), 0) FROM (SELECT max(id) AS number FROM units UNION SELECT max(id) FROM decisions "
     "UNION SELECT max(id) FROM choices UNION SELECT max(step) FROM choices)"
@@ -61,11 +61,7 @@ class History(Database):
         return [name for (name,) in self._connection.execute("SELECT name FROM taken_over")]
 
     def _take_over(self) -> None:
-        """Copy the content of earlier files in one transaction, then rename them.
-
-        A process that is killed leaves the rest to the next one. Files that an earlier version makes later are taken
-        over, too.
-        """
+        """Copy earlier files' content in one transaction, then rename them; after a kill, the next process goes on."""
         earlier = self._earlier_files()
         file = self.path
         try:
@@ -98,10 +94,7 @@ class History(Database):
                 self._write("DELETE FROM taken_over WHERE name = ?", [(name,)])
 
     def _settle(self, first: int) -> None:
-        """Bring the states of choices above ``first`` up to date with the moves and decisions, and link these to them.
-
-        Earlier versions wrote these one after the other, so a killed process may have left some of them behind.
-        """
+        """Link moves and decisions to choices above ``first``; correct states that a killed earlier version left."""
         made = defaultdict[tuple[str, frozenset[tuple[str, int]]], list[int]](list)
         for one in Decisions(self).all():
             made[one.what, frozenset(one.files.items())].append(one.id)
@@ -140,7 +133,7 @@ def _format(database: sqlite3.Connection, schema: str = "main") -> int:
 
 
 def _rename(file: Path) -> bool:
-    """Give a file a new name, which has its format; return False if the system refuses that."""
+    """Rename a file after its format; return False if the system refuses that."""
     with closing(sqlite3.connect(file)) as source:
         name = f"{file.stem}-format-{_format(source)}"
     new = next(one for number in count(1) if not (one := file.with_name(f"{name}-{number}.sqlite")).exists())

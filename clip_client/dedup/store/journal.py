@@ -111,36 +111,30 @@ class JournalEntry:
     run: str
     """Name of one call of ``dedup --apply``; names sort by time."""
     at_ns: int = field(default_factory=time.time_ns)
-    """Time of the plan, nanoseconds since 1970."""
     method: str = "quarantine"
     """Or :data:`HARDLINK`."""
     state: str = State.PLANNED
     kept: str
-    """Path of the photo that was kept instead."""
     kept_sha256: str = ""
     tier: str = ""
     """Tier in which the kept photo showed the same; empty if an earlier version moved the photo."""
     proof: int = PROOF
-    """Version of the proof; 0 if an earlier version moved the photo."""
     is_chosen: bool = False
-    """A person chose this move, so the photo may show more than the photo that was kept."""
+    """True if a person chose this move: the photo may show more than the kept one."""
     choice: int | None = None
     """Id of the choice that the move carries out, which is done as soon as the entry is ``moved``."""
     computer: str = ""
     """The computer that moved the files; see :func:`.computer.this_computer`. Empty if an earlier version did."""
     files: tuple[MovedFile, ...]
     sidecars: tuple[Sidecar, ...] = ()
-    """Sidecars that have to stay beside the kept photo while the files are in the quarantine."""
+    """These have to stay beside the kept photo while the files are in the quarantine."""
     folders: tuple[Folder, ...] = ()
     """Empty if an earlier version moved the photo."""
 
 
 @contextmanager
 def right_to_move(store: Path, *, wait_s: float = 0) -> Iterator[None]:
-    """Hold the right to move files with the store in a folder for the duration of the block.
-
-    Raises StoreError if another process has the right for ``wait_s`` seconds, or if the lock file cannot be locked.
-    """
+    """Hold the right to move files with a store. Raises StoreError if another process has it for ``wait_s`` seconds."""
     path = store / "journal.lock"
     with ExitStack() as held:
         try:
@@ -180,10 +174,10 @@ class Journal(Tables):
                 self._is_held = False
 
     def new_run(self) -> str:
-        """Return a name for a run on this computer: a time, and letters that make it unique across all stores.
+        """Return a name for a run on this computer: its local time, and letters that make it unique across all stores.
 
-        The time is local, to the second. If the clock shows the second of this store's last run or an earlier one, the
-        name has the second after that run. Names therefore always sort in the order of the runs.
+        If the clock shows the second of this store's last run or an earlier one, the name has the second after that
+        run: names always sort in the order of the runs.
         """
         now = datetime.now().replace(microsecond=0)
         with self.transaction():
@@ -197,9 +191,8 @@ class Journal(Tables):
     def plan(self, entry: JournalEntry, left_behind: Sequence[str] = ()) -> JournalEntry:
         """Record a move before it happens; return the entry with its id. It is on the disk when this returns.
 
-        ``left_behind`` holds the paths of companions that stay because they belong to another photo, too. If the last
-        such photo moves with its companion, the companion belongs to the entries of all these photos, and is restored
-        with the first of them.
+        ``left_behind`` holds the paths of companions that stay because they belong to another photo, too. A companion
+        that moves with the last such photo belongs to the entries of all of them, and is restored with the first.
         """
         row = [getattr(entry, name) for name in _COLUMNS[1:]]
         row[_COLUMNS.index("kept") - 1] = os.fsencode(entry.kept)
@@ -229,10 +222,7 @@ class Journal(Tables):
         self._add("files", [(unit, *row) for unit, _ in sharing])
 
     def set_state(self, entry: JournalEntry, state: str, folders: Sequence[Folder] = ()) -> JournalEntry:
-        """Record the new state of an entry and of its choice, and the current state of its folders.
-
-        All of it is then on the disk.
-        """
+        """Record, on the disk, the new state of an entry and of its choice, and the current state of its folders."""
         with self.transaction():
             self._connection.execute("UPDATE units SET state = ? WHERE id = ?", (state, entry.id))
             self._add("folders", [(entry.id, os.fsencode(path), *rest) for path, *rest in folders])
@@ -255,10 +245,7 @@ class Journal(Tables):
     def entries(
         self, states: Sequence[str], *, run: str | None = None, original: str | None = None
     ) -> list[JournalEntry]:
-        """Return the entries in any of ``states``, oldest first.
-
-        ``run`` selects one run; ``original`` selects entries with a file that was moved from this path.
-        """
+        """Return entries in ``states``, oldest first; ``original`` is the path from which one of their files moved."""
         conditions, values = [f"state IN ({_marks(states)})"], list[object](states)
         if run is not None:
             conditions.append("run = ?")

@@ -22,10 +22,9 @@ class Settings(Tables):
         return {name: tuple(json.loads(rules)) for name, rules in rows}
 
     def save_keep_rules(self, name: str, rules: Sequence[str]) -> tuple[str, ...]:
-        """Save rules that ``KeepRules`` has accepted under ``name``; replace rules that have this name.
+        """Save rules that ``KeepRules`` has accepted; return them with absolute folders, which hold for later searches.
 
-        Returns the rules as they are saved, with absolute folders, because a later search may start elsewhere. Raises
-        ValueError if the name is not 1 to 64 letters, digits, spaces and ``. _ -``.
+        Raises ValueError if the name is not 1 to 64 letters, digits, spaces and ``. _ -``.
         """
         if not _NAME.fullmatch(name):
             raise ValueError(f"{name!r} cannot name rules: use 1 to 64 letters, digits, spaces and . _ -")

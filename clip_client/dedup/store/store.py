@@ -68,10 +68,7 @@ class Store:
     """An open store; a context manager. One thread at a time may use it, any number of processes at once."""
 
     def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
-        """Open ``directory``, and make it if it is missing. None makes a temporary store that ends with this object.
-
-        Raises StoreError if the folder cannot be used.
-        """
+        """Open or make ``directory``; None makes a temporary store that ends with this object. Raises StoreError."""
         self._open = ExitStack()
         if directory is None:
             directory = self._open.enter_context(tempfile.TemporaryDirectory(prefix="clip-client-"))
