@@ -116,19 +116,19 @@ def _travels_in_clear(endpoint: Endpoint) -> bool:
 
 
 def positive_seconds(name: str, value: float) -> None:
-    """Raise ValueError unless ``value`` is a number above 0 and up to 1e9; ``name`` is the argument's name."""
+    """Raise ValueError unless ``value`` is a number above 0 and up to 1e9."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _LONGEST_S:
         raise ValueError(f"{name} must be a positive number of seconds, at most {_LONGEST_S:g}, got {value!r}")
 
 
 def check_count(name: str, value: int) -> None:
-    """Raise ValueError unless ``value`` is a whole number of 1 or more; ``name`` is the argument's name."""
+    """Raise ValueError unless ``value`` is a whole number of 1 or more."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
 
 
 def read_pem(name: str, pem: Pem | None) -> bytes | None:
-    """Return the bytes of a certificate or key. Raises ValueError if they cannot be read; ``name`` is the option's."""
+    """Return the bytes of a certificate or key. Raises ValueError if they cannot be read or are empty."""
     if pem is None:
         return None
     try:

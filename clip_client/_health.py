@@ -30,7 +30,6 @@ class Step(Enum):
     """The checks of a server. The values are the names in reports and in ``/healthz``."""
 
     CONNECT = "connect"
-    """A server listens."""
     LIVE = "server live"
     READY = "models ready"
     HANDSHAKE = "handshake"
@@ -86,13 +85,10 @@ class HealthReport:
 
 
 _STEPS: Final = (Step.CONNECT, Step.LIVE, Step.READY, Step.HANDSHAKE, Step.CANARY, Step.TEXT_CANARY)
-"""Steps of a report, in their order."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """The result of one step."""
-
     step: Step
     message: str
     elapsed_s: float

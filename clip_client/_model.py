@@ -29,12 +29,10 @@ class Tower(Enum):
 
     @property
     def error(self) -> type[ItemError]:
-        """Class of the error of one item."""
         return ImageError if self is Tower.IMAGE else TextError
 
     @property
     def stream_method(self) -> str:
-        """Name of the client's method that streams such items."""
         return "embed_stream" if self is Tower.IMAGE else "embed_text_stream"
 
 
@@ -190,12 +188,11 @@ class ModelInfo:
 
 
 def may_be_compared(first: str, second: str) -> bool:
-    """Return if vectors of these ids may be compared: the ids are equal, or of a text and an image of one model."""
+    """Return whether vectors may be compared: their ids are equal, or of a text and an image of one model."""
     return first == second or (tower_of(first) is not tower_of(second) and _model_of(first) == _model_of(second))
 
 
 def tower_of(vector_id: str) -> Tower:
-    """Return the tower that made the vectors with this id."""
     return Tower.TEXT if vector_id.rpartition("|")[2].startswith(_TEXT) else Tower.IMAGE
 
 

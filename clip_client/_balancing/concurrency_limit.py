@@ -52,7 +52,6 @@ class AdaptiveLimit:
 
     @property
     def limit(self) -> int:
-        """Number of images that may be in flight now; at least 1."""
         return int(self._limit)
 
     def available_slots(self, waiting: int, max_batch_size: int) -> int:

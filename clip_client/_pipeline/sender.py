@@ -43,8 +43,6 @@ _CODES: Final = {status.value: status.name for status in ImageStatus if status i
 
 @dataclass(slots=True, eq=False)
 class PendingItem:
-    """One image or text of a call."""
-
     index: int
     source: Any
     tower: Tower
@@ -62,8 +60,6 @@ class PendingItem:
 
 
 class _Request(NamedTuple):
-    """Images, or texts, that share a request."""
-
     server: Server
     items: list[PendingItem]
     deadlines: dict[Deadline, float]
@@ -91,7 +87,6 @@ class Sender:
         self._waiting: OrderedDict[PendingItem, None] = OrderedDict()
         self._requests: dict[asyncio.Task[None], _Request] = {}
         self._held_bytes = 0
-        """Bytes of the items in _waiting and _requests."""
         self._most_bytes = _HELD_REQUESTS * config.max_request_bytes
         self._room = asyncio.Event()
         self._is_starting = False
@@ -103,11 +98,9 @@ class Sender:
 
     @property
     def is_full(self) -> bool:
-        """True if the unfinished items use up the memory for items."""
         return self._held_bytes >= self._most_bytes
 
     async def has_room(self) -> None:
-        """Wait while the sender is full."""
         while self.is_full:
             self._room.clear()
             await self._room.wait()
@@ -160,7 +153,6 @@ class Sender:
         self._waiting.clear()
 
     def finish(self, item: PendingItem, result: Result) -> None:
-        """Give an item its result, unless it was given up."""
         if item.is_open:
             item.is_open = False
             self._held_bytes -= len(item.payload)
@@ -225,7 +217,8 @@ class Sender:
     def _take(self, server: Server, available_slots: int, first: PendingItem) -> _Request:
         """Remove the items of one request from the queue: those like ``first``, within the slots and byte limit.
 
-        Others keep their places, so that images and texts in turn still share requests, but not too many are passed.
+        Other items keep their places, so images and texts that alternate also fill requests. The search ends when it
+        has passed more than a batch of others.
         """
         items: list[PendingItem] = []
         deadlines: dict[Deadline, float] = {}

@@ -134,7 +134,6 @@ class _ThreadSource(Source):
         self._error: BaseException | None = None
         self._close_error: BaseException | None = None
         self._ended = asyncio.Event()
-        """Set when the thread has finished its work."""
         self._give_permits()
         # Use a daemon thread, because the program may end while the iterable blocks.
         work = (self._pump, items)
