@@ -164,10 +164,7 @@ class TritonProcess:
         return processor_time_s(self.pid)
 
     def end_without_stub(self) -> None:
-        """End a server that is loading its models if two calls have found that a model's process has ended.
-
-        Triton itself would wait for that process without limit.
-        """
+        """Kill a loading server if two calls found the same ended stub, for which Triton would wait without limit."""
         ended = ended_children(self.pid)
         if self._ended_stubs & ended and not self.opened:
             self._lost_stub = True
