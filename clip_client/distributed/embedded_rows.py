@@ -86,7 +86,7 @@ class PartitionFolder:
     model: FileModel
     features: bool
     number: int = 0
-    """Number of this run."""
+    """Number of this run; part of its file names."""
     finished: NDArray[np.bytes_] = field(default_factory=lambda: np.empty(0, "S16"))
     """Keys of the images in files of other runs, sorted, (N,) of 16 bytes. An anti-join of Ray Data would shuffle the
     keys of all images."""
@@ -249,10 +249,7 @@ def _chunks(groups: Iterable[tuple[Location, int, int]], most_rows: int) -> Iter
 
 
 def read_facts(chunk: Chunk, *shares: float) -> tuple[NDArray[Any], NDArray[np.float32]]:
-    """Return :data:`FACTS` (R,) about the rows of a chunk, and the vectors (S, D) of the rows that are drawn.
-
-    Raises DistributedError.
-    """
+    """Return :data:`FACTS` (R,) about a chunk's rows, and the vectors (S, D) of drawn rows. Raises DistributedError."""
     table = chunk.read(_COLUMNS)
     vectors = vectors_in(table)
     names = ("sha256", "error_code", "code", "is_flat", "path_bytes", "camera", "taken_ms")
