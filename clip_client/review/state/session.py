@@ -257,9 +257,9 @@ class Session:
     def begin_run(self, groups: Iterable[FoundGroup]) -> list[FoundGroup]:
         """Begin to carry out the choices about ``groups``; return the groups whose choices no other process took back.
 
-        Until :meth:`end_run` these groups accept no choices. Choices that a later one replaced are forgotten. ``groups`` is
-        consumed under the lock, while choices cannot change. The caller holds :meth:`.Journal.exclusive`. Raises
-        Busy if the server is ending.
+        Until :meth:`end_run` these groups accept no choices. Choices that a later one replaced are forgotten.
+        ``groups`` is consumed under the lock, while choices cannot change. The caller holds :meth:`.Journal.exclusive`.
+        Raises Busy if the server is ending.
         """
         with self.lock:
             _ = self.version
