@@ -69,7 +69,7 @@ class Decoded:
     """An image, and the way in which it was decoded."""
 
     image: Image.Image | None
-    """The image; None if the pixels were decoded straight into ``out``."""
+    """None if the pixels were decoded straight into ``out``."""
     decode_path: DecodePath
     decoder: Decoder
 

@@ -1,4 +1,4 @@
-"""What is known of a file before a pixel is decoded, and the checks of it against the limits.
+"""The facts about a file before a pixel is decoded, and their check against the limits.
 
 Pillow handles the parts of a file one by one, in Python, and a part may cost a thousand times its bytes. Each colour
 profile of a PNG is inflated to a megabyte. Each tile of a TIFF is read separately. A thousand tags of EXIF or TIFF may

@@ -87,10 +87,7 @@ _waited: Final = _Waited()
 
 @contextmanager
 def large_image_lock(pixels: int) -> Iterator[None]:
-    """Hold a lock while an image of ``pixels`` is decoded, so that large images are decoded one at a time.
-
-    A batch of large images then needs the memory of one image. Small images need no lock.
-    """
+    """Hold a lock while a large image is decoded, so that a batch of large images needs the memory of one."""
     if pixels <= _LARGE_PIXELS:
         yield
         return
