@@ -132,4 +132,3 @@ class ImageStatus(IntEnum):
     INTERNAL = 8
     """This program has a defect; the image may be good."""
     NOT_UTF8 = 9
-    """The bytes of a text are not UTF-8."""

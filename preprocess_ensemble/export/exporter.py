@@ -163,10 +163,7 @@ def _check_choice(weights_dtype: str, tensorrt: Tensorrt | None, repository: Pat
 
 
 def load_exportable(model: str, pretrained: str) -> ExportableModel:
-    """Return the model with its weights: through PyTorch if that is installed, otherwise from its skeleton.
-
-    Raises ExportError.
-    """
+    """Return the model with its weights: through PyTorch if installed, else from its skeleton. Raises ExportError."""
     if model.endswith(".torchscript.pt"):
         raise WrongChoice(
             "SSCD models are not supported: clip-client dedup proves copies with any model, such as ViT-B-32."

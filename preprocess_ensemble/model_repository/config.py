@@ -98,10 +98,7 @@ def version_directory(repository: Path, model: str = DEFAULT_NAMES.encoder) -> P
 
 
 def installed_passport(repository: Path, names: ModelNames = DEFAULT_NAMES) -> Passport | None:
-    """Return the passport of the model in ``repository``, without loading the model.
-
-    None if the model is missing or incomplete, or if this package cannot serve it.
-    """
+    """Return the passport in ``repository``; None if the model is missing or incomplete, or cannot be served here."""
     directory = version_directory(repository, names.encoder)
     try:
         passport = Passport.from_json((directory / PASSPORT_FILE).read_bytes())

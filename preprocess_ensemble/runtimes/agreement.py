@@ -81,8 +81,7 @@ def sample_tokens(context_length: int, vocabulary: int, padding: int) -> npt.NDA
 def require_cosine(vectors: npt.NDArray[np.float32], expected: npt.NDArray[np.float32], required: float) -> float:
     """Return the least cosine of the rows (N, D) of two arrays, row by row.
 
-    Raises Disagreement if the cosine is below ``required``, if the shapes differ, or if the length of a row is not 1. A
-    wrong length is an error just like a wrong direction.
+    Raises Disagreement if the cosine is below ``required``, if the shapes differ, or if the length of a row is not 1.
     """
     lowest = float("nan")
     if vectors.shape == expected.shape and np.abs(np.linalg.norm(vectors, axis=1) - 1).max() <= _LENGTH_ERROR:

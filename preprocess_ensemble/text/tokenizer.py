@@ -31,7 +31,6 @@ TOKENIZER_FILE: Final = "tokenizer.json"
 
 Kind = Literal["clip-bpe", "hf"]
 Cleaning = Literal["lower", "canonicalize", "whitespace"]
-"""open_clip's names of cleanings."""
 CLEANINGS: Final = get_args(Cleaning)
 
 START: Final = "<start_of_text>"

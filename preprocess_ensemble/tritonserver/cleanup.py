@@ -77,8 +77,8 @@ def free_bytes(prefix: str) -> int:
 def remove_leftovers(shared_memory: Path = SHARED_MEMORY) -> None:
     """Kill the stubs that dead servers have left, and remove their regions, links and empty folders.
 
-    A stub's command line names its region of shared memory, and that identifies the server. What has another prefix, or
-    belongs to another PID namespace or user, stays.
+    A stub's command line names its region of shared memory, which names the server. Regions with another prefix, of
+    another PID namespace or of another user stay.
     """
     for pid in _stubs_of_dead_servers():
         with contextlib.suppress(OSError):
@@ -152,7 +152,7 @@ def guard(server: int, *, owns_group: bool) -> None:
 def _remove_empty_environments() -> None:
     """Remove the folders that servers which have ended made for packed Python environments; here, they stay empty.
 
-    Nothing in a folder says whose it is. One that was made while a server ran that still runs may be that server's.
+    A folder does not say whose it is. It stays if it may belong to a server that still runs.
     """
     starts = (started_at(pid) for pid, program, _ in _programs() if program == _SERVER)
     oldest = min((start for start in starts if start is not None), default=float("inf"))
