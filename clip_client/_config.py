@@ -20,7 +20,14 @@ Pem = bytes | str | PathLike[str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientConfig:
-    """Every setting of a :class:`ClipClient`, with its default. Immutable, and checked on construction."""
+    """Every setting of a :class:`ClipClient`, with its default. Immutable, and checked on construction.
+
+    ::
+
+        config = ClientConfig(urls=("grpcs://a.example:8001", "grpcs://b.example:8001"), token="...")
+        async with ClipClient(config=config) as clip:
+            batch = await clip.embed("a.jpg")
+    """
 
     urls: tuple[str, ...] = (DEFAULT_URL,)
     """One or more servers that serve the same model; a DNS name stands for all its addresses. ``local:`` and ``auto:``
@@ -44,8 +51,7 @@ class ClientConfig:
     max_image_bytes: int = 64 * 2**20
     """A larger file fails with an ImageError (``TOO_LARGE``) and is not read."""
     keepalive_time_s: float = 10.0
-    """A connection that is silent for this long during a request is probed. If it stays silent for the same time again,
-    it is closed."""
+    """A connection that is silent for this long during a request is probed, and closed after as much silence again."""
     local_threads: int | None = None
     """Threads that ``local:`` decodes and embeds with; None means one for each core that the process may use."""
     local_precision: Precision | None = None

@@ -50,8 +50,7 @@ class HealthStep:
     server: str
     """The server's URL; ``local:...`` if the model is in this process."""
     name: str
-    """``connect``, ``server live``, ``models ready``, ``handshake``, ``canary``, or ``text canary`` if the model has a
-    text tower."""
+    """``connect``, ``server live``, ``models ready``, ``handshake``, ``canary``; ``text canary`` for a text tower."""
     ok: bool | None
     """None if the step was not tried."""
     message: str

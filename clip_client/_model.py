@@ -149,10 +149,7 @@ class ModelInfo:
 
     @classmethod
     def from_json(cls, text: str | bytes, *, max_batch_size: int) -> ModelInfo:
-        """Read a passport (``model.json``) that a server has sent.
-
-        Raises ProtocolMismatch if the text is not a complete passport, or was written for another contract version.
-        """
+        """Read the passport of a server. Raises ProtocolMismatch if it is incomplete or of another contract version."""
         # This import stays here, because importing clip_client must be quick.
         from preprocess_ensemble.model_repository.passport import ContractMismatch, Passport, PassportError
 

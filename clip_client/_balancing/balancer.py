@@ -88,7 +88,6 @@ class Server:
 
     @property
     def is_down(self) -> bool:
-        """Whether the last request failed because of the server."""
         return self._failures > 0
 
     @property
@@ -112,7 +111,6 @@ class Server:
         return self.limit.available_slots(waiting, max_batch_size)
 
     def succeeded(self, images: int, *, started_at: float, now: float, time_given_s: float) -> None:
-        """Record an answer, even one with errors of images."""
         self.limit.answered(images, started_at=started_at, now=now, time_given_s=time_given_s)
         self._failures = 0
 

@@ -71,7 +71,6 @@ class AdaptiveLimit:
         self.in_flight += images
 
     def answered(self, images: int, *, started_at: float, now: float, time_given_s: float) -> None:
-        """Record an answer to the request sent at ``started_at``, whose caller had ``time_given_s``."""
         held_back, self._held_back = self._held_back, False
         self._held_at = -math.inf
         self.in_flight -= images

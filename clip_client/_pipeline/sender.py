@@ -47,7 +47,6 @@ class PendingItem:
     source: Any
     tower: Tower
     model: ModelInfo
-    """Model that the vector must come from."""
     deadline: Deadline | None
     """Deadline of the call; without one, None until the item is first sent."""
     on_result: Callable[[PendingItem], None]

@@ -213,7 +213,6 @@ def transport_factory(
 
 
 def channel_options(config: ClientConfig, endpoint: Endpoint, server_name: str | None) -> list[tuple[str, int | str]]:
-    """Return gRPC's channel arguments for a connection, as (name, value)."""
     keepalive_ms = int(config.keepalive_time_s * 1000)
     options: list[tuple[str, int | str]] = [
         # Lift gRPC's default limit of 4 MB, because this client limits rows and bytes itself.

@@ -43,7 +43,6 @@ class _Read:
     index: int
     file: FileVersion
     payload: bytes = b""
-    """Bytes for the client, unless there is a failure."""
     failure: ImageError | None = None
     features: Mapping[str, Any] = field(default_factory=dict)
     is_lost: bool = False

@@ -40,7 +40,6 @@ class Hit(NamedTuple):
     score: float
     """Cosine similarity to the query."""
     row: int
-    """Row in the index."""
     facts: Mapping[str, Any]
     """Name of a further column -> its value for the photo."""
 

@@ -60,8 +60,7 @@ class ServeConfig:
     pauses take 16 s, so one late answer does not restart it."""
     start_timeout_s: float = 600.0
     triton_metrics_port: int = 0
-    """Port of a tritonserver's metrics, on loopback; clip-serve hands them on at ``metrics_port``. While one server
-    replaces another, each has a port of its own."""
+    """Loopback port of a server's metrics; clip-serve hands them on at ``metrics_port``. Each server has its own."""
     extra: tuple[str, ...] = ()
     admin_secret: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
     """Value of the header that Triton requires for ``_ADMIN_PROTOCOLS``. clip-serve itself does not use them."""

@@ -84,7 +84,6 @@ class Session:
         self.progress: dict[str, tuple[int, int | None]] = {}
         """Step of the search -> (done, total)."""
         self.error = ""
-        """One sentence that says why the search failed."""
         self.notice = ""
         """One sentence that a person should read first; mostly empty."""
         self.report: DuplicateReport | None = None
