@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from preprocess_ensemble.imaging.limits import DecodeLimits
 
 _MAX_ANIMATED_PIXELS: Final = 32_000_000
-"""Limit for animations. Their decoders hold the canvas several times, 16 bytes per pixel in all, and a file of 4 KB may
-claim any size."""
+"""Limit for animations: decoders hold the canvas several times, 16 bytes per pixel, and 4 KB may claim any size."""
 _MAX_SLOW_PIXELS: Final = 1_000_000
 """Limit for variants that Pillow decodes in Python, at a microsecond or more per pixel and with the GIL held."""
 

@@ -18,8 +18,7 @@ _SPENT: Final = (
     "images before it in its request took more than {:g} s of processor time; send it again with fewer images."
 )
 _LARGE_PIXELS: Final = 32_000_000
-"""Pixels above which an image is large. Most cameras make fewer. With alpha this many take 0.4 GB, the most that each
-thread then holds at a time."""
+"""Pixels above which an image is large; most cameras make fewer. With alpha they take 0.4 GB, a thread's maximum."""
 _large_image_lock: Final = threading.Lock()
 
 

@@ -1,7 +1,6 @@
 """The configuration of the model repository that Triton serves: a template for each model, and the model's shapes.
 
-The templates fit a model of 224 px and 512 dimensions. The tracked ``triton_models/*/config.pbtxt`` are the same text;
-a test compares them.
+The templates fit a model of 224 px and 512 dimensions; ``triton_models/*/config.pbtxt`` must have the same text.
 """
 
 from __future__ import annotations

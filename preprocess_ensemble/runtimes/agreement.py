@@ -141,8 +141,7 @@ def samples(
 ) -> tuple[tuple[int, int], Rows, Rows]:
     """Return (a tower's fingerprint, its canary (1 row), other rows: eight pictures, or the tokens of ``texts``).
 
-    The tower is the image tower, or the text tower with ``tokenizer``, as in :func:`lowest_cosine`. Raises
-    TokenizerError.
+    The tower is chosen as in :func:`lowest_cosine`. Raises TokenizerError.
     """
     if tokenizer is None:
         config = PreprocessConfig.from_mapping(passport.preprocess)

@@ -147,8 +147,7 @@ class SessionPlan:
     providers: tuple[Provider, ...]
     run_entries: Mapping[str, str]
     buckets: tuple[int, ...]
-    """Numbers of rows that may be run, ascending: one for each CUDA graph, because a graph replays one number of rows.
-    Empty without CUDA graphs."""
+    """Numbers of rows that may be run, ascending, one for each CUDA graph, which replays one number; else empty."""
     compute_precision: Precision
 
     @property

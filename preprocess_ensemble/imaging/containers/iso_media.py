@@ -46,8 +46,7 @@ _DATA: Final = {
 _TIFF: Final = (b"II*\0", b"MM\0*")
 _HIGH_BIT_DEPTH: Final = 0x40
 _HALF_ACROSS, _HALF_DOWN = 0x08, 0x04
-"""Bits of the third byte of ``av1C``, the last two for colours at half size: AV1 Codec ISO Media File Format Binding,
-section 2.3.3."""
+"""Bits of the third byte of ``av1C``, the last two for colours at half size: AV1-ISOBMFF, section 2.3.3."""
 _COLOURS_OF_HEVC, _DEPTH_OF_HEVC = 16, 17
 """Bytes of ``hvcC`` with how colours are stored, and with the bits of luma beyond 8: 14496-15, section 8.3.3.1."""
 _STEPS_OF_HEVC: Final = {1: (2, 2), 2: (2, 1)}

@@ -33,7 +33,7 @@ _XMP: Final = b"http://ns.adobe.com/xap/1.0/"
 """Some programs leave out the zero that follows."""
 _XMP_EXTENSION: Final = b"http://ns.adobe.com/xmp/extension/\0"
 _XMP_EXTENSION_HEADER: Final = len(_XMP_EXTENSION) + 40
-"""A digest of 32 characters, total length and offset follow: kinds.XMP specification, part 3, section 1.1.3.1."""
+"""A digest of 32 characters, total length and offset follow: XMP specification, part 3, section 1.1.3.1."""
 _PROFILE: Final = b"ICC_PROFILE\0"
 _OLD_RESOURCES: Final = b"Adobe_Photoshop2.5:"
 _UNDESCRIBED: Final = 8
