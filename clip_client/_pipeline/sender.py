@@ -117,7 +117,7 @@ class Sender:
             self._start()
 
     def give_up(self, items: Iterable[PendingItem]) -> None:
-        """Forget items whose results nobody needs, and cancel requests that have no other items."""
+        """Forget items whose results are not needed any more, and cancel requests that only have such items."""
         for item in items:
             if item.is_open:
                 item.is_open = False

@@ -66,7 +66,7 @@ class Source(ABC):
         return None
 
     async def aclose(self) -> None:  # noqa: B027  a container has nothing to close
-        """Stop iterating; close a generator or the like, and raise its error. If it blocks, its thread closes it later."""
+        """Stop, close a generator or the like, and raise its error. If it blocks, its thread closes it later."""
 
 
 class _ContainerSource(Source):

@@ -224,7 +224,7 @@ class Stream:
             elif self._deadline is not None and self._deadline.expired:
                 return self._give_up()
             else:
-                # A deadline that is extended meanwhile needs another timer, which is set when this one has rung.
+                # A deadline that is extended meanwhile needs another timer, which is set when this timer has rung.
                 if self._deadline is not None and self._timer is None:
                     self._timer = self._loop.call_at(self._deadline.at, self._on_timer)
                 self._woken = self._loop.create_future()

@@ -125,7 +125,7 @@ def read_buckets(places: Iterable[Location], first: int, end: int) -> Iterator[A
 
 @dataclass(frozen=True, kw_only=True)
 class CellBlock:
-    """The rows that one task compares: whole cells, or two parts of a large cell."""
+    """Rows for one task to compare: whole cells, or two parts of a large cell."""
 
     name: str
     first: int

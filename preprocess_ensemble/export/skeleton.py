@@ -197,7 +197,7 @@ def _read_tower(archive: zipfile.ZipFile, name: str, recipe: Mapping[str, Any]) 
 def fill(
     tower: Tower, state: StateDict, fingerprint: tuple[int, int], config: PreprocessConfig | None = None
 ) -> onnx.ModelProto:
-    """Return the graph of ``tower`` with the values of ``state``, an image tower also with the mean and std of ``config``.
+    """Return the graph of ``tower`` with the values of ``state``, for images also with mean and std of ``config``.
 
     ``state`` must have the names and shapes of the skeleton's ``tensors``.
     """

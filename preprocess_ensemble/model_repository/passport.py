@@ -139,7 +139,7 @@ class Passport:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Passport:
-        """Read what :meth:`to_json` wrote. Raises PassportError; ContractMismatch for another version of the contract."""
+        """Read what :meth:`to_json` wrote. Raises PassportError, or ContractMismatch for another contract version."""
         try:
             document = json.loads(text)
             contract = document["contract"]

@@ -151,7 +151,7 @@ class IsoMedia:
         return b"".join(self._data[start:stop] for start, stop in self.extents.get(item, ()))
 
     def is_unused(self, box: Box) -> bool:
-        """Tell whether a box of data belongs to no item and no sequence."""
+        """Tell whether a box of data belongs neither to an item nor to a sequence."""
         if box.name != b"mdat" or any(one.name == b"moov" for one in self.top_level):
             return False
         return not any(box.start <= start < box.stop for pieces in self.extents.values() for start, _ in pieces)
