@@ -51,8 +51,7 @@ class Encoder(ABC):
 class ImageEncoder(Encoder):
     """Reads images and, unless ``transfer`` is ``"original"``, reduces them to the model's input pixels.
 
-    The reduction uses the server's own code: it decodes at reduced size if that is safe, applies the orientation,
-    resizes and crops. The result is a file of exactly the model's input size, which the server need not resize.
+    The server's own code does this. It decodes at reduced size if that is safe, and gives exactly the input size.
     """
 
     tower = Tower.IMAGE

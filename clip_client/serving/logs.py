@@ -76,10 +76,7 @@ def _without_repeats(text: str) -> str:
 
 
 class _OutputFile(WatchedFileHandler):
-    """Appends lines to a file, and opens a new one if that file is moved away (log rotation).
-
-    While no file can be written, lines are dropped: a full disk must not end the server or keep it from restarting.
-    """
+    """Appends lines to a file, or after log rotation to a new one. If the disk is full, lines are lost, not the server."""
 
     _is_failing = False
 

@@ -78,10 +78,7 @@ _started_pids: Final[set[int]] = set()
 
 
 class TritonProcess:
-    """A running tritonserver with its stubs. Create it with :meth:`start`, from the main thread's event loop.
-
-    It must be the main thread's, because the kernel ends the server together with the *thread* that started it.
-    """
+    """A running tritonserver with its stubs; :meth:`start` it in the main thread, because it ends with its thread."""
 
     def __init__(
         self,

@@ -180,7 +180,7 @@ def load_exportable(model: str, pretrained: str) -> ExportableModel:
 
 
 def load_model(model: str, pretrained: str) -> nn.Module:
-    """Return the network that :func:`export_model` exports: fp32, on the CPU, evaluating. Raises ExportError."""
+    """Return the network that :func:`export_model` exports: fp32, on the CPU, in eval mode. Raises ExportError."""
     from preprocess_ensemble.export.pytorch.open_clip_model import find_source, load_open_clip_model
 
     return load_open_clip_model(find_source(model, pretrained))

@@ -127,10 +127,7 @@ def _template(name: str, names: ModelNames) -> bytes:
 
 
 def _set_shapes(name: str, config: ModelConfig, passport: Passport, names: ModelNames) -> None:
-    """Set the sizes of pixels, tokens and vectors, also in the warm-up, and an encoder's level of optimisation.
-
-    The level stays if an operator has set a level that exports never set.
-    """
+    """Set the sizes, also in the warm-up, and an encoder's level of optimisation unless an operator has set another."""
     dims = {
         PIXELS: [*passport.preprocess["size"], 3],
         TOKENS: [] if passport.text is None else [passport.text.tokenizer["context_length"]],

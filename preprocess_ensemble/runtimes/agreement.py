@@ -1,7 +1,4 @@
-"""The check of a model: a session must compute the same vectors as another runtime, or as PyTorch.
-
-Every export must pass it, and every runtime that replaces ONNX Runtime.
-"""
+"""The check of an export or a runtime: a session must compute the same vectors as another runtime, or as PyTorch."""
 
 from __future__ import annotations
 

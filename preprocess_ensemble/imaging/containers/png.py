@@ -115,10 +115,7 @@ def _choose_colours(layout: Layout, *, is_srgb: bool) -> bool:
 
 
 def _add_text(container: Container, kind: bytes, content: bytes, most: int) -> int:
-    """Add a text of up to ``most`` bytes, and return its length: section 11.3.3.
-
-    Keywords are in Latin-1, and so are texts but those of ``iTXt``, which are UTF-8.
-    """
+    """Add a text of up to ``most`` bytes; return its length: section 11.3.3. ``iTXt`` is UTF-8, all else Latin-1."""
     keyword, separator, rest = content.partition(b"\0")
     if not separator:
         keyword, text = b"text", content
