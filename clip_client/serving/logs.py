@@ -76,7 +76,7 @@ def _without_repeats(text: str) -> str:
 
 
 class _OutputFile(WatchedFileHandler):
-    """Appends lines to a file, or after log rotation to a new one. A full disk loses lines, but not the server."""
+    """Appends lines to a file, or after log rotation to a new one. Drops lines on a full disk: the server goes on."""
 
     _is_failing = False
 

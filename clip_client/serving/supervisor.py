@@ -150,7 +150,7 @@ class Supervisor:
         server.process.watch_stubs(lambda: None if server is self._replaced else self._stub_ended.set())
 
     async def _first_right_canary(self, server: ProbedTriton) -> Probe | None:
-        """Wait for it; None if a stop is requested. Raises ReportedError if the server ends, is late or is wrong."""
+        """Wait for a right canary; None on a stop. Raises ReportedError if the server ends, is late or answers wrong."""
         start, quiet = Deadline(self._config.start_timeout_s), Deadline(_SAY_LOADING_EVERY_S)
         logger.info("loading the models")
         wrong = 0
@@ -219,7 +219,7 @@ class Supervisor:
         self._finding = Probe(outcome=ProbeOutcome.BROKEN, step=step, message=message)
 
     async def _send_canary(self, server: ProbedTriton) -> Probe | None:
-        """Send the canary and sample the server meanwhile; None if a stop, or the end of it or a stub, comes first."""
+        """Send the canary, and sample the server meanwhile; None if a stop, or the end of a process, comes first."""
 
         async def keep_sampling() -> None:
             while True:

@@ -34,7 +34,7 @@ def model_to_export() -> tuple[str | None, str | None]:
 
 
 def default_repository() -> Path:
-    """Return the repository to read: that to fill, or the user's if only it has a model. Raises MisnamedModel.
+    """Return the repository to read: the one to fill, or the user's if only it has a model. Raises MisnamedModel.
 
     ``CLIP_REPOSITORY`` counts even without a model.
     """

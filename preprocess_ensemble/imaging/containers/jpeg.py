@@ -105,7 +105,10 @@ def read_header(data: bytes) -> JpegHeader | None:
 
 
 def segments(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield marker, start and stop of each segment of the first picture; at its end, or the file's, they are equal."""
+    """Yield marker, start and stop of each segment of the first picture; at its end, start and stop are equal.
+
+    A picture that is cut off ends at the end of the file.
+    """
     position = 2
     for _ in range(_MOST_MARKERS):
         match = _MARKER.search(data, position)
@@ -157,7 +160,10 @@ def read(data: bytes) -> Container:
 
 
 def _changes_shape(jfif: bytes, layout: Layout | None) -> bool:
-    """Tell whether a JFIF segment stretches the picture by more than a side was rounded, which ffmpeg records there."""
+    """Tell whether the densities in a JFIF segment stretch the picture by more than the rounding of a side.
+
+    ffmpeg writes the ratio that the rounded sides of a reduced picture have lost.
+    """
     across, down = number(jfif, 8, 2), number(jfif, 10, 2)
     short = min(layout.size) if layout else 0
     return across != down and abs(across - down) * short >= _ROUNDED * min(across, down)
