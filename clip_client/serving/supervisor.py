@@ -150,7 +150,7 @@ class Supervisor:
         server.process.watch_stubs(lambda: None if server is self._replaced else self._stub_ended.set())
 
     async def _first_right_canary(self, server: ProbedTriton) -> Probe | None:
-        """Wait for a right canary; None on a stop. Raises ReportedError if the server ends, is late or answers wrong."""
+        """Wait for a right canary; None on a stop. Raises ReportedError if the server ends, is late or is wrong."""
         start, quiet = Deadline(self._config.start_timeout_s), Deadline(_SAY_LOADING_EVERY_S)
         logger.info("loading the models")
         wrong = 0
