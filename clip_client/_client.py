@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from clip_client.dedup.report import DuplicateReport
 
 URL_VARIABLE = "CLIP_URL"
-"""Environment variable that names the server if the code does not."""
 
 _MOST_READERS = 16
 _EXTRA_READERS = 4
@@ -63,9 +62,7 @@ class ClientBase:
     ) -> None:
         self._config = make_config(url, config, timeout_s=timeout_s, token=token, transfer=transfer, model=model)
         self._opened_in = 0
-        """Id of the process that opened the client."""
         self._opening = threading.Lock()
-        """Held while a blocking client is opened, because several threads may open it at once."""
 
     @property
     def _is_forked(self) -> bool:
@@ -145,6 +142,11 @@ class ClipClient(ClientBase):
     async def embed_text(self, texts: TextSources, *, timeout_s: float | None = None) -> EmbeddingBatch:
         """Embed one text or an iterable of texts, into the space of the images of this model.
 
+        ::
+
+            texts = await clip.embed_text(["a cat", "a dog"])
+            cosines = batch.vectors @ texts.vectors.T       # of images, (N, 2)
+
         A text fails if it is empty (``EMPTY``), over 64 KB (``TOO_LARGE``) or not valid Unicode (``NOT_UTF8``): it has
         a NaN row and a TextError in ``errors``. If a text is longer than the model's context, only its beginning is
         embedded, and ``truncated`` has its index. Raises ModelNotReady if the model has no text tower, and TypeError
@@ -171,8 +173,14 @@ class ClipClient(ClientBase):
         ``timeout_s`` limits each image from the moment it is first sent, so a shorter outage does not end the stream.
         If the source raises or the service fails, the error is raised here after the items before it.
 
-        To leave early, ``break`` inside ``async with contextlib.aclosing(...)``. That cancels the requests and leaves
-        nothing running, as does cancelling the task. Only a source that blocks keeps its thread until it returns.
+        ::
+
+            async with contextlib.aclosing(clip.embed_stream(paths)) as items:
+                async for item in items:
+                    print(item.source, item.error or item.vector)
+
+        ``aclosing`` is for leaving early: ``break`` then cancels the requests and leaves nothing running, as does
+        cancelling the task. Only a source that blocks keeps its thread until it returns.
         """
         return self._embed_stream(Tower.IMAGE, source, ordered, max_in_flight, timeout_s)
 
@@ -196,6 +204,11 @@ class ClipClient(ClientBase):
         timeout_s: float | None = None,
     ) -> Classification:
         """Return how well each of ``labels`` describes each image, without training (zero-shot).
+
+        ::
+
+            found = await clip.classify("pet.jpg", ["cat", "dog"])
+            best = found.labels[found.probabilities[0].argmax()]
 
         The vector of a label is the mean of the vectors of ``templates``, in which ``{}`` stands for the label. The
         default is seven of OpenAI's templates for photos, in English. The cosines of images and labels become
@@ -322,7 +335,6 @@ class ClipClient(ClientBase):
                         raise result
 
     def _begin(self, timeout_s: float | None) -> tuple[_Session, Deadline]:
-        """Return the session and the deadline of a call that begins now."""
         session = self._open_session()
         if asyncio.get_running_loop() is not session.loop:
             raise RuntimeError(

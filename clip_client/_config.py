@@ -20,7 +20,14 @@ Pem = bytes | str | PathLike[str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientConfig:
-    """Every setting of a :class:`ClipClient`, with its default. Immutable, and checked on construction."""
+    """Every setting of a :class:`ClipClient`, with its default. Immutable, and checked on construction.
+
+    ::
+
+        config = ClientConfig(urls=("grpcs://a.example:8001", "grpcs://b.example:8001"), token="...")
+        async with ClipClient(config=config) as clip:
+            batch = await clip.embed("a.jpg")
+    """
 
     urls: tuple[str, ...] = (DEFAULT_URL,)
     """One or more servers that serve the same model; a DNS name stands for all its addresses. ``local:`` and ``auto:``
@@ -44,8 +51,7 @@ class ClientConfig:
     max_image_bytes: int = 64 * 2**20
     """A larger file fails with an ImageError (``TOO_LARGE``) and is not read."""
     keepalive_time_s: float = 10.0
-    """A connection that is silent for this long during a request is probed. If it stays silent for the same time again,
-    it is closed."""
+    """A connection that is silent for this long during a request is probed, and closed after as much silence again."""
     local_threads: int | None = None
     """Threads that ``local:`` decodes and embeds with; None means one for each core that the process may use."""
     local_precision: Precision | None = None
@@ -116,19 +122,19 @@ def _travels_in_clear(endpoint: Endpoint) -> bool:
 
 
 def positive_seconds(name: str, value: float) -> None:
-    """Raise ValueError unless ``value`` is a number above 0 and up to 1e9; ``name`` is the argument's name."""
+    """Raise ValueError unless ``value`` is a number above 0 and up to 1e9."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _LONGEST_S:
         raise ValueError(f"{name} must be a positive number of seconds, at most {_LONGEST_S:g}, got {value!r}")
 
 
 def check_count(name: str, value: int) -> None:
-    """Raise ValueError unless ``value`` is a whole number of 1 or more; ``name`` is the argument's name."""
+    """Raise ValueError unless ``value`` is a whole number of 1 or more."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
 
 
 def read_pem(name: str, pem: Pem | None) -> bytes | None:
-    """Return the bytes of a certificate or key. Raises ValueError if they cannot be read; ``name`` is the option's."""
+    """Return the bytes of a certificate or key. Raises ValueError if they cannot be read or are empty."""
     if pem is None:
         return None
     try:

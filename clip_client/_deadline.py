@@ -10,18 +10,14 @@ _LEAST_S: Final = 0.001
 
 
 class Deadline:
-    """The deadline of some items: of one call, or of the items first sent together.
-
-    Times are in seconds of the running event loop's clock.
-    """
+    """The end of one call, or of items first sent together, in seconds of the running event loop's clock."""
 
     __slots__ = ("_now", "at", "extended_by_s", "since")
 
     def __init__(self, seconds: float) -> None:
-        """Begin now and end in ``seconds``."""
         self._now = asyncio.get_running_loop().time
         self.since = self._now()
-        """Beginning of the time, or of its last extension by a result."""
+        """Time of the beginning, or of the last extension by a result."""
         self.at = self.since + seconds
         self.extended_by_s: float | None = None
         """Time that the remaining items get again after each result; None if ``at`` is fixed."""
@@ -32,12 +28,10 @@ class Deadline:
 
     @property
     def remaining(self) -> float:
-        """Seconds until the end, at least a millisecond."""
         return max(_LEAST_S, self.at - self._now())
 
     @property
     def elapsed(self) -> float:
-        """Seconds since this time began."""
         return self._now() - self.since
 
     @property
@@ -57,7 +51,6 @@ class Deadline:
         return self.at - max(submitted_at, self.since)
 
     def on_progress(self) -> None:
-        """Record that an item of the call got its result."""
         if self.extended_by_s is not None:
             self.since = self._now()
             self.at = self.since + self.extended_by_s

@@ -12,8 +12,6 @@ TransferName = Literal["thumbnail", "thumbnail-small", "original"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageEncoding:
-    """One way to send images."""
-
     id: str
     """Part of a vector's id."""
     unchanged_up_to: int
@@ -30,7 +28,6 @@ class EncodedImage(bytes):
 
     @classmethod
     def of(cls, payload: bytes, file: bytes) -> EncodedImage:
-        """Return an encoded image with the bytes to send, and the size of the file that they were made from."""
         encoded = cls(payload)
         encoded.file_bytes = len(file)
         return encoded

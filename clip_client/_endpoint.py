@@ -20,12 +20,8 @@ _HOST: Final = re.compile(r"[\w.-]+|[0-9A-Fa-f:.%]*:[0-9A-Fa-f:.%]*", re.ASCII)
 
 
 class EndpointKind(Enum):
-    """How a model is reached."""
-
     GRPC = "grpc"
-    """Triton, over gRPC."""
     LOCAL = "local"
-    """This process, without a server."""
     AUTO = "auto"
     """Triton if a server responds, else this process; decided once, when the client first needs the model."""
 
@@ -46,7 +42,6 @@ class Endpoint:
     repository: str = ""
     """Model repository of a LOCAL endpoint. Empty means ``CLIP_REPOSITORY``, ``triton_models``, or the user's."""
     model: str = DEFAULT_NAME
-    """Name of the model there; a repository may hold several models."""
 
     def __str__(self) -> str:
         if self.kind is EndpointKind.LOCAL:
@@ -56,17 +51,14 @@ class Endpoint:
 
     @property
     def names(self) -> ModelNames:
-        """Names of the Triton models that serve this model."""
         return ModelNames(self.model)
 
     @property
     def address(self) -> str:
-        """``host:port``, with brackets around an IPv6 address."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def is_loopback(self) -> bool:
-        """True if the host is this machine, by name or by number."""
         return self.host in {"localhost", "::1"} or bool(re.fullmatch(r"127(\.\d+){3}", self.host))
 
 

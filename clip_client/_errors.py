@@ -39,7 +39,6 @@ class ItemError(ClipError):
     """
 
     item: ClassVar[str] = "item"
-    """Word for one item in a message."""
 
     def __init__(
         self, message: str, *, code: str, index: int = 0, source: str | None = None, request_id: str | None = None

@@ -29,10 +29,7 @@ def stored_ns(time_ns: int) -> int:
 
 
 def printable(path: str) -> str:
-    """Return a file name to show: control characters, and bytes that are not UTF-8, become backslash escapes.
-
-    Otherwise a line break or an escape sequence in a name could forge text on the screen.
-    """
+    """Escape control characters, with which a name could forge text on the screen, and bytes that are not UTF-8."""
     text = os.fsencode(path).decode("utf-8", "backslashreplace")
     if text.isprintable():
         return text

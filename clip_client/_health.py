@@ -30,7 +30,6 @@ class Step(Enum):
     """The checks of a server. The values are the names in reports and in ``/healthz``."""
 
     CONNECT = "connect"
-    """A server listens."""
     LIVE = "server live"
     READY = "models ready"
     HANDSHAKE = "handshake"
@@ -51,8 +50,7 @@ class HealthStep:
     server: str
     """The server's URL; ``local:...`` if the model is in this process."""
     name: str
-    """``connect``, ``server live``, ``models ready``, ``handshake``, ``canary``, or ``text canary`` if the model has a
-    text tower."""
+    """``connect``, ``server live``, ``models ready``, ``handshake``, ``canary``; ``text canary`` for a text tower."""
     ok: bool | None
     """None if the step was not tried."""
     message: str
@@ -86,13 +84,10 @@ class HealthReport:
 
 
 _STEPS: Final = (Step.CONNECT, Step.LIVE, Step.READY, Step.HANDSHAKE, Step.CANARY, Step.TEXT_CANARY)
-"""Steps of a report, in their order."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """The result of one step."""
-
     step: Step
     message: str
     elapsed_s: float

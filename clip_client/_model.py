@@ -29,12 +29,10 @@ class Tower(Enum):
 
     @property
     def error(self) -> type[ItemError]:
-        """Class of the error of one item."""
         return ImageError if self is Tower.IMAGE else TextError
 
     @property
     def stream_method(self) -> str:
-        """Name of the client's method that streams such items."""
         return "embed_stream" if self is Tower.IMAGE else "embed_text_stream"
 
 
@@ -151,10 +149,7 @@ class ModelInfo:
 
     @classmethod
     def from_json(cls, text: str | bytes, *, max_batch_size: int) -> ModelInfo:
-        """Read a passport (``model.json``) that a server has sent.
-
-        Raises ProtocolMismatch if the text is not a complete passport, or was written for another contract version.
-        """
+        """Read the passport of a server. Raises ProtocolMismatch if it is incomplete or of another contract version."""
         # This import stays here, because importing clip_client must be quick.
         from preprocess_ensemble.model_repository.passport import ContractMismatch, Passport, PassportError
 
@@ -190,12 +185,11 @@ class ModelInfo:
 
 
 def may_be_compared(first: str, second: str) -> bool:
-    """Return if vectors of these ids may be compared: the ids are equal, or of a text and an image of one model."""
+    """Return whether vectors may be compared: their ids are equal, or of a text and an image of one model."""
     return first == second or (tower_of(first) is not tower_of(second) and _model_of(first) == _model_of(second))
 
 
 def tower_of(vector_id: str) -> Tower:
-    """Return the tower that made the vectors with this id."""
     return Tower.TEXT if vector_id.rpartition("|")[2].startswith(_TEXT) else Tower.IMAGE
 
 

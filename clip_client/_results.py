@@ -51,7 +51,13 @@ class EmbeddedItem:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
 class EmbeddingBatch:
-    """The vectors of one call, in input order."""
+    """The vectors of one call, in input order.
+
+    ::
+
+        for index, error in batch.errors.items():
+            print(batch.sources[index], error.code)
+    """
 
     vectors: NDArray[np.float32]
     """Shape (N, D), float32; unit rows. The row of an item that failed is NaN, so no comparison finds it similar."""

@@ -40,10 +40,7 @@ def _blocking(
 def _streaming(
     method: Callable[Concatenate[ClipClient, P], AsyncGenerator[T, None]],
 ) -> Callable[Concatenate[SyncClipClient, P], Generator[T, None, None]]:
-    """Return a generator of :class:`SyncClipClient` that runs each step of ``method`` in the client's thread.
-
-    Closing the generator ends the stream, as it does when you leave the loop early.
-    """
+    """Return a generator of :class:`SyncClipClient` that runs each step of ``method`` in the client's thread."""
 
     @wraps(method)
     def generate(self: SyncClipClient, /, *args: P.args, **kwargs: P.kwargs) -> Generator[T, None, None]:
@@ -125,10 +122,7 @@ class SyncClipClient(ClientBase):
         self.close()
 
     def close(self) -> None:
-        """Cancel all requests, disconnect and end the thread; ``with`` does this when you leave it.
-
-        Does nothing if the client is not open.
-        """
+        """Cancel all requests, disconnect and end the thread if the client is open; ``with`` does this at its end."""
         with self._opening:
             portal, self._portal = self._portal, None
         if portal is not None and not self._is_forked:

@@ -1,7 +1,4 @@
-"""The argument parser of all four commands: suggestions for misspelt names, remedies for removed ones, checked types.
-
-Words that argparse refuses end the command with exit code 2 and one sentence.
-"""
+"""The argument parser of all commands: suggestions for misspelt names, remedies for removed ones, checked types."""
 
 from __future__ import annotations
 

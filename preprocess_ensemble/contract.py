@@ -17,8 +17,7 @@ CONTRACT_VERSION: Final = 1
 DEFAULT_NAME: Final = "clip"
 """Name of a model that was exported without ``--name``."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}")
-"""Pattern of a name. It excludes the underscore: a model ``clip_text`` would have the ``clip_text_encoder`` of the
-model ``clip``."""
+"""Pattern of a name, without underscore: a model ``clip_text`` would share ``clip_text_encoder`` with ``clip``."""
 
 SERVER_ID: Final = "clip-serve:"
 """Beginning of the server's name in its metadata; the names of its models follow, separated by commas."""
@@ -132,4 +131,3 @@ class ImageStatus(IntEnum):
     INTERNAL = 8
     """This program has a defect; the image may be good."""
     NOT_UTF8 = 9
-    """The bytes of a text are not UTF-8."""

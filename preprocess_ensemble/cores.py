@@ -92,7 +92,6 @@ def _listed(file: Path) -> set[int]:
 
 
 def _text(file: Path) -> str:
-    """Return the text of a file of the kernel, stripped; empty if it cannot be read."""
     try:
         return file.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:

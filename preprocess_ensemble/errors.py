@@ -18,10 +18,7 @@ class ReportedError(Exception):
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of ``error``'s text without its full stop, or the exception's name if it has no text.
-
-    Further lines are for the developers of the library that raised the error.
-    """
+    """Return the first line of ``error``'s text without its full stop, or the exception's name if it has no text."""
     return str(error).strip().partition("\n")[0].rstrip(".: ") or type(error).__name__
 
 

@@ -65,7 +65,6 @@ class RetryBudget:
         self._tokens += _BUDGET_PER_SUCCESS
 
     def spend(self, now: float) -> bool:
-        """Pay for one retry; return False if there are too few tokens."""
         self._tokens = min(_BUDGET, self._tokens + (now - self._updated) * _BUDGET_PER_S)
         self._updated = now
         if self._tokens < 1.0:
@@ -89,7 +88,6 @@ class Server:
 
     @property
     def is_down(self) -> bool:
-        """Whether the last request failed because of the server."""
         return self._failures > 0
 
     @property
@@ -113,7 +111,6 @@ class Server:
         return self.limit.available_slots(waiting, max_batch_size)
 
     def succeeded(self, images: int, *, started_at: float, now: float, time_given_s: float) -> None:
-        """Record an answer, even one with errors of images."""
         self.limit.answered(images, started_at=started_at, now=now, time_given_s=time_given_s)
         self._failures = 0
 
@@ -152,7 +149,7 @@ class Balancer:
         """Endpoint -> addresses from the last successful look-up of its name."""
         self._first_look_up = asyncio.Lock()
         self._resolved: Deadline | None = None
-        """Time since the last look-up."""
+        """Begins at the last look-up of the names; None before the first."""
         self._resolving: asyncio.Task[None] | None = None
 
     @property
@@ -160,7 +157,6 @@ class Balancer:
         return tuple(self._servers.values())
 
     async def ensure_resolved(self) -> None:
-        """Look the names up once."""
         async with self._first_look_up:
             if self._resolved is None:
                 await self._look_up()
@@ -180,7 +176,7 @@ class Balancer:
         return best, most
 
     def has_other(self, server: Server) -> bool:
-        """Return whether there is another server besides ``server`` whose last request did not fail."""
+        """Return whether the last request of some server besides ``server`` did not fail."""
         return any(not other.is_down for other in self._servers.values() if other is not server)
 
     def next_attempt_at(self) -> float | None:

@@ -52,7 +52,6 @@ class AdaptiveLimit:
 
     @property
     def limit(self) -> int:
-        """Number of images that may be in flight now; at least 1."""
         return int(self._limit)
 
     def available_slots(self, waiting: int, max_batch_size: int) -> int:
@@ -72,7 +71,6 @@ class AdaptiveLimit:
         self.in_flight += images
 
     def answered(self, images: int, *, started_at: float, now: float, time_given_s: float) -> None:
-        """Record an answer to the request sent at ``started_at``, whose caller had ``time_given_s``."""
         held_back, self._held_back = self._held_back, False
         self._held_at = -math.inf
         self.in_flight -= images

@@ -35,7 +35,7 @@ class Handshake:
         self._has_connected = False
 
     async def model(self, deadline: Deadline, tower: Tower = Tower.IMAGE) -> ModelInfo:
-        """Return the model. Calls that come during a handshake share its result. Raises ModelNotReady without tower."""
+        """Return the model. Calls share a running handshake. Raises ModelNotReady if the model lacks the tower."""
         model = self.known or await self._fetched(deadline)
         model.check_tower(tower)
         return model

@@ -26,8 +26,6 @@ _OBJECT_LOCKS: Final = 64
 
 
 class Encoder(ABC):
-    """Encodes the items of a call: images, or texts."""
-
     tower: ClassVar[Tower]
 
     def items(self, source: object) -> Iterable[Any] | AsyncIterable[Any]:
@@ -53,8 +51,7 @@ class Encoder(ABC):
 class ImageEncoder(Encoder):
     """Reads images and, unless ``transfer`` is ``"original"``, reduces them to the model's input pixels.
 
-    The reduction uses the server's own code: it decodes at reduced size if that is safe, applies the orientation,
-    resizes and crops. The result is a file of exactly the model's input size, which the server need not resize.
+    The server's own code does this. It decodes at reduced size if that is safe, and gives exactly the input size.
     """
 
     tower = Tower.IMAGE
@@ -90,11 +87,7 @@ class ImageEncoder(Encoder):
             return None
 
     def encode(self, source: object, model: ModelInfo) -> bytes:
-        """Read one image, and reduce it if the configuration says so.
-
-        Raises ImageError with the code that the server would give, or ``UNREADABLE``, and ProtocolMismatch if this
-        version does not support the model's preprocessing.
-        """
+        """Raise ImageError with the server's code or ``UNREADABLE``, and ProtocolMismatch for unknown preprocessing."""
         if isinstance(source, EncodedImage):  # refused by `unchanged`
             raise too_large(source.file_bytes, self._max_bytes)
         # Lock shared objects: reading a file object moves its position, and Pillow decodes a picture at its first use.
@@ -108,7 +101,6 @@ class ImageEncoder(Encoder):
         data = image if isinstance(image, bytes) else png_of(image)
         if options is None or len(data) <= self._encoding.unchanged_up_to:
             return data
-        # The file, if its picture is not smaller.
         return min(data, self._reduced(data, model, options), key=len)
 
     def _reduced(self, image: bytes | Image, model: ModelInfo, options: Mapping[str, Any]) -> bytes:

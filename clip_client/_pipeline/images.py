@@ -76,7 +76,6 @@ def read_image(source: object, *, max_bytes: int) -> bytes | Image:
 
 @_only_image_errors()
 def png_of(picture: Image) -> bytes:
-    """Encode a picture without loss."""
     buffer = io.BytesIO()
     picture.save(buffer, "PNG", compress_level=1)  # the fastest, because the file lives only as long as one request
     return buffer.getvalue()
@@ -167,7 +166,6 @@ def _unreadable(reason: str) -> ImageError:
 
 
 def too_large(size: int, max_bytes: int) -> ImageError:
-    """Return the error for an image file of ``size`` bytes or more."""
     return ImageError(
         f"has at least {size} bytes and max_image_bytes is {max_bytes}; raise that limit or shrink the image.",
         code="TOO_LARGE",

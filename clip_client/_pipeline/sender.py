@@ -43,13 +43,10 @@ _CODES: Final = {status.value: status.name for status in ImageStatus if status i
 
 @dataclass(slots=True, eq=False)
 class PendingItem:
-    """One image or text of a call."""
-
     index: int
     source: Any
     tower: Tower
     model: ModelInfo
-    """Model that the vector must come from."""
     deadline: Deadline | None
     """Deadline of the call; without one, None until the item is first sent."""
     on_result: Callable[[PendingItem], None]
@@ -62,8 +59,6 @@ class PendingItem:
 
 
 class _Request(NamedTuple):
-    """Images, or texts, that share a request."""
-
     server: Server
     items: list[PendingItem]
     deadlines: dict[Deadline, float]
@@ -91,7 +86,6 @@ class Sender:
         self._waiting: OrderedDict[PendingItem, None] = OrderedDict()
         self._requests: dict[asyncio.Task[None], _Request] = {}
         self._held_bytes = 0
-        """Bytes of the items in _waiting and _requests."""
         self._most_bytes = _HELD_REQUESTS * config.max_request_bytes
         self._room = asyncio.Event()
         self._is_starting = False
@@ -103,11 +97,9 @@ class Sender:
 
     @property
     def is_full(self) -> bool:
-        """True if the unfinished items use up the memory for items."""
         return self._held_bytes >= self._most_bytes
 
     async def has_room(self) -> None:
-        """Wait while the sender is full."""
         while self.is_full:
             self._room.clear()
             await self._room.wait()
@@ -125,7 +117,7 @@ class Sender:
             self._start()
 
     def give_up(self, items: Iterable[PendingItem]) -> None:
-        """Forget items whose results nobody needs, and cancel requests that have no other items."""
+        """Forget items whose results are not needed any more, and cancel requests that only have such items."""
         for item in items:
             if item.is_open:
                 item.is_open = False
@@ -160,7 +152,6 @@ class Sender:
         self._waiting.clear()
 
     def finish(self, item: PendingItem, result: Result) -> None:
-        """Give an item its result, unless it was given up."""
         if item.is_open:
             item.is_open = False
             self._held_bytes -= len(item.payload)
@@ -225,7 +216,8 @@ class Sender:
     def _take(self, server: Server, available_slots: int, first: PendingItem) -> _Request:
         """Remove the items of one request from the queue: those like ``first``, within the slots and byte limit.
 
-        Others keep their places, so that images and texts in turn still share requests, but not too many are passed.
+        Other items keep their places, so images and texts that alternate also fill requests. The search ends when it
+        has passed more than a batch of others.
         """
         items: list[PendingItem] = []
         deadlines: dict[Deadline, float] = {}

@@ -18,8 +18,7 @@ import numpy as np
 _END: Final = object()
 
 _BLOCKED_S: Final = 0.1
-"""Seconds to wait for an iterable that is making an item when the stream is left. If it takes longer, its thread closes
-it later."""
+"""Seconds to wait for an iterable that is making an item when the stream is left; later, its thread closes it."""
 
 _CONTAINERS: Final = (list, tuple, set, frozenset, deque, np.ndarray, KeysView, ValuesView)
 """Types whose iteration never blocks. Any other iterable might block, so it runs in a thread."""
@@ -49,10 +48,7 @@ class Source(ABC):
 
     @abstractmethod
     async def next(self) -> list[Any]:
-        """Wait for at least one item, and return all that have arrived, in order.
-
-        Raises StopAsyncIteration at the end, and the errors of the iterable.
-        """
+        """Wait for items; return all that have come, in order. Raises StopAsyncIteration and the iterable's errors."""
 
     async def _wait_for_slot(self) -> None:
         while not self._slots:
@@ -70,10 +66,7 @@ class Source(ABC):
         return None
 
     async def aclose(self) -> None:  # noqa: B027  a container has nothing to close
-        """Stop iterating, and close an iterator with ``close`` or ``aclose``, such as a generator. Raises its error.
-
-        If the iterable is blocking, its thread closes it later.
-        """
+        """Stop, close a generator or the like, and raise its error. If it blocks, its thread closes it later."""
 
 
 class _ContainerSource(Source):
@@ -134,7 +127,6 @@ class _ThreadSource(Source):
         self._error: BaseException | None = None
         self._close_error: BaseException | None = None
         self._ended = asyncio.Event()
-        """Set when the thread has finished its work."""
         self._give_permits()
         # Use a daemon thread, because the program may end while the iterable blocks.
         work = (self._pump, items)

@@ -62,7 +62,6 @@ class Stream:
         self._tasks: set[asyncio.Task[None]] = set()
         self._submitted = 0
         self._woken: asyncio.Future[None] | None = None
-        """What the consumer waits for, if it waits."""
         self._source = open_source(items, max_ahead=max_ahead or 2 * sender.config.max_in_flight)
         self._source_error: BaseException | None = None
         self._feeding: asyncio.Task[None] | None = None
@@ -111,7 +110,6 @@ class Stream:
         self._wake()
 
     async def _feed(self) -> None:
-        """Take items from the source and submit them, as long as there are slots and memory."""
         try:
             try:
                 while True:
@@ -226,7 +224,7 @@ class Stream:
             elif self._deadline is not None and self._deadline.expired:
                 return self._give_up()
             else:
-                # A deadline that is extended meanwhile needs another timer, which is set when this one has rung.
+                # A deadline that is extended meanwhile needs another timer, which is set when this timer has rung.
                 if self._deadline is not None and self._timer is None:
                     self._timer = self._loop.call_at(self._deadline.at, self._on_timer)
                 self._woken = self._loop.create_future()

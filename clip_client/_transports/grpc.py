@@ -36,11 +36,9 @@ if TYPE_CHECKING:
 Metadata = tuple[tuple[str, str], ...]
 
 _channel_opened_in: int | None = None
-"""Id of the process that opened the first channel."""
 
 _OF_IMAGES: Final[tuple[str, ...]] = (contract.EMBEDDING, contract.STATUS, contract.ERROR, contract.FINGERPRINT)
 _OF_TEXTS: Final[tuple[str, ...]] = (*_OF_IMAGES, contract.TRUNCATED)
-"""Outputs that requests ask for."""
 _ID_FIELD: Final[int] = service_pb2.ModelInferRequest.ID_FIELD_NUMBER
 _ITEMS_FIELD: Final[int] = service_pb2.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 _LENGTH_DELIMITED: Final = 2
@@ -215,7 +213,6 @@ def transport_factory(
 
 
 def channel_options(config: ClientConfig, endpoint: Endpoint, server_name: str | None) -> list[tuple[str, int | str]]:
-    """Return gRPC's channel arguments for a connection, as (name, value)."""
     keepalive_ms = int(config.keepalive_time_s * 1000)
     options: list[tuple[str, int | str]] = [
         # Lift gRPC's default limit of 4 MB, because this client limits rows and bytes itself.
@@ -264,8 +261,7 @@ def _head(model: str, tensor: str, rows: int, outputs: Sequence[str], id_size: i
 def _request(model: str, tensor: str, items: Sequence[bytes], outputs: Sequence[str], request_id: str) -> bytes:
     """Return a serialised request, whose last field is a BYTES tensor of the items.
 
-    Concatenated messages of one type are one message (protobuf's encoding, "Last One Wins"). Protobuf itself would copy
-    all images twice more.
+    Concatenated messages of one type are one message (protobuf's encoding, "Last One Wins").
     """
     size = sum(map(len, items)) + 4 * len(items)
     parts = [

@@ -19,8 +19,6 @@ from clip_client._errors import (
 
 
 class ErrorRow(NamedTuple):
-    """One row of :data:`ERROR_TABLE`."""
-
     code: grpc.StatusCode
     pattern: re.Pattern[str] | None
     """Pattern to search for in the server's text; None matches every text."""
@@ -218,6 +216,5 @@ def http_status(details: str) -> str:
 
 
 def find_row(code: grpc.StatusCode, details: str) -> ErrorRow:
-    """Return the row of :data:`ERROR_TABLE` for a status and the server's text, or :data:`OTHER`."""
     rows = (row for row in ERROR_TABLE if row.code is code)
     return next((row for row in rows if row.pattern is None or row.pattern.search(details)), OTHER)

@@ -157,10 +157,7 @@ class LocalTransport(Transport):
         return _TextTower(self._select(file, passport, folder), tokenizer)
 
     def _select(self, file: Path, passport: Passport, tokenizer: Path | None = None) -> OpenModel:
-        """Open a tower, select its runtime, and log that. Raises ClipError if the tower cannot run as asked.
-
-        The tower is the text tower if ``tokenizer`` is the folder of the tokenizer's files.
-        """
+        """Open the image tower, or with ``tokenizer`` the text tower; select and log its runtime. Raises ClipError."""
         import onnxruntime
 
         from preprocess_ensemble.runtimes import onnx_session as ort

@@ -1,7 +1,4 @@
-"""Embeds and compares more photos than one machine can, on a Ray cluster.
-
-Importing this package does not load Ray or pyarrow.
-"""
+"""Embeds and compares more photos than one machine can, on a Ray cluster; loads Ray and pyarrow only when used."""
 
 from clip_client.distributed.cluster import DistributedError
 from clip_client.distributed.component_groups import DuplicateSummary

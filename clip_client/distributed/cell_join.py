@@ -110,10 +110,7 @@ def write_buckets(
 
 
 def read_buckets(places: Iterable[Location], first: int, end: int) -> Iterator[Any]:
-    """Yield a ``pyarrow.Table`` for each bucket in ``range(first, end)``, with its rows in all ``places``.
-
-    Raises DistributedError, before the first table.
-    """
+    """Yield each bucket in ``range(first, end)`` of all ``places`` as a ``pyarrow.Table``. Raises DistributedError."""
     import pyarrow as pa
 
     parts: list[list[Any]] = [[] for _ in range(first, end)]
@@ -128,7 +125,7 @@ def read_buckets(places: Iterable[Location], first: int, end: int) -> Iterator[A
 
 @dataclass(frozen=True, kw_only=True)
 class CellBlock:
-    """The rows that one task compares: whole cells, or two parts of a large cell."""
+    """Rows for one task to compare: whole cells, or two parts of a large cell."""
 
     name: str
     first: int
@@ -203,10 +200,7 @@ def join_block(
 def join_equal_hashes(
     edges: Location, part: Indices, rows: Indices, hashes: NDArray[np.uint64], most_bits: int
 ) -> None:
-    """Write edges that connect rows whose perceptual ``hashes`` differ in at most ``most_bits``, in a ``part`` of them.
-
-    ``part`` has the positions in ``rows`` and ``hashes``.
-    """
+    """Write edges between the rows at positions ``part`` whose ``hashes`` differ in at most ``most_bits``."""
     rows, hashes = rows[part], hashes[part]
     alike = UnionFind(len(rows))
     join_hashes(alike, np.arange(len(rows)), hashes, most_bits)

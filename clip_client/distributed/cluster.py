@@ -19,8 +19,7 @@ _CONNECT_S: Final = 10.0
 _LOOK_S: Final = 5.0
 """If no task ends for this long, the driver checks whether the running tasks still fit any machine."""
 _TASKS_PER_CPU: Final = 3
-"""Tasks that wait or run at a time, for each CPU: enough to keep the CPUs busy, and few enough that results need little
-memory."""
+"""Tasks that wait or run for each CPU: enough to keep it busy, and few enough that results need little memory."""
 ATTEMPTS: Final = 3
 """Workers that may die with one task. Machines go away, but a task that kills every worker must be named."""
 

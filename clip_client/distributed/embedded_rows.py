@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 
 VECTOR: Final = "vector"
 PART_FILE: Final = re.compile(r"part-(\d{5,})(?:-([0-9a-f]{32}))?\.parquet")
-"""A file of vectors: the number of its run, and its key if a cluster wrote it. The key is a hash of the partition's id
-and the vector id."""
+"""File of vectors: number of its run and, if a cluster wrote it, a hash of the partition's id and the vector id."""
 _KEY_COLUMNS: Final = ("path_bytes", "size_bytes", "mtime_ns")
 _ABANDONED_S: Final = 3600.0
 """Age of an unfinished file after which its worker counts as killed."""
@@ -86,10 +85,9 @@ class PartitionFolder:
     model: FileModel
     features: bool
     number: int = 0
-    """Number of this run."""
+    """Number of this run; part of its file names."""
     finished: NDArray[np.bytes_] = field(default_factory=lambda: np.empty(0, "S16"))
-    """Keys of the images in files of other runs, sorted, (N,) of 16 bytes. An anti-join of Ray Data would shuffle the
-    keys of all images."""
+    """Sorted keys (N,), 16 bytes, of images in files of other runs: an anti-join of Ray Data would shuffle all keys."""
 
     def begin(self, partitions: Sequence[Partition]) -> tuple[Self, list[Partition]]:
         """Return the folder with the number of this run, and the ``partitions`` that are not finished.
@@ -249,10 +247,7 @@ def _chunks(groups: Iterable[tuple[Location, int, int]], most_rows: int) -> Iter
 
 
 def read_facts(chunk: Chunk, *shares: float) -> tuple[NDArray[Any], NDArray[np.float32]]:
-    """Return :data:`FACTS` (R,) about the rows of a chunk, and the vectors (S, D) of the rows that are drawn.
-
-    Raises DistributedError.
-    """
+    """Return :data:`FACTS` (R,) about a chunk's rows, and the vectors (S, D) of drawn rows. Raises DistributedError."""
     table = chunk.read(_COLUMNS)
     vectors = vectors_in(table)
     names = ("sha256", "error_code", "code", "is_flat", "path_bytes", "camera", "taken_ms")

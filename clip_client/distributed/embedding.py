@@ -64,12 +64,10 @@ class Outcome:
     """The progress of a partition."""
 
     images: int = 0
-    """Rows that were written."""
     failed: int = 0
     seen: int = 0
     """Images that are done, including images in files of other runs."""
     error: str = ""
-    """Reason if the partition could not be finished."""
 
 
 def embed_dataset(

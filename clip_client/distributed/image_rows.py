@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from clip_client.distributed.sources import SourceImage
 
 _THREADS: Final = 16
-"""Threads that read images and extract features. There are more threads than cores, because most of them wait for a
-disk or a bucket."""
+"""Threads that read images and extract features: more than cores, because most wait for a disk or a bucket."""
 _AHEAD: Final = 32
 """Images of one partition that are read before the client takes them."""
 _NOTHING: Final = np.empty(0, "S16")
@@ -44,7 +43,6 @@ class _Read:
     index: int
     file: FileVersion
     payload: bytes = b""
-    """Bytes for the client, unless there is a failure."""
     failure: ImageError | None = None
     features: Mapping[str, Any] = field(default_factory=dict)
     is_lost: bool = False
@@ -98,7 +96,7 @@ async def _read_ahead(
     ahead: deque[asyncio.Future[_Read]] = deque()
     numbered = enumerate(images)
     try:
-        # Also this reads, if the images are in a tar or a Parquet file.
+        # Taking an image also reads, if it is in a tar or a Parquet file.
         while (following := await in_thread(next, numbered, None)) is not None:
             key = np.array(following[1].file.key, finished.dtype)  # NumPy leaves out zeros at the end, in both alike
             at = int(np.searchsorted(finished, key))

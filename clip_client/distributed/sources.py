@@ -180,7 +180,6 @@ def _images_in_tar(location: Location) -> Iterator[SourceImage]:
 
 
 def _row_groups(location: Location, info: Any, columns: Sequence[str]) -> list[Partition]:
-    """Cut one Parquet file into partitions, at its row groups."""
     import pyarrow.parquet as pq
 
     with location.opened("replace or remove it") as file, pq.ParquetFile(file) as parquet:

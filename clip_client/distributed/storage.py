@@ -99,10 +99,7 @@ class Location:
         return self.at(f"{self.path}/{name}")
 
     def files(self, *, recursive: bool) -> list[Any]:
-        """Return a ``pyarrow.fs.FileInfo`` for this file, or for each file in this folder, in the order of the paths.
-
-        Raises DistributedError if the place cannot be reached or does not exist.
-        """
+        """Return pyarrow's ``FileInfo`` of this file, or of this folder's files, sorted. Raises DistributedError."""
         from pyarrow import fs
 
         try:

@@ -1,4 +1,4 @@
-"""Access to the pages, only for browsers that were given the secret address, not for other pages, hosts or programs."""
+"""Access to the pages: only browsers that were given the secret address get in, not other pages, hosts or programs."""
 
 from __future__ import annotations
 

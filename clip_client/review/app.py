@@ -127,10 +127,7 @@ class _Handlers:
         )
 
     def doubts(self, request: Request) -> Response:
-        """What speaks against a choice that is not recorded yet, as JSON: position -> sentence.
-
-        The query ``keep=0&move=1&move=2`` describes the choice.
-        """
+        """JSON, position -> sentence: what speaks against the choice in the query, such as ``keep=0&move=1&move=2``."""
         found = self._found(request)
         keep, moving = found.keep_and_moving
         if "keep" in request.query_params:
@@ -155,7 +152,7 @@ class _Handlers:
         return JSONResponse(self._state())
 
     async def search(self, request: Request) -> Response:
-        """The photos nearest to the words ``q``, the uploaded ``photo`` or the photo ``like``, after the filters."""
+        """The photos nearest to the words ``q``, the uploaded ``photo`` or the photo ``like`` that pass the filters."""
         self._need_groups()
         state, form, found, error = self._state(), pages.read_form(request), None, ""
         if self._photos is not None:
@@ -201,10 +198,10 @@ class _Handlers:
         return self._page("rules.html.j2", state, wanted=wanted, **values)
 
     def count(self, request: Request) -> Response:
-        """Part of a page: how much ``rule=original&rule=folder=/photos`` (in this order) would choose.
+        """Part of a page: how much ``rule=original&rule=folder=/photos``, in this order, would choose.
 
-        The default state is ``open``; the default rules are those of the search. If some groups are not counted yet, an
-        element has ``data-goes-on``: ask again, and add its value to the query.
+        Without a state it counts open groups. The default rules are those of the search. If some groups are not counted
+        yet, an element has ``data-goes-on``: ask again with its value in the query.
         """
         self._need_groups()
         query = request.query_params
@@ -268,15 +265,10 @@ class _Handlers:
         return HTMLResponse(self._templates.get_template(template).render(values))
 
     def _page(self, template: str, state: dict[str, Any], **values: Any) -> Response:
-        """Render a whole page, which also shows the state.
-
-        Read the state before anything else that the page shows: a change meanwhile then has a newer version, and the
-        browser loads the page again.
-        """
+        """Render a page. Read ``state`` before all that the page shows: a change meanwhile then reloads the page."""
         return self._html(template, session=self._session, state=state, **values)
 
     async def _write(self, act: Callable[[], object]) -> Response:
-        """Run ``act``, which changes something, in a thread; answer with the new state."""
         self._need_groups()
         await run_in_threadpool(act)
         return JSONResponse(await run_in_threadpool(self._state))

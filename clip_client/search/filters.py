@@ -80,10 +80,7 @@ class Wanted:
 
     @classmethod
     def of(cls, texts: Mapping[str, str]) -> Wanted:
-        """Read the texts of a person: name in :data:`FILTERS` -> text. An empty text sets no condition.
-
-        Raises QueryError for a text that cannot be read.
-        """
+        """Read a person's texts: name in :data:`FILTERS` -> text, empty for no condition. Raises QueryError."""
         conditions = {}
         for name, text in texts.items():
             try:

@@ -40,7 +40,6 @@ class Hit(NamedTuple):
     score: float
     """Cosine similarity to the query."""
     row: int
-    """Row in the index."""
     facts: Mapping[str, Any]
     """Name of a further column -> its value for the photo."""
 
@@ -52,10 +51,7 @@ class PhotoIndex:
     """
 
     def __init__(self, dimension: int, *, vector_id: str = "") -> None:
-        """Make an empty index for vectors of ``dimension`` numbers; an empty id is unknown.
-
-        Raises ImportError if ``pyarrow`` is missing.
-        """
+        """Make an empty index; an empty ``vector_id`` is unknown. Raises ImportError if ``pyarrow`` is missing."""
         require("pyarrow", "clip-triton[dedup]")
         self.dimension = dimension
         self.vector_id = vector_id
@@ -259,7 +255,6 @@ class PhotoIndex:
         return found
 
     def _photos(self, rows: NDArray[np.intp]) -> tuple[list[str], list[dict[str, Any]]]:
-        """Return the keys and facts of the photos at ``rows``."""
         photos: list[dict[str, Any]] = [{} for _ in rows]
         for segment, places, of_segment in self._located(rows):
             for place, photo in zip(places.tolist(), segment.photos.take(of_segment).to_pylist(), strict=True):

@@ -82,10 +82,7 @@ class FoundPictures:
 def write_page(
     query: str, found: FoundPictures, file: IO[bytes], *, thumbnail: Callable[[str, int], bytes | None]
 ) -> None:
-    """Write a page with the pictures found for ``query`` to ``file``, in UTF-8.
-
-    ``thumbnail`` is that of :func:`~clip_client.dedup.pages.html.write_page`.
-    """
+    """Write a page in UTF-8; ``thumbnail`` is that of :func:`~clip_client.dedup.pages.html.write_page`."""
     from clip_client.dedup.pages.html import report_environment
 
     with ThreadPoolExecutor(usable_cores()) as pool:

@@ -84,7 +84,6 @@ class QueryVector:
     """(D,)"""
     model_id: str
     vector_ids: tuple[str, ...] = ()
-    """Vector ids of the texts and photos."""
     truncated: tuple[str, ...] = ()
     """Names of texts that are too long for the model, which read only their beginning."""
 

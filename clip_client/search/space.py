@@ -43,10 +43,7 @@ class SearchSpace:
 
 
 def is_below(path: str, folders: Collection[str]) -> bool:
-    """Tell whether one of ``folders`` holds a file at any depth, or is the file itself; True if there are no folders.
-
-    ``folders`` are absolute paths.
-    """
+    """Tell whether a file is one of ``folders``, absolute paths, or below one; True without folders."""
     path = os.path.abspath(path)
     while folders and path not in folders and (above := os.path.dirname(path)) != path:
         path = above

@@ -93,10 +93,7 @@ def store_index(store: Store, vector_id: str, on_progress: OnProgress | None = N
 async def embed_files(
     embedder: Embedder, files: Sequence[PhotoFile], store: Store, on_progress: OnProgress
 ) -> SearchSpace:
-    """Embed new files among ``files``, and return the space to search for them.
-
-    Raises StoreError, and the errors of the embedder.
-    """
+    """Embed the new files among ``files``; return the space of all. Raises StoreError and the embedder's errors."""
     model = await embedder.model()
     index, known = await to_thread.run_sync(_index_and_known, store, model, files, on_progress)
     held = set(index.keys())

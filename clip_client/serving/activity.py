@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from clip_client.serving.triton_process import TritonProcess
 
 COMPUTES: Final = 0.02
-"""Share of one core. An idle server uses 0.006 of a core. One that has work and gets a fiftieth of its machine still
-makes progress."""
+"""Share of one core from which a server counts as working: idle it uses 0.006, and a fiftieth is still progress."""
 SAMPLE_S: Final = 1.0
 
 

@@ -139,7 +139,7 @@ def _parser() -> Parser:
     add("--open-statistics", action="store_true", help=statistics)
     add("--log-file", type=Path, metavar="FILE", help="append all output of Triton to this file")
     add("--log-json", action="store_true", help="log one JSON object per line")
-    # For tests and measurements. Who runs a server cannot know a better value: see ServeConfig.
+    # Hidden, for tests and measurements: ServeConfig has the reasons for the values.
     for name in ("canary_interval_s", "canary_timeout_s", "frozen_after_s"):
         add(f"--{name.replace('_', '-')}", type=seconds, default=getattr(ServeConfig, name), help=argparse.SUPPRESS)
     start = "time limit for loading the models (default: %(default)s)"

@@ -60,10 +60,8 @@ class ServeConfig:
     pauses take 16 s, so one late answer does not restart it."""
     start_timeout_s: float = 600.0
     triton_metrics_port: int = 0
-    """Port of a tritonserver's metrics, on loopback; clip-serve hands them on at ``metrics_port``. While one server
-    replaces another, each has a port of its own."""
+    """Loopback port of a server's metrics; clip-serve hands them on at ``metrics_port``. Each server has its own."""
     extra: tuple[str, ...] = ()
-    """More arguments for tritonserver."""
     admin_secret: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
     """Value of the header that Triton requires for ``_ADMIN_PROTOCOLS``. clip-serve itself does not use them."""
 
@@ -80,10 +78,7 @@ class ServeConfig:
 
     @property
     def families(self) -> list[str]:
-        """The addresses to listen on: ``host`` and, if it is a wildcard and IPv6 works here, the other wildcard.
-
-        gRPC listens on both families for either wildcard.
-        """
+        """Addresses to listen on: ``host``; for a wildcard, if IPv6 works, also the other: gRPC listens on both."""
         other = {"0.0.0.0": "::", "::": "0.0.0.0"}.get(self.host)
         return [self.host, other] if other and _has_ipv6() else [self.host]
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from clip_client.serving.config import ServeConfig
 
 logger = logging.getLogger(__name__)
-# Progress is worth a line of the log, although no warning.
+# Log progress, although it is not a warning.
 logger.setLevel(logging.INFO)
 
 _EXPORT: Final = (sys.executable, "-m", "preprocess_ensemble.export.command")

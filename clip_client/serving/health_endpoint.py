@@ -23,8 +23,7 @@ _REQUEST_S: Final = 5.0
 _REQUEST_BYTES: Final = 8192
 
 _MOST_CONNECTIONS: Final = 64
-"""Open at the same time. A probe needs one for a few milliseconds. More open connections would use up the file
-descriptors that this program needs to supervise the server."""
+"""Most open connections. A probe takes milliseconds; more would use up the supervisor's file descriptors."""
 
 _METRICS: Final = """\
 # TYPE clip_serve_healthy gauge

@@ -43,10 +43,7 @@ _EXPECTED: Final = re.compile(
 
 
 def parse_line(line: str) -> tuple[int, str] | None:
-    """Parse one line of Triton's output; None if people need not see it.
-
-    Returns ``logging.WARNING`` or ``logging.ERROR``, and one sentence without source line, quotes and traceback.
-    """
+    """Return the level (WARNING or ERROR) and the plain sentence of a line; None if people need not see it."""
     if _EXPECTED.search(line):
         return None
     if match := _LINE.match(line):
@@ -70,7 +67,7 @@ def _plain(text: str) -> str:
 
 
 def _without_repeats(text: str) -> str:
-    """Leave out what repeats the end of what precedes it: Triton gives the reason of a failed warm-up for each row."""
+    """Leave out repeated reasons: Triton gives the reason of a failed warm-up once for each row."""
     kept: list[str] = []
     for part in text.split("; "):
         if not kept or not kept[-1].endswith(part.strip("; ")):
@@ -79,10 +76,7 @@ def _without_repeats(text: str) -> str:
 
 
 class _OutputFile(WatchedFileHandler):
-    """Appends lines to a file, and opens a new one if that file is moved away (log rotation).
-
-    While no file can be written, lines are dropped: a full disk must not end the server or keep it from restarting.
-    """
+    """Appends lines to a file, or after log rotation to a new one. Drops lines on a full disk: the server goes on."""
 
     _is_failing = False
 

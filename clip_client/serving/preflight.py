@@ -16,10 +16,7 @@ from preprocess_ensemble.model_repository.location import model_names
 
 
 def check_repository(repository: Path, only: Sequence[str] = ()) -> None:
-    """Raise ReportedError unless ``repository`` has an exported model, and all that belongs to each one it has.
-
-    ``only`` names the models to check, by default all.
-    """
+    """Raise ReportedError unless ``repository`` has models, and all (or those named in ``only``) are complete."""
     if not repository.is_dir():
         raise ReportedError(
             f"There is no model repository {repository}: name one with --repository DIR, or start with "

@@ -71,8 +71,6 @@ class Probe:
 
 @dataclass(kw_only=True)
 class _ServedModel:
-    """One of the models of the repository."""
-
     names: ModelNames
     transport: Transport
     info: ModelInfo | None = None
@@ -95,7 +93,6 @@ class ProbedTriton:
         self._began_beside = beside
         """Whether another server may listen on the port, too."""
         self._probed_ensemble = DEFAULT_NAMES.image
-        """Ensemble to which the last canary was sent."""
         self._models = self._connect()
 
     @classmethod
@@ -181,7 +178,6 @@ class ProbedTriton:
         return Probe(outcome=ProbeOutcome.OK, model_id=ids)
 
     async def _probe_model(self, served: _ServedModel) -> Probe | None:
-        """Return what is wrong with a model, or None."""
         steps = [Step.CANARY, Step.TEXT_CANARY, Step.READY]
         if served.info is None:
             if (problem := await self._no_server()) is not None:
@@ -216,7 +212,6 @@ class ProbedTriton:
         return _broken(Step.CONNECT, message)
 
     async def _failed(self, step: Step, error: ClipError) -> Probe:
-        """Return what an error of a step means."""
         match error:
             case DeadlineExceeded() | Overloaded():
                 return Probe(outcome=ProbeOutcome.SLOW, step=step, message=error.message)

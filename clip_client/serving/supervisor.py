@@ -5,7 +5,7 @@ model's before release 25.12. So a probe also embeds the canary. Its outcome dec
 
     ProbeOutcome  meaning                                         action
     OK            the canary has the right vector                 none
-    SHORT         so it has, but a full batch has no memory       none: "degraded"
+    SHORT         right, but a full batch exceeds shared memory   none: "degraded"
     SLOW          no answer in time, or rejected because of load  none while the server finishes requests or computes;
                                                                   otherwise "stuck", and a restart after a while
     BROKEN        an error: dead stub, model not ready, wrong     restart at once
@@ -63,8 +63,6 @@ whose model has died answers nothing."""
 
 
 class _CrashedAtStart(ReportedError):
-    """A defect ended the server while it started."""
-
     def __init__(self, message: str, *, by_request: bool) -> None:
         super().__init__(message)
         self.by_request = by_request
@@ -78,24 +76,20 @@ class Supervisor:
         """``start`` starts a server; with ``beside=True``, beside one that has the port."""
         self._start_server = start
         self._config = config
-        # What was asked for, or has happened to the server.
         self._stop_requested = asyncio.Event()
         self._kill_requested = asyncio.Event()
         self._reload_requested = asyncio.Event()
         self._stub_ended = asyncio.Event()
-        # What is reported.
         self._status = Status.STARTING
         self._finding = Probe(outcome=ProbeOutcome.BROKEN, step=Step.START, message="the server is starting")
         self._model_id = ""
         self._restarts = 0
         self.metrics_url = ""
         """URL of the metrics of the server that has the port."""
-        # What decides about restarts.
         self._server: ProbedTriton | None = None
         self._model_works = False
         self._replaced: ProbedTriton | None = None
         self._retiring: asyncio.Task[None] | None = None
-        """The end of the server that has been replaced."""
 
     def stop(self) -> None:
         """Drain the server and end. A second call ends the draining."""
@@ -156,10 +150,7 @@ class Supervisor:
         server.process.watch_stubs(lambda: None if server is self._replaced else self._stub_ended.set())
 
     async def _first_right_canary(self, server: ProbedTriton) -> Probe | None:
-        """Wait until a starting server answers.
-
-        Returns None if a stop is requested. Raises ReportedError if the server ends, is late or answers wrong.
-        """
+        """Wait for a right canary; None on a stop. Raises ReportedError if the server ends, is late or is wrong."""
         start, quiet = Deadline(self._config.start_timeout_s), Deadline(_SAY_LOADING_EVERY_S)
         logger.info("loading the models")
         wrong = 0
@@ -228,10 +219,7 @@ class Supervisor:
         self._finding = Probe(outcome=ProbeOutcome.BROKEN, step=step, message=message)
 
     async def _send_canary(self, server: ProbedTriton) -> Probe | None:
-        """Send the canary, and sample the server meanwhile.
-
-        Returns None if a stop was requested, or the server or a stub ended, before the answer.
-        """
+        """Send the canary, and sample the server meanwhile; None if a stop, or the end of a process, comes first."""
 
         async def keep_sampling() -> None:
             while True:
@@ -279,7 +267,7 @@ class Supervisor:
     async def _replace(self, old: ProbedTriton, *, is_again: bool = False) -> None:
         """Start a server beside ``old``, check it, and give it the port; try once more if that start crashes.
 
-        Not a load in the running server: under load that has hung tritonserver (24.10), and damaged its heap.
+        The running server does not load new models: under load, that hung tritonserver (24.10) and damaged its heap.
         """
         self._reload_requested.clear()
         self._model_works = False
@@ -313,7 +301,7 @@ class Supervisor:
         self._retiring = asyncio.create_task(self._retire(old, server, handover))
 
     async def _retire(self, old: ProbedTriton, successor: ProbedTriton, handover: PortHandover) -> None:
-        """End a server that gets no new connection, when its clients have left for its successor, or that has ended."""
+        """End a replaced server once its clients have left, it or its successor has ended, or a minute is over."""
 
         async def stopped() -> None:
             await self._stop_requested.wait()

@@ -21,7 +21,7 @@ class ServerTls:
     """PEM files. With ``client_ca``, every client needs a certificate from that authority, including the canary."""
 
     certificate: Path
-    """The server's certificate, followed by the intermediate ones up to the authority that clients trust."""
+    """The server's certificate, followed by the certificates between it and the authority that clients trust."""
     key: Path
     client_ca: Path | None = None
     canary_certificate: Path | None = None

@@ -78,10 +78,7 @@ _started_pids: Final[set[int]] = set()
 
 
 class TritonProcess:
-    """A running tritonserver with its stubs. Create it with :meth:`start`, from the main thread's event loop.
-
-    It must be the main thread's, because the kernel ends the server together with the *thread* that started it.
-    """
+    """A running tritonserver with its stubs; :meth:`start` it in the main thread, because it ends with its thread."""
 
     def __init__(
         self,
@@ -164,10 +161,7 @@ class TritonProcess:
         return processor_time_s(self.pid)
 
     def end_without_stub(self) -> None:
-        """End a server that is loading its models if two calls have found that a model's process has ended.
-
-        Triton itself would wait for that process without limit.
-        """
+        """Kill a loading server if two calls found the same ended stub, for which Triton would wait without limit."""
         ended = ended_children(self.pid)
         if self._ended_stubs & ended and not self.opened:
             self._lost_stub = True

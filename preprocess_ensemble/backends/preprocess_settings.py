@@ -24,10 +24,7 @@ class PreprocessSettings:
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, str], instances: int) -> PreprocessSettings:
-        """Read the parameters of a model with this number of ``instances``, which share the cores.
-
-        Raises ``ValueError`` that names a wrong parameter and its value.
-        """
+        """Read the parameters of a model whose ``instances`` share the cores. Raises ``ValueError`` for a wrong one."""
         # Names in capitals are Triton's own, such as EXECUTION_ENV_PATH.
         unknown = sorted(name for name in parameters if name not in _PARAMETERS and not name.isupper())
         if unknown:

@@ -38,10 +38,7 @@ class RowsRequest(NamedTuple):
 
 
 class RowsModel(ABC):
-    """Triton's Python backend calls ``initialize`` once, ``execute`` for each batch of requests, then ``finalize``.
-
-    The metrics are in Prometheus' text on the server's metrics port beside Triton's.
-    """
+    """Triton's Python backend calls ``initialize`` once, ``execute`` for each batch of requests, then ``finalize``."""
 
     input: ClassVar[str]
     """Name of the input, (N, 1) BYTES."""

@@ -40,8 +40,7 @@ class BuiltGraph:
     files: list[Path]
     """The separate file of the weights, if any, then the model."""
     expected: npt.NDArray[np.float32] | None
-    """Unit vectors (M, D) for the first M rows, or None. If ``other_weights`` is None, PyTorch computed them with these
-    weights."""
+    """Unit vectors (M, D) for the first M rows, or None; PyTorch's for these weights if ``other_weights`` is None."""
     other_weights: float | None = None
     """Least cosine to PyTorch that the same graph reached with other weights; None if these weights were compared."""
 

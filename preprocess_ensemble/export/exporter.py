@@ -163,10 +163,7 @@ def _check_choice(weights_dtype: str, tensorrt: Tensorrt | None, repository: Pat
 
 
 def load_exportable(model: str, pretrained: str) -> ExportableModel:
-    """Return the model with its weights: through PyTorch if that is installed, otherwise from its skeleton.
-
-    Raises ExportError.
-    """
+    """Return the model with its weights: through PyTorch if installed, else from its skeleton. Raises ExportError."""
     if model.endswith(".torchscript.pt"):
         raise WrongChoice(
             "SSCD models are not supported: clip-client dedup proves copies with any model, such as ViT-B-32."
@@ -183,10 +180,7 @@ def load_exportable(model: str, pretrained: str) -> ExportableModel:
 
 
 def load_model(model: str, pretrained: str) -> nn.Module:
-    """Return the open_clip network that :func:`export_model` exports, in fp32, on the CPU, in evaluation mode.
-
-    Needs PyTorch. Raises ExportError.
-    """
+    """Return the network that :func:`export_model` exports: fp32, on the CPU, in eval mode. Raises ExportError."""
     from preprocess_ensemble.export.pytorch.open_clip_model import find_source, load_open_clip_model
 
     return load_open_clip_model(find_source(model, pretrained))

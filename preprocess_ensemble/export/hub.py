@@ -119,10 +119,7 @@ def _verify(path: Path) -> None:
 
 
 def download_folder(repository: str, needed: str, optional: str) -> Path:
-    """Return the folder with the file ``needed`` of the hub's ``repository``, and with ``optional`` if it exists.
-
-    Raises the errors of huggingface_hub.
-    """
+    """Return the folder with ``needed`` and, if it exists, ``optional``. Raises the errors of huggingface_hub."""
     import huggingface_hub
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 

@@ -18,7 +18,6 @@ _RANDOM: Final = re.compile(r"random(?::(\d+))?")
 
 SKELETON_SUFFIX: Final = ".skeleton"
 SHIPPED: Final = Path(__file__).with_name("skeletons")
-"""Folder with the skeletons of this package."""
 
 
 class ExportError(ReportedError):
@@ -37,15 +36,11 @@ class ModelSource:
     pretrained: str
     """Origin of the weights, in the form of the passport: a tag, ``file:NAME`` or ``random:SEED``."""
     seed: int | None = None
-    """Generator seed of random weights."""
     checkpoint: Path | None = None
 
 
 def choose_weights(model: str, pretrained: str, tags: Iterable[str]) -> ModelSource:
-    """Return the source for ``pretrained``: ``random[:SEED]``, one of the ``tags`` of ``model``, or a file's path.
-
-    Raises WrongChoice with similar names.
-    """
+    """Return the source for ``pretrained``: ``random[:SEED]``, one of ``tags`` or a file's path. Raises WrongChoice."""
     if match := _RANDOM.fullmatch(pretrained):
         number = int(match[1] or 0)
         return ModelSource(model=model, pretrained=f"random:{number}", seed=_FIRST_SEED + number)

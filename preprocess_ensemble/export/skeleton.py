@@ -197,10 +197,9 @@ def _read_tower(archive: zipfile.ZipFile, name: str, recipe: Mapping[str, Any]) 
 def fill(
     tower: Tower, state: StateDict, fingerprint: tuple[int, int], config: PreprocessConfig | None = None
 ) -> onnx.ModelProto:
-    """Return the graph of ``tower`` with its values.
+    """Return the graph of ``tower`` with the values of ``state``, for images also with mean and std of ``config``.
 
-    ``state`` must have the names and shapes of the skeleton's ``tensors``. The image tower also takes the mean and std
-    of ``config``.
+    ``state`` must have the names and shapes of the skeleton's ``tensors``.
     """
     others: dict[str, Array] = {FINGERPRINT: np.array(fingerprint, np.int32)}
     if config is not None:
@@ -222,10 +221,7 @@ def key_of(model: str, weights_sha256: str, config: PreprocessConfig) -> str:
 
 
 def find_skeleton(model: str) -> Skeleton:
-    """Return the skeleton of ``model``: the name of a model whose skeleton this package has, or a skeleton file's path.
-
-    Raises WrongChoice.
-    """
+    """Return the skeleton of ``model``: a shipped model's name, or a skeleton file's path. Raises WrongChoice."""
     path = Path(model)
     if not model.endswith(SKELETON_SUFFIX):
         known = shipped_models()
@@ -244,10 +240,7 @@ def find_skeleton(model: str) -> Skeleton:
 
 
 class SkeletonModel(ExportableModel):
-    """A skeleton and the weights that fill it, without PyTorch.
-
-    ``model`` is the name of a model whose skeleton this package has, or a skeleton file's path. Raises ExportError.
-    """
+    """A skeleton and the weights that fill it. ``model`` is as in :func:`find_skeleton`. Raises ExportError."""
 
     def __init__(self, model: str, pretrained: str) -> None:
         self._skeleton = skeleton = find_skeleton(model)

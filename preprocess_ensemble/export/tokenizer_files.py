@@ -27,7 +27,7 @@ _OPTIONS: Final = {"clean", "strip_sep_token"}
 """Supported options of open_clip's ``tokenizer_kwargs``."""
 
 _UNUSED: Final = ("single_word", "lstrip", "rstrip", "normalized")
-"""Options of a special token."""
+"""Options of a special token, off in CLIP's tokenizer."""
 
 _Document = dict[str, Any]
 """The JSON of a ``tokenizer.json``. It is edited as JSON, because releases of the tokenizers library write different
@@ -146,10 +146,7 @@ def _ids(document: _Document) -> dict[str, int]:
 
 
 def _token(ids: Mapping[str, int], settings: Mapping[str, Any], key: str, *usual: str) -> str:
-    """Return the token that the settings name under ``key``, else the first of the ``usual`` tokens that exists.
-
-    Raises ExportError if there is none.
-    """
+    """Return the token under ``key`` of the settings, else the first ``usual`` one that exists. Raises ExportError."""
     value = settings.get(key) or ""
     named = value["content"] if isinstance(value, Mapping) else value
     for token in [named] if named else usual:

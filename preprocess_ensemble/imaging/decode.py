@@ -69,7 +69,7 @@ class Decoded:
     """An image, and the way in which it was decoded."""
 
     image: Image.Image | None
-    """The image; None if the pixels were decoded straight into ``out``."""
+    """None if the pixels were decoded straight into ``out``."""
     decode_path: DecodePath
     decoder: Decoder
 
@@ -143,7 +143,7 @@ def _decode(
     image_format = _readable_format(data, limits)
     header = read_header(data) if image_format.name == "JPEG" else None
     if header is not None and header.metadata_bytes > limits.max_metadata_bytes:
-        header = None  # only Pillow tells metadata from segments that nobody reads
+        header = None  # only Pillow tells metadata from segments that are not read
     if header is not None:
         scans = count_scans(data) if header.is_progressive else 0
         check(Facts(len(data), header.width, header.height, scans=scans), limits)

@@ -1,4 +1,4 @@
-"""What is known of a file before a pixel is decoded, and the checks of it against the limits.
+"""The facts about a file before a pixel is decoded, and their check against the limits.
 
 Pillow handles the parts of a file one by one, in Python, and a part may cost a thousand times its bytes. Each colour
 profile of a PNG is inflated to a megabyte. Each tile of a TIFF is read separately. A thousand tags of EXIF or TIFF may
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from preprocess_ensemble.imaging.limits import DecodeLimits
 
 _MAX_ANIMATED_PIXELS: Final = 32_000_000
-"""Limit for animations. Their decoders hold the canvas several times, 16 bytes per pixel in all, and a file of 4 KB may
-claim any size."""
+"""Limit for animations: decoders hold the canvas several times, 16 bytes per pixel, and 4 KB may claim any size."""
 _MAX_SLOW_PIXELS: Final = 1_000_000
 """Limit for variants that Pillow decodes in Python, at a microsecond or more per pixel and with the GIL held."""
 

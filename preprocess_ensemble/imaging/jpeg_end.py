@@ -27,10 +27,7 @@ _STRIP: Final = 256
 
 
 def lacks_only_its_end(data: bytes) -> bool:
-    """Whether ``data``, a JPEG that ends early, has the whole picture.
-
-    Decodes the file up to seven times. Raises the errors of Pillow.
-    """
+    """Whether a JPEG that ends early has the whole picture. Decodes it up to seven times. Raises Pillow's errors."""
     if not _has_all_frequencies(data):
         return False
     data = data.removesuffix(b"\xff")  # half a marker

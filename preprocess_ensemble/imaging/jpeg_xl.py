@@ -57,7 +57,6 @@ class JxlFile(ImageFile.ImageFile):
         if header.is_animated or header.extra_channels > _MOST_EXTRA_CHANNELS:
             raise unsupported_variant(self.format_description)
         self.header = header
-        """Header of the codestream."""
         container = read(self._file)
         self.is_jpeg = b"jbrd" in container.kinds
         """Whether the file was made from a JPEG without loss."""

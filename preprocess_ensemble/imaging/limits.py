@@ -18,8 +18,7 @@ _SPENT: Final = (
     "images before it in its request took more than {:g} s of processor time; send it again with fewer images."
 )
 _LARGE_PIXELS: Final = 32_000_000
-"""Pixels above which an image is large. Most cameras make fewer. With alpha this many take 0.4 GB, the most that each
-thread then holds at a time."""
+"""Pixels above which an image is large; most cameras make fewer. With alpha they take 0.4 GB, a thread's maximum."""
 _large_image_lock: Final = threading.Lock()
 
 
@@ -87,10 +86,7 @@ _waited: Final = _Waited()
 
 @contextmanager
 def large_image_lock(pixels: int) -> Iterator[None]:
-    """Hold a lock while an image of ``pixels`` is decoded, so that large images are decoded one at a time.
-
-    A batch of large images then needs the memory of one image. Small images need no lock.
-    """
+    """Hold a lock while a large image is decoded, so that a batch of large images needs the memory of one."""
     if pixels <= _LARGE_PIXELS:
         yield
         return

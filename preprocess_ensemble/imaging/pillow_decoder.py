@@ -177,7 +177,7 @@ class PillowFile:
         if values.dtype.itemsize > 2 and (values.min() < 0 or values.max() > 0xFFFF):
             message = f"The {self.name} file has samples outside 0 to 65,535, which cannot be read here."
             raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, message)
-        # Pillow scales neither the 12 bits of a TIFF, nor inverts its levels if 0 is white.
+        # Pillow neither scales the 12 bits of a TIFF nor inverts its levels if 0 is white.
         bits = min(16, *self.tags.get(TiffImagePlugin.BITSPERSAMPLE, (16,)))
         grey = (values >> (bits - 8)).astype(np.uint8)
         if self.tags.get(TiffImagePlugin.PHOTOMETRIC_INTERPRETATION) == WHITE_IS_ZERO:
@@ -243,7 +243,6 @@ class PillowFile:
         self._source.seek(0)
 
     def _refuse(self, error: Exception) -> NoReturn:
-        """Raise :class:`DecodeError` with the reason why the file cannot be read."""
         if _UNSUPPORTED_VARIANT.search(str(error)) or (self.name == "HEIC" and _NO_CODEC in str(error)):
             raise unsupported_variant(self.name) from error
         if self._ends_early():

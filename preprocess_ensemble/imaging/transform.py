@@ -87,10 +87,7 @@ class PreprocessConfig:
 
     @property
     def id(self) -> str:
-        """Name of the settings that decide the pixels, such as ``shortest-bicubic-224x224``.
-
-        It has the fill colour only if the colour can be seen.
-        """
+        """Settings that decide the pixels: ``shortest-bicubic-224x224``, with the fill colour if it can be seen."""
         height, width = self.size
         fill = f"-fill{self.fill_color}" if self.resize_mode == "longest" and self.fill_color else ""
         return f"{self.resize_mode}-{self.interpolation}-{height}x{width}{fill}"
@@ -146,10 +143,7 @@ def _resize(image: Image.Image, size: tuple[int, int], config: PreprocessConfig)
 
 
 def _resize_scaled(image: Image.Image, scaled: ScaleInfo, config: PreprocessConfig) -> Image.Image:
-    """Resize only the part of a scaled image that the crop will keep.
-
-    Pillow rounds the sides of a box, so the pixels are not exact.
-    """
+    """Resize only the part of a scaled image that the crop keeps; inexact, because Pillow rounds the sides of a box."""
     height, width = _resized_size(scaled.size[1], scaled.size[0], config)
     rows, columns = min(height, config.size[0]), min(width, config.size[1])
     left, top, right, bottom = scaled.box

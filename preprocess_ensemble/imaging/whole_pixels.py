@@ -89,10 +89,7 @@ def _as_it_is(file: PillowFile) -> Image.Image:
 
 
 def _of_low_bytes(arguments: Any, refusal: DecodeError) -> Any:
-    """Return arguments for Pillow's reader of 16-bit channels, with the opposite byte order.
-
-    With the opposite order, the reader returns the low byte of each channel instead of the high byte.
-    """
+    """Return arguments that make Pillow's reader of 16-bit channels read the low bytes, by the opposite byte order."""
     raw_mode, *others = arguments if isinstance(arguments, tuple) else (arguments,)
     if not isinstance(raw_mode, str) or raw_mode not in _IN_OTHER_ORDER:
         raise refusal
@@ -101,7 +98,7 @@ def _of_low_bytes(arguments: Any, refusal: DecodeError) -> Any:
 
 
 def _unused_bits(data: bytes) -> npt.NDArray[np.uint32]:
-    """Return of each pixel of a BMP with 16 or 32 bits those that show no colour, (H, W)."""
+    """Return the bits of each pixel (H, W) of a BMP with 16 or 32 bits that show no colour."""
     bits, compression = number(data, 28, 2, "little"), number(data, 30, 4, "little")
     masks = {16: (0x7C00, 0x3E0, 0x1F), 32: (0xFF0000, 0xFF00, 0xFF)}[bits]
     if compression in BIT_FIELDS:

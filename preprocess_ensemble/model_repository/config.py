@@ -1,7 +1,6 @@
 """The configuration of the model repository that Triton serves: a template for each model, and the model's shapes.
 
-The templates fit a model of 224 px and 512 dimensions. The tracked ``triton_models/*/config.pbtxt`` are the same text;
-a test compares them.
+The templates fit a model of 224 px and 512 dimensions; ``triton_models/*/config.pbtxt`` must have the same text.
 """
 
 from __future__ import annotations
@@ -98,10 +97,7 @@ def version_directory(repository: Path, model: str = DEFAULT_NAMES.encoder) -> P
 
 
 def installed_passport(repository: Path, names: ModelNames = DEFAULT_NAMES) -> Passport | None:
-    """Return the passport of the model in ``repository``, without loading the model.
-
-    None if the model is missing or incomplete, or if this package cannot serve it.
-    """
+    """Return the passport in ``repository``; None if the model is missing or incomplete, or cannot be served here."""
     directory = version_directory(repository, names.encoder)
     try:
         passport = Passport.from_json((directory / PASSPORT_FILE).read_bytes())
@@ -131,10 +127,7 @@ def _template(name: str, names: ModelNames) -> bytes:
 
 
 def _set_shapes(name: str, config: ModelConfig, passport: Passport, names: ModelNames) -> None:
-    """Set the sizes of pixels, tokens and vectors, also in the warm-up, and an encoder's level of optimisation.
-
-    The level stays if an operator has set a level that exports never set.
-    """
+    """Set the sizes, also in the warm-up, and an encoder's level of optimisation unless an operator has set another."""
     dims = {
         PIXELS: [*passport.preprocess["size"], 3],
         TOKENS: [] if passport.text is None else [passport.text.tokenizer["context_length"]],

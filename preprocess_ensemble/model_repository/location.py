@@ -10,7 +10,6 @@ from preprocess_ensemble import contract
 from preprocess_ensemble.errors import ReportedError
 
 REPOSITORY_VARIABLE: Final = "CLIP_REPOSITORY"
-"""Environment variable that holds the path of the model repository."""
 MODEL_VARIABLE: Final = "CLIP_MODEL"
 """Environment variable that holds the model to export, as ``clip-export --model`` takes it."""
 PRETRAINED_VARIABLE: Final = "CLIP_PRETRAINED"
@@ -35,19 +34,16 @@ def model_to_export() -> tuple[str | None, str | None]:
 
 
 def default_repository() -> Path:
-    """Return the repository to read: the one to fill, but the user's before ``./triton_models`` if only it has a model.
+    """Return the repository to read: the one to fill, or the user's if only it has a model. Raises MisnamedModel.
 
-    Raises MisnamedModel.
+    ``CLIP_REPOSITORY`` counts even without a model.
     """
     chosen = repository_to_fill()
     return user_repository() if chosen is HERE and not has_model(HERE) and has_model(user_repository()) else chosen
 
 
 def repository_to_fill() -> Path:
-    """Return the repository to fill: ``CLIP_REPOSITORY``, else ``./triton_models`` if it exists, else the user's.
-
-    Raises MisnamedModel.
-    """
+    """Return ``CLIP_REPOSITORY``, else ``./triton_models`` if it exists, else the user's. Raises MisnamedModel."""
     if named := os.environ.get(REPOSITORY_VARIABLE):
         return Path(named)
     model_to_export()  # raises MisnamedModel

@@ -79,7 +79,6 @@ class TextTower:
     """Two int32 numbers that the graph returns with every embedding. They differ from those of the image tower."""
     parity: Parity
     canary: str
-    """A text that checks the tower."""
     canary_vector: tuple[float, ...]
     """Embedding of the text: D float32 numbers; the vector has unit length."""
     logit_scale: float
@@ -140,11 +139,7 @@ class Passport:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Passport:
-        """Read what :meth:`to_json` wrote.
-
-        Raises ContractMismatch for another version of the wire contract, and PassportError if the text is not JSON, is
-        not a passport or lacks a field.
-        """
+        """Read what :meth:`to_json` wrote. Raises PassportError, or ContractMismatch for another contract version."""
         try:
             document = json.loads(text)
             contract = document["contract"]

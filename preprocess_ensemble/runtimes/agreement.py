@@ -1,7 +1,4 @@
-"""The check of a model: a session must compute the same vectors as another runtime, or as PyTorch.
-
-Every export must pass it, and every runtime that replaces ONNX Runtime.
-"""
+"""The check of an export or a runtime: a session must compute the same vectors as another runtime, or as PyTorch."""
 
 from __future__ import annotations
 
@@ -81,8 +78,7 @@ def sample_tokens(context_length: int, vocabulary: int, padding: int) -> npt.NDA
 def require_cosine(vectors: npt.NDArray[np.float32], expected: npt.NDArray[np.float32], required: float) -> float:
     """Return the least cosine of the rows (N, D) of two arrays, row by row.
 
-    Raises Disagreement if the cosine is below ``required``, if the shapes differ, or if the length of a row is not 1. A
-    wrong length is an error just like a wrong direction.
+    Raises Disagreement if the cosine is below ``required``, if the shapes differ, or if the length of a row is not 1.
     """
     lowest = float("nan")
     if vectors.shape == expected.shape and np.abs(np.linalg.norm(vectors, axis=1) - 1).max() <= _LENGTH_ERROR:
@@ -142,8 +138,7 @@ def samples(
 ) -> tuple[tuple[int, int], Rows, Rows]:
     """Return (a tower's fingerprint, its canary (1 row), other rows: eight pictures, or the tokens of ``texts``).
 
-    The tower is the image tower, or the text tower with ``tokenizer``, as in :func:`lowest_cosine`. Raises
-    TokenizerError.
+    The tower is chosen as in :func:`lowest_cosine`. Raises TokenizerError.
     """
     if tokenizer is None:
         config = PreprocessConfig.from_mapping(passport.preprocess)

@@ -22,10 +22,7 @@ class Session(Protocol):
     def run(
         self, output_names: Sequence[str], input_feed: Mapping[str, npt.NDArray[Any]], run_options: Any = None, /
     ) -> Sequence[npt.NDArray[Any]]:
-        """Return the outputs of these names, in their order. Raises the errors of the runtime.
-
-        ``run_options`` is an ``onnxruntime.RunOptions``, which other runtimes ignore.
-        """
+        """Return the named outputs, in order. Only ONNX Runtime reads ``run_options``. Raises the runtime's errors."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,10 +42,7 @@ def load_gpu_libraries(providers: Collection[str]) -> None:
 
 
 def session_options(threads: int | None = None, *, weights_dtype: str = "fp32") -> SessionOptions:
-    """Return ONNX Runtime's default options with a number of ``threads`` (default: :func:`model_threads`).
-
-    ``weights_dtype`` is that of the export.
-    """
+    """Return options for ``threads`` (default: :func:`model_threads`) and the ``weights_dtype`` of the export."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -61,10 +58,7 @@ def open_session(
     options: SessionOptions | None = None,
     providers: Sequence[str | tuple[str, Mapping[str, str]]] = (CPU,),
 ) -> InferenceSession:
-    """Open a model, by its file or its bytes, on the first of ``providers`` that starts.
-
-    Raises RuntimeUnusable.
-    """
+    """Open a model, by its file or its bytes, on the first of ``providers`` that starts. Raises RuntimeUnusable."""
     import onnxruntime
 
     try:
@@ -75,10 +69,7 @@ def open_session(
 
 
 def open_model(session: InferenceSession, passport: Passport | None) -> OpenModel:
-    """Describe an open session; ``passport`` is the passport of its model, or None.
-
-    The precision is empty on a GPU, which computes in its own precision (TF32, fp16).
-    """
+    """Describe an open session. The precision is empty on a GPU, which computes in its own (TF32, fp16)."""
     import onnxruntime
 
     provider = session.get_providers()[0]

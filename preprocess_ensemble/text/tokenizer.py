@@ -31,7 +31,6 @@ TOKENIZER_FILE: Final = "tokenizer.json"
 
 Kind = Literal["clip-bpe", "hf"]
 Cleaning = Literal["lower", "canonicalize", "whitespace"]
-"""open_clip's names of cleanings."""
 CLEANINGS: Final = get_args(Cleaning)
 
 START: Final = "<start_of_text>"
@@ -39,8 +38,7 @@ END: Final = "<end_of_text>"
 _WORD: Final = regex.compile(
     rf"""{START}|{END}|'s|'t|'re|'ve|'m|'ll|'d|[\p{{L}}]+|[\p{{N}}]|[^\s\p{{L}}\p{{N}}]+""", regex.IGNORECASE
 )
-"""Pattern of a word. ``regex`` has newer letters than the tokenizers library, which would split some texts
-differently."""
+"""Pattern of a word. The tokenizers library itself lacks newer letters, and would split some texts differently."""
 _WITHOUT_PUNCTUATION: Final = str.maketrans("_", " ", string.punctuation.replace("_", ""))
 
 

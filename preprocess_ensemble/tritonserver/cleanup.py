@@ -54,10 +54,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def region_prefix(pid: int) -> str:
-    """Return the prefix of all regions of the server with this PID, such as ``clip_triton_4026531836_812_99120_``.
-
-    Raises ``ProcessLookupError`` if no such process runs.
-    """
+    """Return the prefix of a server's regions, ``clip_triton_4026531836_812_99120_``. Raises ``ProcessLookupError``."""
     started = start_ticks(pid)
     if started is None:
         raise ProcessLookupError(f"No process has the PID {pid}.")
@@ -77,8 +74,8 @@ def free_bytes(prefix: str) -> int:
 def remove_leftovers(shared_memory: Path = SHARED_MEMORY) -> None:
     """Kill the stubs that dead servers have left, and remove their regions, links and empty folders.
 
-    A stub's command line names its region of shared memory, and that identifies the server. What has another prefix, or
-    belongs to another PID namespace or user, stays.
+    A stub's command line names its region of shared memory, whose prefix identifies the server. Regions with another
+    prefix, of another PID namespace or of another user stay.
     """
     for pid in _stubs_of_dead_servers():
         with contextlib.suppress(OSError):
@@ -150,10 +147,7 @@ def guard(server: int, *, owns_group: bool) -> None:
 
 
 def _remove_empty_environments() -> None:
-    """Remove the folders that servers which have ended made for packed Python environments; here, they stay empty.
-
-    Nothing in a folder says whose it is. One that was made while a server ran that still runs may be that server's.
-    """
+    """Remove the empty folders that ended servers made for Python environments, unless a running one may own them."""
     starts = (started_at(pid) for pid, program, _ in _programs() if program == _SERVER)
     oldest = min((start for start in starts if start is not None), default=float("inf"))
     for folder in TEMPORARY.glob(_ENVIRONMENTS):

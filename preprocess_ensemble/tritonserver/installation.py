@@ -50,7 +50,6 @@ class Triton:
     """Version, such as ``2.51.0``; empty if the folder does not tell."""
     origin: str
     server: Path
-    """Folder of the server."""
     libraries: Path | None
     """Folder of the shared objects; None in NVIDIA's container."""
     stub: Path

@@ -64,7 +64,7 @@ def backend_directory(triton: Triton) -> Path:
     with contextlib.suppress(RuntimeError):  # a user without a home
         places.append(user_cache_path("clip-triton", appauthor=False))
     failures = []
-    # One that exists is complete.
+    # A directory that exists is complete.
     for directory in sorted((place / name for place in places), key=os.path.isdir, reverse=True):
         try:
             return directory if os.path.isdir(directory) else _build(triton, directory)
@@ -88,7 +88,7 @@ def _build(triton: Triton, directory: Path) -> Path:
         try:
             work.rename(directory)
         except OSError:
-            if not directory.is_dir():  # it is if another start was faster, and created the same
+            if not directory.is_dir():  # another start may have created it first
                 raise
     return directory
 

@@ -145,7 +145,7 @@ class Worker:
                     moved = apply(plan, store.journal, run=job.run, files=store.files, choices=of)
                     listed = fill_album(plan.for_album)
                     job.outcomes.update((outcome.path, outcome) for outcome in (*moved, *listed))
-                    # The journal has no move that would say so.
+                    # Listing a photo in the album is not a move in the journal, so finish its choice here.
                     store.choices.finish({of[os.path.abspath(one.path)] for one in listed if one.done}, job.run)
                 finally:
                     session.end_run()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from clip_client.review.state.session import Session
 
 SUGGESTION: Final = "suggestion"
-"""Name, in a choice, of the rules of the search."""
+"""Name that a choice records if the rules of the search made it."""
 _SLICE_S: Final = 0.3
 """Time for which one call counts: a person may wait this long for a first figure."""
 
@@ -79,10 +79,10 @@ def choose_by_rules(session: Session, wanted: Filter, names: Sequence[str]) -> N
 def _by_rules(
     session: Session, wanted: Filter, names: Sequence[str], *, after: int = 0
 ) -> Iterator[tuple[FoundGroup, DuplicateGroup, frozenset[int]]]:
-    """Yield each wanted group, the same in the order of the rules, and the positions of the photos that they move.
+    """Yield each wanted group, the group ordered by the rules, and the positions of the photos that the rules move.
 
-    Without names, the rules of the search hold. If the same photo stays, so do the verdicts of the search. Photos in a
-    library of Apple Photos never move.
+    Without names, the rules of the search apply. If they keep the same photo as the search, its verdicts stay. Photos
+    in a library of Apple Photos never move.
     """
     if wanted.state == APPLIED:
         raise CannotChoose("these decisions have been applied; to choose again, take their run back in the history")

@@ -29,7 +29,6 @@ STAGED_STATES: Final = (KEEP, DIFFERENT, KEEP_ALL)
 """States of groups whose choices can be carried out. A skipped group has nothing to carry out."""
 
 NO_CHOICE: Final = Choice(0, 0, OPEN, 0, "", "", WAITING, ())
-"""The choice about an open group."""
 
 
 class FoundGroup(NamedTuple):
@@ -44,7 +43,6 @@ class FoundGroup(NamedTuple):
     state: str = OPEN
     """``open``, the choice, or ``applied``."""
     choice: Choice = NO_CHOICE
-    """The choice that holds."""
     is_undone: bool = False
     """True if the group is open because its last choice was taken back after it had been carried out."""
 
@@ -98,7 +96,6 @@ class Filter:
     holds: str = ""
     """Tier of a copy in the group that moves on request."""
     state: str = ""
-    """``open``, a choice, ``staged`` or ``applied``."""
     text: str = ""
     """Part of the path of a member, in upper or lower case."""
 
@@ -140,7 +137,6 @@ class FoundGroups:
         self._leaving_bytes: Counter[tuple[str, str]] = Counter()
         """(tier, state) -> number and size, kept up to date: counting 100,000 groups for each page takes 50 ms."""
         self._open: defaultdict[tuple[str, str], Total] = defaultdict(lambda: Total(0, 0))
-        """:meth:`DuplicateReport.totals` of the open groups."""
 
     def fill(self, report: DuplicateReport) -> None:
         """Take the groups of a report, the most certain first, then those that free the most space."""
@@ -165,10 +161,7 @@ class FoundGroups:
             return {of: total for of, total in self._open.items() if total.photos}
 
     def each(self, wanted: Filter, *, after: int = 0) -> Iterator[FoundGroup]:
-        """Yield all wanted groups with a number above ``after``.
-
-        Groups may change meanwhile: each comes at most once, and fits when it comes.
-        """
+        """Yield the wanted groups numbered above ``after``. Each fits when it comes: groups may change meanwhile."""
         groups = self._found[after:] if after else self._found
         return filter(wanted.fits, groups) if wanted != Filter() else iter(groups)
 
@@ -236,8 +229,8 @@ class FoundGroups:
     def _group_about(self, choice: Choice) -> int | None:
         """Return the number of the group that a choice is about.
 
-        The group has all photos of the choice with their contents at that time. A group with further photos fits only
-        :data:`KEEP`, because a photo that joined the group later was not part of another decision.
+        The group has all photos of the choice, with the contents of that time. If it has further photos, only a choice
+        :data:`KEEP` fits: the person who made another choice had not seen those photos.
         """
         numbers = set[int]()
         for photo in choice.photos:

@@ -60,7 +60,7 @@ class PreviewCache:
                 self._clean()
 
     def _clean(self) -> None:
-        """Remove what was not used for the longest time."""
+        """Remove the files that were not used for the longest time."""
         files = sorted(self._files())
         self._bytes = sum(size for _, size, _ in files)
         for _, size, path in files:

@@ -84,7 +84,6 @@ class Session:
         self.progress: dict[str, tuple[int, int | None]] = {}
         """Step of the search -> (done, total)."""
         self.error = ""
-        """One sentence that says why the search failed."""
         self.notice = ""
         """One sentence that a person should read first; mostly empty."""
         self.report: DuplicateReport | None = None
@@ -200,10 +199,7 @@ class Session:
         return with_verdicts(replace(self.report, groups=groups), self.roots, compared=self.groups, **how)
 
     def doubts(self, found: FoundGroup, keep: int, move: Iterable[int]) -> dict[int, str]:
-        """Return position -> why a chosen photo would stay, or what speaks against its move if another one is kept.
-
-        Raises CannotChoose for unknown positions.
-        """
+        """Return position -> why a chosen photo would stay, or what speaks against its move. Raises CannotChoose."""
         members, moving = found.group.members, set(move)
         _check_places(found, {keep, *moving})
         wanted = keep_instead(found.group, members[keep].path, {members[place].path for place in moving})
@@ -258,11 +254,11 @@ class Session:
         return bool(choices)
 
     def begin_run(self, groups: Iterable[FoundGroup]) -> list[FoundGroup]:
-        """Return the groups, without those whose choices another process has taken back, to carry their choices out.
+        """Begin to carry out the choices about ``groups``; return the groups whose choices no other process took back.
 
-        Nobody can choose about them until :meth:`end_run`, and the choices that they replaced are forgotten. ``groups``
-        is consumed under the lock, while choices cannot change. The caller holds :meth:`.Journal.exclusive`. Raises
-        Busy if the server is ending.
+        Until :meth:`end_run` these groups accept no choices. Choices that a later one replaced are forgotten.
+        ``groups`` is consumed under the lock, while choices cannot change. The caller holds :meth:`.Journal.exclusive`.
+        Raises Busy if the server is ending.
         """
         with self.lock:
             _ = self.version
@@ -277,7 +273,7 @@ class Session:
         return batch
 
     def end_run(self) -> None:
-        """Take the states that the choices of :meth:`begin_run` have now."""
+        """Read what became of the choices of :meth:`begin_run`."""
         with self.lock:
             self._in_progress = frozenset()
             _ = self.version

@@ -57,10 +57,7 @@ class Runner:
         self._options = _run_options(entries)
 
     def run(self, requests: Sequence[Arrays], outputs: Sequence[str]) -> Arrays:
-        """Run the model on the rows of all requests; return ``outputs`` with the rows of all requests, in order.
-
-        Raises the errors of the runtime.
-        """
+        """Run the model on all rows of the requests; return ``outputs``, in order. Raises the runtime's errors."""
         results = self._session.run(list(outputs), dict(joined(requests)), self._options)
         return dict(zip(outputs, results, strict=True))
 

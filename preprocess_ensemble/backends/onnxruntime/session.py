@@ -71,10 +71,7 @@ def select_model(session: onnxruntime.InferenceSession, file: Path, plan: Sessio
 
 
 def _exported_model(file: Path) -> tuple[Passport | None, Path | None]:
-    """Return (the passport of the model of an ONNX file, the tokenizer's folder for a text tower).
-
-    The passport is None if it is missing or invalid; then the model is not CLIP.
-    """
+    """Return (passport beside an ONNX file, None if missing or invalid; the tokenizer's folder for a text tower)."""
     model, tokenizer = file.parent.parent, None
     passport = file.with_name("model.json")
     try:

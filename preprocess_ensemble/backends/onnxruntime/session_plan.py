@@ -34,10 +34,7 @@ class ModelLoadError(ReportedError):
 def _checked(
     parameters: Mapping[str, str], key: str, read: Callable[[str], Value], default: Default
 ) -> Value | Default:
-    """Return ``read(parameters[key])``, or ``default`` if the key is missing.
-
-    Raises ``ModelLoadError`` that names the key, its value and the allowed values.
-    """
+    """Return ``read(parameters[key])``, else ``default``. Raises ``ModelLoadError`` with the allowed values."""
     if key not in parameters:
         return default
     try:
@@ -150,8 +147,7 @@ class SessionPlan:
     providers: tuple[Provider, ...]
     run_entries: Mapping[str, str]
     buckets: tuple[int, ...]
-    """Numbers of rows that may be run, ascending: one for each CUDA graph, because a graph replays one number of rows.
-    Empty without CUDA graphs."""
+    """Numbers of rows that may be run, ascending, one for each CUDA graph, which replays one number; else empty."""
     compute_precision: Precision
 
     @property
@@ -233,9 +229,8 @@ def _gpu_providers(
 ) -> tuple[Provider, ...]:
     """Return the providers of a GPU instance in order of preference: TensorRT if it is configured, then CUDA.
 
-    With ``exact`` CUDA computes fp32 without TF32, its default, except if the configuration names use_tf32.
-
-    Raises ``ModelLoadError`` for an accelerator, key or value that the C++ backend refuses.
+    With ``exact`` CUDA computes fp32 without TF32, its default, except if the configuration names use_tf32. Raises
+    ``ModelLoadError`` for an accelerator, key or value that the C++ backend refuses.
     """
     device = {"device_id": str(device_id)}
     cuda = {

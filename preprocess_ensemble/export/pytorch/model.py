@@ -88,7 +88,7 @@ class PyTorchModel(ExportableModel):
         dimension = expected.shape[1]
         model = None
         if options.weights_dtype != "fp16" and not options.has_data_file:
-            # In the two steps of an export without PyTorch, for the same file.
+            # Take the two steps of an export without PyTorch, so that both write the same file.
             with suppress(NoSkeleton):
                 tower = record_tower(network, rows, dimension, file)
                 model = fill(tower, numpy_state(network), options.fingerprint, config)

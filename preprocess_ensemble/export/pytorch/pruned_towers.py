@@ -41,10 +41,7 @@ class _LastBlock(nn.Module):
         values: torch.Tensor,
         mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return the output (N, 1, D) for the input ``row`` (N, 1, D).
-
-        Keys and values are (N, L, heads, size).
-        """
+        """Return the output (N, 1, D) for the input ``row`` (N, 1, D); keys and values are (N, L, heads, size)."""
         queries = self.query(normal_row).unflatten(-1, (self.heads, self.size))
         row = row + self.ls_1(self.out_proj(_attention(queries, keys, values, mask, self.size)))
         return row + cast("torch.Tensor", self.ls_2(self.mlp(self.ln_2(row))))

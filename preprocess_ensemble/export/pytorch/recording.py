@@ -45,8 +45,7 @@ if TYPE_CHECKING:
     from preprocess_ensemble.runtimes.agreement import Rows
 
 _SEED: Final = 20
-"""Seed of the recording. It differs from the seed of a skeleton's vectors, so a value that stays in the graph changes
-the vectors and is found."""
+"""Differs from the seed of a skeleton's vectors, so that a value left in the graph changes the vectors."""
 _VISUAL: Final = "visual"
 """open_clip's name of the image tower; all other parts are the text tower."""
 _FINGERPRINT: Final = (1_374_802_973, -845_120_687)
@@ -102,10 +101,7 @@ def record_tower(network: nn.Module, rows: Rows, dimension: int, file: Path) -> 
 
 
 def record_file(model: str, pretrained: str | None, file: Path) -> Skeleton:
-    """Record ``model`` and write its skeleton to ``file``; with ``pretrained``, also record vectors of these weights.
-
-    Raises NoSkeleton or ExportError.
-    """
+    """Record ``model`` into ``file``, with the vectors of the weights ``pretrained``, if given. Raises ExportError."""
     source, untrained = find_source(model, pretrained or "random"), find_source(model, "random")
     network = load_open_clip_model(untrained)
     config, text_config = preprocessing_of(network), text_config_of(untrained.model)

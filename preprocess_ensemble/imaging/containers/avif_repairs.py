@@ -24,12 +24,12 @@ def repaired(data: bytes) -> bytes:
 
     - Link-U's encoder lists the properties of each item of a picture with transparency in a box of its own, and libavif
       refuses two such boxes with equal flags. Only the lowest bit means something (23008-12, section 9.3.2).
-    - Link-U's encoder calls the picture of an image sequence that transparency belongs to item 0, which no item is.
-    - Early versions of the encoder cavif give transparency no size. It is that of the picture, whose property takes the
-      place of the number of bits, which Pillow does not ask for.
+    - Link-U's encoder says that the transparency of an image sequence belongs to item 0, which does not exist.
+    - Early versions of the encoder cavif give transparency no size. It gets the size of the picture, in place of the
+      property with the number of bits, which Pillow does not read.
     - libavif refuses a crop or rotation that a decoder may ignore, and a tone map or a group of smaller versions that
       it cannot read. It ignores a tone map of an unknown version, and boxes of unknown names.
-    - libavif lacks the matrix of BT.2020 with constant luminance. As in libheif, the other one takes its place.
+    - libavif lacks the matrix of BT.2020 with constant luminance. As in libheif, the non-constant one takes its place.
 
     Raises :class:`~preprocess_ensemble.imaging.limits.DecodeError` (LIMIT) for a file with too many parts.
     """

@@ -9,7 +9,7 @@ EXIF: Final = "EXIF"
 """A TIFF file of its own."""
 XMP: Final = "XMP"
 RESOURCES: Final = "resources of Photoshop"
-"""One of them may hold IPTC."""
+"""A resource may hold IPTC."""
 RESOURCE_BEGINS: Final = (b"8BIM", b"PHUT", b"DCSR", b"AgHg", b"MeSa")
 """Beginnings of a resource of Photoshop, PhotoDeluxe, Lightroom and ImageReady."""
 IPTC: Final = "IPTC"
@@ -41,7 +41,7 @@ class Layout:
     """The storage of a picture, as far as the headers of its file describe it."""
 
     size: tuple[int, int] = (0, 0)
-    """Width and height in pixels, as they are stored, in formats that cameras write."""
+    """Stored width and height in pixels; known for formats that cameras write."""
     colours: str = "RGB"
     """``"RGB"``, ``"grey"`` or ``"CMYK"``; a picture in YCbCr or with a palette is one in RGB."""
     depth: int = 8
@@ -76,7 +76,7 @@ class Container:
     """End of the picture."""
     blocks: list[Block] = field(default_factory=list)
     unknown: list[bytes] = field(default_factory=list)
-    """Parts before the end of kinds that the format does not define."""
+    """Parts, before the end, of kinds that the format does not define."""
     kinds: list[bytes] = field(default_factory=list)
     """Names of its boxes or chunks."""
     thumbnails: list[tuple[int, int]] = field(default_factory=list)

@@ -13,7 +13,7 @@ _COMMENT, _CONTROL, _TEXT, _APPLICATION = 0xFE, 0xF9, 0x01, 0xFF
 _XMP_TRAILER: Final = 258
 """Bytes after a packet, which is not divided into blocks: XMP specification, part 3, section 1.1.2."""
 _SILENT: Final = (b"NETSCAPE2.0", b"ANIMEXTS1.0", b"ImageMagick")
-"""Applications that say how often an animation runs, and, the last, a gamma that no viewer reads."""
+"""Application blocks with the number of repetitions; the last has a gamma that no viewer reads."""
 
 
 def blocks(data: bytes) -> Iterator[tuple[int, int, int]]:

@@ -46,8 +46,7 @@ _DATA: Final = {
 _TIFF: Final = (b"II*\0", b"MM\0*")
 _HIGH_BIT_DEPTH: Final = 0x40
 _HALF_ACROSS, _HALF_DOWN = 0x08, 0x04
-"""Bits of the third byte of ``av1C``, the last two for colours at half size: AV1 Codec ISO Media File Format Binding,
-section 2.3.3."""
+"""Bits of the third byte of ``av1C``, the last two for colours at half size: AV1-ISOBMFF, section 2.3.3."""
 _COLOURS_OF_HEVC, _DEPTH_OF_HEVC = 16, 17
 """Bytes of ``hvcC`` with how colours are stored, and with the bits of luma beyond 8: 14496-15, section 8.3.3.1."""
 _STEPS_OF_HEVC: Final = {1: (2, 2), 2: (2, 1)}
@@ -56,7 +55,7 @@ _STEPS_OF_HEVC: Final = {1: (2, 2), 2: (2, 1)}
 _NO_PICTURES: Final = frozenset({b"Exif", b"mime", b"uri ", b"tmap"})
 """Types of items that are not pictures; a tone map says how to combine two."""
 _DEEPEST: Final = 8
-"""Pictures that are parts of pictures. Cameras put one picture together from tiles, and some crop or turn it."""
+"""Levels of pictures inside pictures. Cameras put one picture together from tiles; some then crop or turn it."""
 
 
 class Box(NamedTuple):
@@ -118,11 +117,11 @@ class IsoMedia:
         self.associations: list[Box] = []
         """The boxes that say which item has which properties."""
         self._listed: dict[int, range] = {}
-        """Item -> where the numbers of its properties are."""
+        """Item -> places of the numbers of its properties."""
         self.extents = defaultdict[int, list[tuple[int, int]]](list)
-        """Item -> where its pieces start and stop."""
+        """Item -> start and stop of each of its pieces."""
         self._data_start = 0
-        """Start of a box inside ``meta`` that items may lie in."""
+        """Start of the box inside ``meta`` in which items may lie."""
         self.stored_bytes = 0
         """Length of all items together, as far as the file has them. Several may share the same bytes."""
         self.stored_end = 0
@@ -139,7 +138,7 @@ class IsoMedia:
         return list(dict.fromkeys(box for one in items for _, box in self.listed_properties(one)))
 
     def listed_properties(self, item: int) -> Iterator[tuple[slice, Box]]:
-        """Yield the properties of an item, and where the number of each is: 23008-12, section 9.3.2."""
+        """Yield the place of the number of each property of an item, and the property: 23008-12, section 9.3.2."""
         places = self._listed.get(item, range(0))
         for place in places:
             # The highest bit says whether a decoder must know the property. Numbers begin at 1.
@@ -152,15 +151,16 @@ class IsoMedia:
         return b"".join(self._data[start:stop] for start, stop in self.extents.get(item, ()))
 
     def is_unused(self, box: Box) -> bool:
-        """Tell whether a box of data belongs to no item and no sequence."""
+        """Tell whether a box of data belongs neither to an item nor to a sequence."""
         if box.name != b"mdat" or any(one.name == b"moov" for one in self.top_level):
             return False
         return not any(box.start <= start < box.stop for pieces in self.extents.values() for start, _ in pieces)
 
     def crop(self, width: int, height: int) -> tuple[int, int, int, int] | None:
-        """Return left, top, right and bottom of what is shown of the primary picture, which has this size in pixels.
+        """Return left, top, right and bottom of the part of the primary picture that is shown; None if all of it is.
 
-        None if all of it is. 14496-12, section 12.1.4: a size, and by how much its middle is moved, as fractions.
+        ``width`` and ``height`` are the picture's. The file has the size of the part and the offset of its middle, as
+        fractions: 14496-12, section 12.1.4.
         """
         for box in self.properties_of(self.primary):
             if box.name == b"clap":
@@ -187,10 +187,7 @@ class IsoMedia:
         return [one.item for one in self.references if one.kind == b"auxl" and {0, self.primary} & {*one.to}]
 
     def decoded_pixels(self, at_most: int) -> int:
-        """Return how many pixels must be decoded for the primary picture, all its parts and its transparency.
-
-        The number is above ``at_most`` if parts are nested too deep.
-        """
+        """Count the pixels to decode for the primary picture, parts and alpha; above ``at_most`` if nested too deep."""
         known: dict[int, int] = {}
 
         def pixels(item: int, depth: int = 0) -> int:
@@ -244,7 +241,7 @@ class IsoMedia:
             self.parts[item] += to
 
     def _read_locations(self, box: Box, version: int) -> None:
-        """Add up the lengths of all pieces of all items: 14496-12, section 8.11.3."""
+        """Record the pieces of all items, and add up their lengths: 14496-12, section 8.11.3."""
         sizes = self._number(box.start + 4, 2)
         offset, length, base, index = (sizes >> shift & 15 for shift in (12, 8, 4, 0))
         wide = 4 if version > 1 else 2
@@ -306,7 +303,7 @@ def read(data: bytes) -> Container:
         return Container(end=0)
     container = Container(end=media.top_level[-1].stop if media.top_level else 0)
     container.kinds = [box.name for box in media.top_level]
-    if not is_jxl and b"mini" not in container.kinds:  # nothing of a picture in the short form of HEIF is read here
+    if not is_jxl and b"mini" not in container.kinds:  # the short form of HEIF is not read here
         container.layout = _layout(data, media)
     for box in media.top_level:
         identity = data[box.start : box.start + 16] if box.name == b"uuid" else b""

@@ -33,7 +33,7 @@ _XMP: Final = b"http://ns.adobe.com/xap/1.0/"
 """Some programs leave out the zero that follows."""
 _XMP_EXTENSION: Final = b"http://ns.adobe.com/xmp/extension/\0"
 _XMP_EXTENSION_HEADER: Final = len(_XMP_EXTENSION) + 40
-"""A digest of 32 characters, total length and offset follow: kinds.XMP specification, part 3, section 1.1.3.1."""
+"""A digest of 32 characters, total length and offset follow: XMP specification, part 3, section 1.1.3.1."""
 _PROFILE: Final = b"ICC_PROFILE\0"
 _OLD_RESOURCES: Final = b"Adobe_Photoshop2.5:"
 _UNDESCRIBED: Final = 8
@@ -58,7 +58,7 @@ FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Markers of segments that are laid out as a frame header: table B.1."""
 
 _ROUNDED: Final = 2
-"""Pixels by which a program changes a side at most that it wants to be even."""
+"""Most pixels by which a program changes a side to make it even."""
 
 _PROGRESSIVE: Final = 0xC2
 _HUFFMAN_CODINGS: Final = frozenset({0xC0, 0xC1, _PROGRESSIVE})
@@ -160,7 +160,7 @@ def read(data: bytes) -> Container:
 
 
 def _changes_shape(jfif: bytes, layout: Layout | None) -> bool:
-    """Tell whether the densities of a JFIF segment stretch the picture by more than a side was rounded by.
+    """Tell whether the densities in a JFIF segment stretch the picture by more than the rounding of a side.
 
     ffmpeg writes the ratio that the rounded sides of a reduced picture have lost.
     """
@@ -188,7 +188,7 @@ def _read_index(container: Container, index: bytes, base: int, size: int) -> Non
 
 
 def _add(container: Container, kind: str, content: bytes) -> None:
-    """Add a block; a segment that does not begin as one goes on where the last of its kind ended."""
+    """Add a block. A segment without the beginning of a block continues the last block of its kind."""
     before = container.all(kind)
     if content.startswith(_BLOCK_BEGINS.get(kind, b"")) or not before:
         container.add(kind, content)

@@ -56,7 +56,7 @@ def read(data: bytes) -> Container:
 
 
 def _read_header(layout: Layout, data: bytes, box: Box) -> bool:
-    """Read what a box says of the colours; return False for a palette, and for a space that is not known."""
+    """Read the colours from a box; return False for a palette or an unknown colour space."""
     if box.name == b"cdef":
         kinds = [number(data, place, 2) for place in range(box.start + 4, box.stop, 6)]
         layout.has_alpha = 1 in kinds or 2 in kinds
@@ -72,7 +72,7 @@ def _read_header(layout: Layout, data: bytes, box: Box) -> bool:
 
 
 def _codestream_layout(data: bytes, start: int, layout: Layout) -> Layout | None:
-    """Read how many components the codestream has, and their bits: section A.5.1."""
+    """Read the number of components of the codestream, and their bits: section A.5.1."""
     if not data.startswith(_START, start):
         return None
     count = number(data, start + 40, 2)
@@ -87,7 +87,7 @@ def _codestream_layout(data: bytes, start: int, layout: Layout) -> Layout | None
 
 
 def _codestream_end(container: Container, data: bytes, start: int, stop: int) -> int:
-    """Add the comments of a codestream; return its end, after the last of its tile parts, which say their lengths."""
+    """Add the comments of a codestream; return the end of its last tile part."""
     position = start + 2
     for _ in range(kinds.MOST_PARTS):
         marker = number(data, position, 2)

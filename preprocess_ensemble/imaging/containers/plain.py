@@ -21,7 +21,7 @@ _PPM_HEADER: Final = re.compile(rb"P(?:[14]|([2356]))S(\d+)S(\d+)(?(1)(?:S(\d+))
 """Pictures of one bit, P1 and P4, have no highest level."""
 _PPM_COMMENT: Final = re.compile(rb"#([^\n\r]*)")
 _PPM_PLAIN: Final = re.compile(rb"(?:[\d\s]++|#[^\n\r]*+)*+")
-"""Possessive: to go back, it would remember each number, in 120 times the bytes of the file."""
+"""Possessive quantifiers: for backtracking, Python would remember each number, in 120 times the bytes of the file."""
 
 _QOI_HEADER: Final = 14
 _QOI_END: Final = bytes(7) + b"\1"

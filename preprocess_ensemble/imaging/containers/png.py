@@ -28,9 +28,9 @@ _DATA: Final = {
 }
 """Chunk -> name. Extensions to the PNG 1.2 Specification define the first two, in sections 4.2 and 4.3."""
 _PLAIN_CODES: Final = b"\0\1"
-"""End of a colour space by its numbers: RGB without a matrix, in the full range."""
+"""End of a colour space in codes: RGB without a matrix, in the full range."""
 _SRGB: Final = b"\0\1\0\r" + _PLAIN_CODES
-"""The numbers of sRGB, which a chunk of its own names as well."""
+"""The codes of sRGB, for which PNG also has a chunk."""
 _COLOURS: Final = {0: ("grey", False), 2: ("RGB", False), 3: ("RGB", False), 4: ("grey", True), 6: ("RGB", True)}
 """Colour type -> colours, and whether there is an alpha channel."""
 _WITH_PALETTE: Final = 3
@@ -102,7 +102,7 @@ def _read_colours(layout: Layout, name: bytes, content: bytes) -> None:
 
 
 def _choose_colours(layout: Layout, *, is_srgb: bool) -> bool:
-    """Keep the chunk that counts before the others: section 4.3. Return False for codes that a layout cannot hold."""
+    """Keep the colour chunk with precedence: section 4.3. Return False for codes that a layout cannot hold."""
     if layout.codes:
         layout.profile = b""
     elif is_srgb:
@@ -115,10 +115,7 @@ def _choose_colours(layout: Layout, *, is_srgb: bool) -> bool:
 
 
 def _add_text(container: Container, kind: bytes, content: bytes, most: int) -> int:
-    """Add a text of up to ``most`` bytes, and return its length: section 11.3.3.
-
-    Keywords are in Latin-1, and so are texts but those of ``iTXt``, which are UTF-8.
-    """
+    """Add a text of up to ``most`` bytes; return its length: section 11.3.3. ``iTXt`` is UTF-8, all else Latin-1."""
     keyword, separator, rest = content.partition(b"\0")
     if not separator:
         keyword, text = b"text", content
@@ -138,7 +135,7 @@ def _add_text(container: Container, kind: bytes, content: bytes, most: int) -> i
 
 
 def _inflated(data: bytes, most: int) -> bytes:
-    """Inflate up to ``most`` bytes; beyond that the data stays as it is, and still differs from other data."""
+    """Inflate, up to ``most`` bytes; if none are left, return ``data``, which still differs from other data."""
     try:
         return zlib.decompressobj().decompress(data, most) if most > 0 else data
     except zlib.error:
