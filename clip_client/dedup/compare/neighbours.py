@@ -1,8 +1,9 @@
-"""Finds photos that are near each other: by their vectors, by their perceptual hashes, by the time of capture.
+"""Finds photos that are near each other: by their vectors, hashes and thumbnails, and by the time of capture.
 
 :class:`HashIndex` finds all hashes that differ in few bits. :func:`candidate_pairs` finds pairs that are worth aligning
 by cheap and wide filters, each of which pairs a photo with at most :data:`NEIGHBOURS` others: so the work grows with
-the number of photos and not with that of all pairs.
+the number of photos and not with that of all pairs. Among photos that these filters connect,
+:func:`near_by_thumbnails` pairs each copy with its own photo.
 """
 
 from __future__ import annotations
