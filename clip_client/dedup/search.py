@@ -192,9 +192,10 @@ def pair(
     hashes = column("perceptual_hash")
     vectors = collected.vectors_of(contents)
     vectors[~has_hash] = np.nan
-    alike = UnionFind(len(contents))
+    alike, look_alike = UnionFind(len(contents)), UnionFind(len(contents))
     recall = join_vectors(alike, vectors, rules.thresholds.similar)
-    join_hashes(alike, np.flatnonzero(has_hash), hashes, HASH_BITS)
+    join_hashes(look_alike, np.flatnonzero(has_hash), hashes, HASH_BITS)
+    alike.join(np.arange(len(contents)), look_alike.labels)
     _, firsts, which = np.unique(pixels, return_index=True, return_inverse=True)
     alike.join(np.arange(len(contents)), firsts[which])
     components = alike.components()
@@ -208,6 +209,7 @@ def pair(
         evidence=Evidence(vectors, pixels, hashes, has_hash),
         thresholds=rules.thresholds,
         components=components,
+        look_alike=look_alike.components(),
         cannot_link=CannotLink.from_decisions(contents, rules.decisions),
         rules=KeepRules(rules.keep, converted=converted_from_lossy(pictures.values())),
     )

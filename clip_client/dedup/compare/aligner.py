@@ -16,7 +16,7 @@ import numpy as np
 from PIL import ImageCms
 
 from clip_client.dedup.aligned import MADE_LATER, UNPROVED, UNTOLD, Alignment
-from clip_client.dedup.compare.neighbours import near_by_thumbnails
+from clip_client.dedup.compare.neighbours import near_by_vectors
 from clip_client.dedup.describe.align import LIKE_A_COPY, align, copy_transform
 from clip_client.dedup.describe.changes import at_full_size, size_in_words, turn_in_words
 from clip_client.dedup.describe.geometry import frame_affine
@@ -114,13 +114,13 @@ class Aligner:
             with self._known(needed[start : start + _AT_ONCE]) as known:
                 list(self._pool.map(Keypoints.keypoints, known.values()))
 
-    def nearest_better(self, contents: Sequence[str]) -> Iterator[tuple[Indices, Indices]]:
-        """Yield positions in ``contents``, best first, and positions of better ones that they may be copies of."""
-        turned = np.full((len(contents), 8, 256), np.nan, np.float32)
+    def near_by_thumbnails(self, contents: Sequence[str]) -> Iterator[tuple[Indices, Indices]]:
+        """Yield positions in ``contents``, and positions of the nearest others that they may be copies of."""
+        thumbnails = np.full((len(contents), 256), np.nan, np.float32)
         for row, sha256 in enumerate(contents):
             if (known := self._keypoints(sha256)) is not None:
-                turned[row] = known.orientations
-        yield from near_by_thumbnails(turned, LIKE_A_COPY)
+                thumbnails[row] = known.thumbnail.ravel() / known.thumbnail.shape[0]  # a unit vector
+        yield from near_by_vectors(thumbnails, LIKE_A_COPY)
 
     def align(self, kept: str, duplicates: Sequence[str]) -> list[Alignment | None]:
         """Return how each content lies on ``kept``; None if they show different scenes or cannot be verified."""

@@ -29,6 +29,8 @@ class Compared:
     thresholds: Thresholds
     components: Sequence[Indices]
     """Rows of each connected component of two or more."""
+    look_alike: Sequence[Indices] = ()
+    """Rows of each cluster of like perceptual hashes, of two or more."""
     cannot_link: CannotLink
     rules: KeepRules
     paired: Mapping[int, Set[int]] = field(default_factory=dict)

@@ -1,9 +1,8 @@
-"""Finds photos that are near each other: by their vectors, hashes and thumbnails, and by the time of capture.
+"""Finds photos that are near each other: by their vectors, by their perceptual hashes, by the time of capture.
 
 :class:`HashIndex` finds all hashes that differ in few bits. :func:`candidate_pairs` finds pairs that are worth aligning
 by cheap and wide filters, each of which pairs a photo with at most :data:`NEIGHBOURS` others: so the work grows with
-the number of photos and not with that of all pairs. Among photos that these filters connect,
-:func:`near_by_thumbnails` pairs each copy with its own photo.
+the number of photos and not with that of all pairs.
 """
 
 from __future__ import annotations
@@ -38,10 +37,6 @@ _EXACT_ROWS: Final = 20_000
 _CELLS_SEARCHED: Final = 8
 _POINTS_PER_CELL: Final = 32
 _ROWS_AT_ONCE: Final = 4096
-NEAREST_THUMBNAILS: Final = 4
-"""Better photos that a photo is paired with by its thumbnail: a web site keeps three to five sizes of each photo."""
-_THUMBNAILS_AT_ONCE: Final = 256
-"""So many are compared with 20,000 in 160 MB."""
 
 HASH_BITS: Final = 3
 """Bits of 64 in which the perceptual hashes of similar photos may differ. In a collection of 23.5 million pictures,
@@ -184,25 +179,6 @@ def near_by_hashes(rows: Indices, hashes: Hashes, part: int = 0, parts: int = 1)
                 left_of = found // ((WIDE_BITS + 1) * len(distinct))
                 found = found[np.arange(len(found)) - np.searchsorted(left_of, left_of) < NEIGHBOURS]
         yield first_rows[found // ((WIDE_BITS + 1) * len(distinct))], first_rows[found % len(distinct)]
-
-
-def near_by_thumbnails(turned: NDArray[np.float32], least: float) -> Iterator[tuple[Indices, Indices]]:
-    """Yield positions in ``turned`` and, for each, the earlier positions of the nearest thumbnails.
-
-    ``turned``, (N, 8, P), has the P pixels of each thumbnail in each of the eight orientations, the first as it is,
-    with mean 0 and deviation 1; NaN if there is none. Two have a correlation of at least ``least``. Of photos that are
-    nearly alike, any may be the nearest by the 64 bits of a hash; by 256 grey levels, it is the one that a copy was
-    made from.
-    """
-    usable = np.flatnonzero(np.isfinite(turned[:, 0]).all(axis=1))
-    upright = turned[usable, 0].T / turned.shape[2]
-    for start in range(0, len(usable), _THUMBNAILS_AT_ONCE):
-        some = usable[start : start + _THUMBNAILS_AT_ONCE]
-        likeness = np.max([turned[some, turn] @ upright for turn in range(turned.shape[1])], axis=0)
-        likeness[np.arange(len(usable)) >= start + np.arange(len(some))[:, None]] = -np.inf
-        nearest = np.argpartition(-likeness, min(NEAREST_THUMBNAILS, len(usable)) - 1, axis=1)[:, :NEAREST_THUMBNAILS]
-        found = np.take_along_axis(likeness, nearest, axis=1) >= least
-        yield np.repeat(some, found.sum(axis=1)), usable[nearest[found]]
 
 
 def _by_capture_time(cameras: NDArray[np.object_], taken_ms: NDArray[np.float64]) -> Iterator[tuple[Indices, Indices]]:

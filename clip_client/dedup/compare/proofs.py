@@ -14,7 +14,6 @@ import numpy as np
 
 from clip_client._files import FailedFile
 from clip_client.dedup.aligned import LACKS_DETAIL
-from clip_client.dedup.compare.similarity_join import UnionFind
 from clip_client.dedup.features.hashes import pixel_hash
 from clip_client.dedup.features.preview import picture_file
 from clip_client.dedup.files.reading import read_file, sha256_of
@@ -167,9 +166,9 @@ def proved(
     place = {row: number for number, row in enumerate(best_first)}
     pairs = ((row, other) for row in best_first for other in compared.paired[row] if place[row] < place[other])
     aligner.prepare([(contents[row], contents[other]) for row, other in pairs], on_progress)
-    compared = compared.with_pairs(_nearest_in_clusters(compared, place, contents, aligner))
+    compared = compared.with_pairs(_near_by_thumbnails(compared, contents, aligner))
     proofs, doubts = Proofs(compared, contents, aligner), dict[int, str]()
-    proofs.prove(best_first, on_progress)
+    proofs.prove(compared.best_first(compared.paired), on_progress)
     while further := proofs.doubted(doubts):
         doubts |= further
         compared = compared.with_doubts(doubts)
@@ -177,21 +176,18 @@ def proved(
     return compared, proofs
 
 
-def _nearest_in_clusters(
-    compared: Compared, place: Mapping[int, int], contents: Sequence[str], aligner: Aligner
-) -> Iterator[list[int]]:
-    """Yield pairs of a row and a better one whose thumbnails are so near that one may be a copy of the other.
+def _near_by_thumbnails(compared: Compared, contents: Sequence[str], aligner: Aligner) -> Iterator[list[int]]:
+    """Yield pairs of rows of one cluster of like hashes whose thumbnails are nearest.
 
-    Hashes pair photos that are nearly alike with any of them, so a copy would seldom meet its own photo.
+    Of many photos that are nearly alike, any may be the nearest by the 64 bits of a hash; by 256 grey levels, it is the
+    one that a copy was made from.
     """
-    paired = np.array([(row, other) for row, others in compared.paired.items() for other in others], dtype=np.intp)
-    clusters = UnionFind(len(contents))
-    clusters.join(*paired.reshape(-1, 2).T)
-    for cluster in clusters.components():
-        if len(cluster) > 2:
-            rows = np.array(sorted(cluster.tolist(), key=place.__getitem__))
-            for worse, better in aligner.nearest_better([contents[row] for row in rows.tolist()]):
-                yield from np.stack([rows[worse], rows[better]], axis=1).tolist()
+    same_pixels = compared.same_pixels()
+    for cluster in compared.look_alike:
+        rows = np.array([row for row in cluster.tolist() if row not in same_pixels])
+        if len(rows) > 2:
+            for one, other in aligner.near_by_thumbnails([contents[row] for row in rows.tolist()]):
+                yield from np.stack([rows[one], rows[other]], axis=1).tolist()
 
 
 def import_aligner() -> tuple[ModuleType | None, str]:

@@ -14,14 +14,12 @@ from PIL.Image import Transpose
 from clip_client.dedup.compare.cells import join_vectors
 from clip_client.dedup.compare.neighbours import (
     HASH_BITS,
-    NEAREST_THUMBNAILS,
     NEIGHBOURS,
     WIDE_BITS,
     Evidence,
     candidate_pairs,
     join_hashes,
     near_by_hashes,
-    near_by_thumbnails,
     orientations,
 )
 from clip_client.dedup.compare.same_pixels import pixel_candidates
@@ -135,27 +133,6 @@ def test_equal_times_of_one_camera_are_paired_up_to_a_cap() -> None:
     assert pairs(5, cameras=cameras, taken_ms=times) == [(0, 1)]
     many = pairs(100, cameras=np.full(100, "a", dtype=object), taken_ms=np.full(100, 5.0))
     assert len(many) < 100 * NEIGHBOURS
-
-
-def test_a_thumbnail_is_paired_with_the_nearest_earlier_ones_in_any_orientation() -> None:
-    random = np.random.default_rng(0)
-    photos = random.standard_normal((50, 4, 4)).astype(np.float32)
-    copies = np.rot90(photos, axes=(1, 2)) + 0.01 * random.standard_normal((50, 4, 4)).astype(np.float32)
-    none = np.full((1, 4, 4), np.nan, dtype=np.float32)
-    both = np.concatenate([photos, none, copies])
-    both = (both - both.mean(axis=(1, 2), keepdims=True)) / both.std(axis=(1, 2), keepdims=True)
-    turned = np.stack(
-        [np.rot90(one, turns, axes=(1, 2)).reshape(101, 16) for one in (both, both[:, :, ::-1]) for turns in range(4)],
-        axis=1,
-    )
-    found = [
-        (int(row), int(other)) for rows in near_by_thumbnails(turned, -1) for row, other in zip(*rows, strict=True)
-    ]
-    assert {(51 + number, number) for number in range(50)} < set(found)
-    assert all(other < row and 50 not in (row, other) for row, other in found)
-    alike = [np.stack(rows, axis=1).tolist() for rows in near_by_thumbnails(turned, 0.99)]
-    assert alike == [[[51 + number, number] for number in range(50)]]
-    assert len(found) == len(set(found)) == NEAREST_THUMBNAILS * 100 - sum(range(1, NEAREST_THUMBNAILS + 1))
 
 
 def test_rows_of_one_picture_are_paired_once_and_never_with_each_other() -> None:
