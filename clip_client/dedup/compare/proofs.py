@@ -187,7 +187,7 @@ def _near_by_thumbnails(compared: Compared, contents: Sequence[str], aligner: Al
         rows = np.array([row for row in cluster.tolist() if row not in same_pixels])
         if len(rows) > 2:
             for one, other in aligner.near_by_thumbnails([contents[row] for row in rows.tolist()]):
-                yield from rows[np.stack([one, other], axis=1)[one < other]].tolist()
+                yield from rows[np.stack([one, other], axis=1)[one != other]].tolist()
 
 
 def import_aligner() -> tuple[ModuleType | None, str]:
