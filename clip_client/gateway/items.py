@@ -13,6 +13,8 @@ Item: TypeAlias = str | bytes
 """A text, or the bytes of an image file."""
 Modality: TypeAlias = Literal["text", "image"]
 
+MAX_ITEMS: Final = 2048
+"""Most images and texts in one request; OpenAI has the same limit."""
 ITEM_FORMS: Final = 'a text, a data URI (data:image/jpeg;base64,...), {"text": ...} or {"image_url": {"url": ...}}'
 TOKENS: Final = (
     "The input holds token ids, and this model has a tokenizer of its own: send texts. LangChain's OpenAIEmbeddings "
@@ -32,7 +34,7 @@ _PIECE: Final = 2**20
 """Letters that are decoded at once, a multiple of 4; they take about a millisecond."""
 
 
-def items_of(value: Any, *, modality: Modality | None, most: int) -> list[Item]:
+def items_of(value: Any, modality: Modality | None) -> list[Item]:
     """Return the items of ``input``, which is one item or a list. Raises Refusal with the position of a wrong item.
 
     Without a ``modality``, a data URI counts as an image, as in NVIDIA's NIM. A text that looks like an image in
@@ -41,8 +43,8 @@ def items_of(value: Any, *, modality: Modality | None, most: int) -> list[Item]:
     values = value if isinstance(value, list) else [value]
     if not values:
         raise Refusal(422, "The input is empty: send at least one item.")
-    if len(values) > most:
-        raise Refusal(422, f"The input has {len(values)} items; the limit is {most}.")
+    if len(values) > MAX_ITEMS:
+        raise Refusal(422, f"The input has {len(values)} items; the limit is {MAX_ITEMS}.")
     return [_item(index, one, modality) for index, one in enumerate(values)]
 
 
