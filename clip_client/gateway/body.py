@@ -46,15 +46,19 @@ class Body:
 
     async def read(self, most: int) -> None:
         """Read the body from the caller. Raises Refusal if it has more than ``most`` bytes or comes too slowly."""
-        content = bytearray()
-        _check_size(int(self.request.headers.get("content-length", 0)), most)
+        content, size = bytearray(), int(self.request.headers.get("content-length", 0))
         try:
             async with asyncio.timeout(self.limit_s):
-                async for chunk in self.request.stream():
-                    content += chunk
-                    _check_size(len(content), most)
+                if size <= most:
+                    async for chunk in self.request.stream():
+                        content += chunk
+                        if (size := len(content)) > most:
+                            break
         except TimeoutError:
             raise Refusal(408, f"The body did not arrive within {self.limit_s:g} s.", code="body_too_slow") from None
+        if size > most:
+            limit = f"{most:,} bytes, the limit of --max-body-bytes"
+            raise Refusal(413, f"The request has more than {limit}: send fewer items.", code="body_too_large")
         self._content = bytes(content)
 
     def json(self, model: type[Parsed]) -> Parsed:
@@ -107,12 +111,6 @@ class Body:
         except ValueError:  # every error of the parser is one
             raise Refusal(422, "The form cannot be read.") from None
         return images
-
-
-def _check_size(size: int, most: int) -> None:
-    if size > most:
-        limit = f"{most:,} bytes, the limit of --max-body-bytes"
-        raise Refusal(413, f"The request has more than {limit}: send fewer items.", code="body_too_large")
 
 
 def _outside_strings(content: bytes, most: int) -> int:
