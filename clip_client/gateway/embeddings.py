@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 
 from clip_client._errors import ClipError
 from clip_client.gateway.body import Body
-from clip_client.gateway.dialect import FORM, INFINITY, OPENAI, Endpoint, Refusal, json_response
+from clip_client.gateway.dialect import Endpoint, Refusal, json_response
 from clip_client.gateway.items import ITEM_FORMS, MAX_ITEMS, Item, Modality, decoded, items_of
 from preprocess_ensemble.contract import ImageStatus
 
@@ -145,14 +145,14 @@ _EMBED: Final = "vectors of texts and images"
 _IMAGES: Final = {"images": {"type": "array", "items": {"type": "string", "format": "binary"}}}
 
 ENDPOINTS: Final = (
-    Endpoint("POST", "/v1/embeddings", OPENAI, _embeddings, f"OpenAI: {_EMBED}", Embeddings),
-    Endpoint("GET", "/v1/models", OPENAI, partial(_list_models, owner="clip-triton"), "OpenAI: the models"),
-    Endpoint("GET", "/v1/models/{id:path}", OPENAI, _one_model, "OpenAI: one model, by its name or id"),
-    Endpoint("POST", "/embeddings", INFINITY, _embeddings, f"infinity: {_EMBED}", Embeddings),
-    Endpoint("POST", "/embeddings_image", INFINITY, _of_images, f"infinity: {_EMBED}", Embeddings),
-    Endpoint("GET", "/models", INFINITY, partial(_list_models, owner="infinity"), "infinity: the models"),
-    Endpoint("GET", "/health", INFINITY, _health, "infinity: whether a test image gets the right vector", is_open=True),
-    Endpoint("POST", "/embed", FORM, _of_form, "Images in a form: a result for each, good or bad", _IMAGES),
-    Endpoint("POST", "/embed/base64", FORM, _of_base64, "Images in base64: as /embed", Base64Images),
-    Endpoint("GET", "/healthz", FORM, _healthz, "As /health, with the model", is_open=True),
+    Endpoint("POST", "/v1/embeddings", "openai", _embeddings, f"OpenAI: {_EMBED}", Embeddings),
+    Endpoint("GET", "/v1/models", "openai", partial(_list_models, owner="clip-triton"), "OpenAI: the models"),
+    Endpoint("GET", "/v1/models/{id}", "openai", _one_model, "OpenAI: one model, by its name or id"),
+    Endpoint("POST", "/embeddings", "infinity", _embeddings, f"infinity: {_EMBED}", Embeddings),
+    Endpoint("POST", "/embeddings_image", "infinity", _of_images, f"infinity: {_EMBED}", Embeddings),
+    Endpoint("GET", "/models", "infinity", partial(_list_models, owner="infinity"), "infinity: the models"),
+    Endpoint("GET", "/health", "infinity", _health, "infinity: if a test image gets the right vector", is_open=True),
+    Endpoint("POST", "/embed", "form", _of_form, "Images in a form: a result for each, good or bad", _IMAGES),
+    Endpoint("POST", "/embed/base64", "form", _of_base64, "Images in base64: as /embed", Base64Images),
+    Endpoint("GET", "/healthz", "form", _healthz, "As /health, with the model", is_open=True),
 )
