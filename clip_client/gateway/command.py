@@ -29,6 +29,7 @@ try:
     from uvicorn.config import LOGGING_CONFIG
 
     from clip_client.gateway.app import gateway_app, shared_app
+    from clip_client.gateway.service import HEALTH_S
 except ModuleNotFoundError as missing:
     sys.exit(f"clip-gateway: {missing.name} is not installed; install it with: pip install 'clip-triton[gateway]'")
 
@@ -72,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             log_config={**LOGGING_CONFIG, "loggers": {**LOGGING_CONFIG["loggers"], "clip_client.gateway": _LOG}},
             access_log=False,
             server_header=False,
-            timeout_graceful_shutdown=int(parsed.timeout_s) + 1,
+            timeout_graceful_shutdown=int(max(parsed.timeout_s, HEALTH_S)) + 1,
             **{name: getattr(parsed, name) for name in ("host", "port", "workers", "ssl_certfile", "ssl_keyfile")},
         )
     return 0

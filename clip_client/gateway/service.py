@@ -27,8 +27,9 @@ _logger = logging.getLogger("clip_client.gateway")
 _ITEMS: Final = Counter("clip_gateway_items", "Images and texts, by outcome: ok, or the code of an error", ("outcome",))
 _UNNAMED: Final = ("", "default/not-specified")
 """Names in requests that name no model; the second is infinity's default."""
-_HEALTH_S: Final = 5.0
-"""Seconds for which the result of a health check is used. Probes cost at most one canary in that time."""
+HEALTH_S: Final = 5.0
+"""Seconds that a health check may take, and for which its result counts. In that time, probes cost at most one
+canary."""
 
 
 class Service:
@@ -153,12 +154,12 @@ class Service:
     async def require_health(self) -> None:
         """Raise Refusal, which names the failed step, if a canary fails. The check outlives its callers."""
         if self._health is None or (self._health[1].done() and self._health[0].expired):
-            self._health = Deadline(_HEALTH_S), asyncio.create_task(self._check())
+            self._health = Deadline(HEALTH_S), asyncio.create_task(self._check())
         if problem := await asyncio.shield(self._health[1]):
             raise Refusal(503, problem, code="unhealthy")
 
     async def _check(self) -> str:
-        reports = await asyncio.gather(*(client.health(timeout_s=_HEALTH_S) for client in self.clients.values()))
+        reports = await asyncio.gather(*(client.health(timeout_s=HEALTH_S) for client in self.clients.values()))
         failed = [(name, report.failed) for name, report in zip(self.clients, reports, strict=True)]
         for name, step in failed:
             self._note(name, step.message if step else "")
