@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import hmac
 import os
+import pickle
+import tempfile
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from html import escape
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -22,47 +26,71 @@ from starlette.routing import Route
 from clip_client._errors import ClipError
 from clip_client.gateway import embeddings
 from clip_client.gateway.body import Body
-from clip_client.gateway.dialect import FORM, OPENAI, Endpoint, Refusal, json_response
+from clip_client.gateway.dialect import Endpoint, Refusal, json_response, refuse
 from clip_client.gateway.service import Service, running
-from clip_client.gateway.settings import MULTIPROCESS_VARIABLE, SETTINGS_VARIABLE, Settings
+
+if TYPE_CHECKING:
+    from clip_client._config import ClientConfig
+
+_SHARED_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
+"""Environment variable of worker processes, with the folder of their common counts. prometheus-client reads the
+variable when it is imported."""
+_ARGUMENTS_FILE: Final = "gateway_app.pickle"
 
 _REQUESTS: Final = Counter("clip_gateway_requests", "Requests, by dialect and HTTP status", ("dialect", "status"))
 _SECONDS: Final = Histogram("clip_gateway_seconds", "Time of a request with its body, by dialect", ("dialect",))
 
 
-def gateway_app(settings: Settings | None = None) -> Starlette:
-    """Make the application, by default with the settings in the file that the environment names."""
-    settings = settings or Settings.model_validate_json(Path(os.environ[SETTINGS_VARIABLE]).read_bytes())
-    service = Service(settings)
+def gateway_app(config: ClientConfig, models: Sequence[str], callers_token: str | None = None) -> Starlette:
+    """Make the application. A request may have as many bytes as an image of ``config``."""
+    service = Service(config, models)
+
+    async def answer(endpoint: Endpoint, request: Request) -> Response:
+        started, dialect, body = time.perf_counter(), endpoint.dialect, Body(request)
+        try:
+            if callers_token is not None and not endpoint.is_open:
+                _check_token(request, callers_token)
+            if request.method == "POST":
+                await body.read(config.max_image_bytes)
+            response = await _unless_gone(request, endpoint.answer(service, body))
+        except Refusal as refusal:
+            response = refuse(dialect, refusal)
+        except ClipError as error:
+            response = refuse(dialect, Refusal.of(error))
+        except ClientDisconnect:
+            response = Response(status_code=499)  # nginx's status for a client that has left; for the metrics
+        _REQUESTS.labels(dialect, response.status_code).inc()
+        _SECONDS.labels(dialect).observe(time.perf_counter() - started)
+        return response
+
+    paths = [(one, one.path.replace("{id}", "{id:path}")) for one in ENDPOINTS]  # an id contains slashes
     return Starlette(
-        routes=[Route(one.path, _handler(one, service, settings), methods=[one.method]) for one in ENDPOINTS],
+        routes=[Route(path, partial(answer, one), methods=[one.method]) for one, path in paths],
         exception_handlers={HTTPException: _unknown_address},
         lifespan=service.run,
     )
 
 
-def _handler(endpoint: Endpoint, service: Service, settings: Settings) -> Callable[[Request], Awaitable[Response]]:
-    """Return what answers the requests to one address."""
+@contextmanager
+def shared_app(arguments: dict[str, Any]) -> Iterator[str]:
+    """Give the name of an application for worker processes; ``arguments`` are those of :func:`gateway_app`.
 
-    async def handle(request: Request) -> Response:
-        started, dialect, body = time.perf_counter(), endpoint.dialect, Body(request)
+    The arguments, with their tokens, and the common counts of the processes are in a folder of this user.
+    """
+    with tempfile.TemporaryDirectory(prefix="clip-gateway-") as folder:
+        file = Path(folder, _ARGUMENTS_FILE)
+        file.touch(mode=0o600)
+        file.write_bytes(pickle.dumps(arguments))
+        os.environ[_SHARED_FOLDER] = folder
         try:
-            if settings.callers_token is not None and not endpoint.is_open:
-                _check_token(request, settings.callers_token)
-            if request.method == "POST":
-                await body.read(settings.max_body_bytes)
-            response = await _unless_gone(request, endpoint.answer(service, body))
-        except Refusal as refusal:
-            response = dialect.refuse(refusal)
-        except ClipError as error:
-            response = dialect.refuse(Refusal.of(error))
-        except ClientDisconnect:
-            response = Response(status_code=499)  # nginx's status for a client that has left; for the metrics
-        _REQUESTS.labels(dialect.name, response.status_code).inc()
-        _SECONDS.labels(dialect.name).observe(time.perf_counter() - started)
-        return response
+            yield f"{__name__}:{worker_app.__name__}"
+        finally:
+            del os.environ[_SHARED_FOLDER]
 
-    return handle
+
+def worker_app() -> Starlette:
+    """Make the application of a worker process."""
+    return gateway_app(**pickle.loads(Path(os.environ[_SHARED_FOLDER], _ARGUMENTS_FILE).read_bytes()))
 
 
 def _check_token(request: Request, token: str) -> None:
@@ -88,37 +116,36 @@ async def _unless_gone(request: Request, answer: Coroutine[Any, Any, Response]) 
 
 def _unknown_address(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    dialect = OPENAI if request.url.path.startswith("/v1/") else FORM
     refusal = Refusal(error.status_code, f"{error.detail}: see / for what there is.", code="not_found")
-    response = dialect.refuse(refusal)
+    response = refuse("openai" if request.url.path.startswith("/v1/") else "form", refusal)
     response.headers.update(error.headers or {})  # Allow, of a 405
     return response
 
 
 async def _metrics(_service: Service, _body: Body) -> Response:
     registry = REGISTRY
-    if MULTIPROCESS_VARIABLE in os.environ:
+    if _SHARED_FOLDER in os.environ:
         registry = CollectorRegistry()
         MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
 
 async def _document(_service: Service, _body: Body) -> Response:
-    paths: dict[str, Any] = {one.shown_path: {one.method.lower(): one.operation()} for one in ENDPOINTS}
+    paths: dict[str, Any] = {one.path: {one.method.lower(): one.operation()} for one in ENDPOINTS}
     token = {"token": {"type": "http", "scheme": "bearer"}}
     about = {"openapi": "3.1.0", "info": {"title": "clip-gateway", "version": "1"}, "security": [{}, {"token": []}]}
     return json_response({**about, "paths": paths, "components": {"securitySchemes": token}})
 
 
 async def _page(_service: Service, _body: Body) -> Response:
-    rows = [f"<dt><code>{one.method} {one.shown_path}</code><dd>{escape(one.summary)}" for one in ENDPOINTS]
+    rows = [f"<dt><code>{one.method} {one.path}</code><dd>{escape(one.summary)}" for one in ENDPOINTS]
     head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>clip-gateway</title><h1>clip-gateway</h1>'
     return HTMLResponse(f'{head}<dl>{"".join(rows)}</dl><a href="openapi.json">openapi.json</a></html>')
 
 
 ENDPOINTS: Final = (
     *embeddings.ENDPOINTS,
-    Endpoint("GET", "/metrics", FORM, _metrics, "Metrics for Prometheus"),
-    Endpoint("GET", "/openapi.json", FORM, _document, "This page for programs"),
-    Endpoint("GET", "/", FORM, _page, "This page"),
+    Endpoint("GET", "/metrics", "form", _metrics, "Metrics for Prometheus"),
+    Endpoint("GET", "/openapi.json", "form", _document, "This page for programs"),
+    Endpoint("GET", "/", "form", _page, "This page"),
 )

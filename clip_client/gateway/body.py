@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import re
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
@@ -15,7 +16,7 @@ from python_multipart import FormParser
 from python_multipart.multipart import Field, File, parse_options_header
 
 from clip_client.gateway.dialect import Refusal
-from clip_client.gateway.items import TOKENS
+from clip_client.gateway.items import MAX_ITEMS, TOKENS
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -28,21 +29,16 @@ Parsed = TypeVar("Parsed", bound=BaseModel)
 _MOST_FIELDS: Final = 16
 """Fields of a form that are not files."""
 _FIELD_BYTES: Final = 2**20
-_PIECE: Final = 2**18
-"""Bytes of a form that are parsed at a time."""
 _STRUCTURE: Final = 2**20
 """Bytes of JSON outside of strings, besides 64 for each item. Such a byte may take a hundred bytes in memory: 60 MiB of
 ``[],`` took 2.5 GB and half a minute to parse, and the gateway answered no other request in that time."""
 
 
 class Body:
-    """The body of one request, in memory."""
+    """The body of one request, in memory. A large one takes long to parse: do that in a thread."""
 
     limit_s: ClassVar[float] = 60.0
     """Seconds in which the body must arrive."""
-
-    max_items: Final = 2048
-    """Most images and texts in one request; OpenAI has the same limit."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -50,20 +46,24 @@ class Body:
 
     async def read(self, most: int) -> None:
         """Read the body from the caller. Raises Refusal if it has more than ``most`` bytes or comes too slowly."""
-        content = bytearray()
-        _check_size(int(self.request.headers.get("content-length", 0)), most)
+        content, size = bytearray(), int(self.request.headers.get("content-length", 0))
         try:
             async with asyncio.timeout(self.limit_s):
-                async for chunk in self.request.stream():
-                    content += chunk
-                    _check_size(len(content), most)
+                if size <= most:
+                    async for chunk in self.request.stream():
+                        content += chunk
+                        if (size := len(content)) > most:
+                            break
         except TimeoutError:
             raise Refusal(408, f"The body did not arrive within {self.limit_s:g} s.", code="body_too_slow") from None
+        if size > most:
+            limit = f"{most:,} bytes, the limit of --max-body-bytes"
+            raise Refusal(413, f"The request has more than {limit}: send fewer items.", code="body_too_large")
         self._content = bytes(content)
 
     def json(self, model: type[Parsed]) -> Parsed:
         """Parse a JSON object. Raises Refusal with one sentence about the first mistake."""
-        most = _STRUCTURE + 64 * self.max_items
+        most = _STRUCTURE + 64 * MAX_ITEMS
         if _outside_strings(self._content, most) > most:
             raise Refusal(422, f"The body has more than {most:,} bytes outside of strings. {TOKENS}")
         try:
@@ -78,51 +78,39 @@ class Body:
             where = ".".join(map(str, first["loc"]))[:100]
             raise Refusal(422, f"{where}: {first['msg']}" if where else first["msg"]) from None
 
-    async def images(self) -> list[bytes]:
+    def images(self) -> list[bytes]:
         """Parse a multipart form: its files and fields named images, in order. Raises Refusal."""
         kind, options = parse_options_header(self.request.headers.get("content-type"))
-        if kind != b"multipart/form-data":
-            raise Refusal(422, "The body must be a form: multipart/form-data.")
-        if not (boundary := options.get(b"boundary")):
-            raise Refusal(422, "The form cannot be read: its content-type names no boundary.")
+        if kind != b"multipart/form-data" or not (boundary := options.get(b"boundary")):
+            raise Refusal(422, "The form cannot be read: its content-type is not multipart/form-data with a boundary.")
         if b"--%b--" % boundary not in self._content:
             raise Refusal(422, "The form ends before its last boundary.")
-        parts: list[File | Field] = []
+        images: list[bytes] = []
+        parts: Counter[type] = Counter()
+
+        def add(part: File | Field) -> None:
+            parts[type(part)] += 1
+            if parts[File] > MAX_ITEMS:
+                raise Refusal(422, f"The form has more than {MAX_ITEMS} files.")
+            if isinstance(part, File):
+                part.file_object.seek(0)
+                content = part.file_object.read()
+            else:  # some clients send an image as a field, a file without a name
+                content = part.value or b""
+                if parts[Field] > _MOST_FIELDS or len(content) > _FIELD_BYTES:
+                    limit = f"{_MOST_FIELDS} fields without a file name, each of at most 1 MiB"
+                    raise Refusal(422, f"A form may have at most {limit}.")
+            if part.field_name == b"images":
+                images.append(content)
+
         try:
             in_memory = {"MAX_MEMORY_FILE_SIZE": math.inf}
-            parser = FormParser("multipart/form-data", parts.append, parts.append, boundary=boundary, config=in_memory)
-            for start in range(0, len(self._content), _PIECE):
-                parser.write(self._content[start : start + _PIECE])
-                self._check_parts(parts)
-                await asyncio.sleep(0)  # other requests continue
+            parser = FormParser("multipart/form-data", add, add, boundary=boundary, config=in_memory)
+            parser.write(self._content)
             parser.finalize()
         except ValueError:  # every error of the parser is one
             raise Refusal(422, "The form cannot be read.") from None
-        return [_bytes_of(part) for part in parts if part.field_name == b"images"]
-
-    def _check_parts(self, parts: list[File | Field]) -> None:
-        # Some clients send an image as a field, a file without a name.
-        fields = [len(part.value or b"") for part in parts if isinstance(part, Field)]
-        if len(parts) - len(fields) > self.max_items:
-            raise Refusal(422, f"The form has more than {self.max_items} files.")
-        if len(fields) > _MOST_FIELDS or max(fields, default=0) > _FIELD_BYTES:
-            raise Refusal(
-                422, f"A form may have at most {_MOST_FIELDS} fields without a file name, each of at most 1 MiB."
-            )
-
-
-def _bytes_of(part: File | Field) -> bytes:
-    if isinstance(part, Field):
-        return part.value or b""
-    part.file_object.seek(0)
-    content: bytes = part.file_object.read()
-    return content
-
-
-def _check_size(size: int, most: int) -> None:
-    if size > most:
-        limit = f"{most:,} bytes, the limit of --max-body-bytes"
-        raise Refusal(413, f"The request has more than {limit}: send fewer items.", code="body_too_large")
+        return images
 
 
 def _outside_strings(content: bytes, most: int) -> int:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import os
 import ssl
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
-from clip_client._client import URL_VARIABLE
+from clip_client._client import URL_VARIABLE, make_config
 from clip_client._endpoint import DEFAULT_URL, Endpoint
 from clip_client.cli.options.credentials import (
     TOKEN_VARIABLE,
@@ -23,6 +20,7 @@ from clip_client.cli.options.credentials import (
     with_options,
 )
 from preprocess_ensemble.command_line import Parser, count, port, seconds, try_port, user_path
+from preprocess_ensemble.contract import DEFAULT_NAME
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.pem_files import load_pair, load_roots
 
@@ -30,7 +28,8 @@ try:
     import uvicorn
     from uvicorn.config import LOGGING_CONFIG
 
-    from clip_client.gateway.settings import MULTIPROCESS_VARIABLE, SETTINGS_VARIABLE, Settings
+    from clip_client.gateway.app import gateway_app, shared_app
+    from clip_client.gateway.service import HEALTH_S
 except ModuleNotFoundError as missing:
     sys.exit(f"clip-gateway: {missing.name} is not installed; install it with: pip install 'clip-triton[gateway]'")
 
@@ -46,16 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parser.parse_args(arguments)
     try:
         _check_files(parsed)
-        settings = Settings(
-            url=tuple(parsed.url or [os.environ.get(URL_VARIABLE) or DEFAULT_URL]),
-            model=tuple(parsed.model or ["clip"]),
-            timeout_s=parsed.timeout_s,
-            max_body_bytes=parsed.max_body_bytes,
-            **read_credentials(parsed),
-            callers_token=read_token(parsed.callers_token_file, "--callers-token-file", _CALLERS_VARIABLE),
-        )
-        settings.client_config()
-        if parsed.token_file and settings.callers_token is None:
+        limits = {"timeout_s": parsed.timeout_s, "max_image_bytes": parsed.max_body_bytes}
+        settings: dict[str, Any] = {
+            "config": make_config(parsed.url, **limits, **read_credentials(parsed)),
+            "models": parsed.model or [DEFAULT_NAME],
+            "callers_token": read_token(parsed.callers_token_file, "--callers-token-file", _CALLERS_VARIABLE),
+        }
+        if parsed.token_file and settings["callers_token"] is None:
             _warn_of_open_doors(parsed.host)
     except (ValueError, ReportedError) as error:
         parser.error(with_options(str(error)))
@@ -68,13 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         remedy = "stop the program that uses it, or choose another with --port or --host"
         sys.stderr.write(f"clip-gateway: {problem}: {remedy}\n")
         return 1
-    if parsed.workers > 1:
-        app: Any = "clip_client.gateway.app:gateway_app"
-    else:
-        from clip_client.gateway.app import gateway_app
-
-        app = partial(gateway_app, settings)
-    with _shared(settings) if parsed.workers > 1 else nullcontext():
+    with shared_app(settings) if parsed.workers > 1 else nullcontext(partial(gateway_app, **settings)) as app:
         uvicorn.run(
             app,
             factory=True,
@@ -83,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             log_config={**LOGGING_CONFIG, "loggers": {**LOGGING_CONFIG["loggers"], "clip_client.gateway": _LOG}},
             access_log=False,
             server_header=False,
-            timeout_graceful_shutdown=int(settings.timeout_s) + 1,
+            timeout_graceful_shutdown=int(max(parsed.timeout_s, HEALTH_S)) + 1,
             **{name: getattr(parsed, name) for name in ("host", "port", "workers", "ssl_certfile", "ssl_keyfile")},
         )
     return 0
@@ -111,35 +101,21 @@ def _check_files(options: argparse.Namespace) -> None:
         load_roots(context, options.tls_ca, "--tls-ca")
 
 
-@contextmanager
-def _shared(settings: Settings) -> Iterator[None]:
-    """Put the settings, with their tokens, and the common counts of the worker processes into a folder of this user."""
-    with tempfile.TemporaryDirectory(prefix="clip-gateway-") as folder:
-        file = Path(folder, "settings.json")
-        file.touch(mode=0o600)
-        file.write_text(settings.model_dump_json(), encoding="utf-8")
-        os.environ |= {SETTINGS_VARIABLE: str(file), MULTIPROCESS_VARIABLE: folder}
-        try:
-            yield
-        finally:
-            del os.environ[SETTINGS_VARIABLE], os.environ[MULTIPROCESS_VARIABLE]
-
-
 def _parser() -> Parser:
     parser = Parser(
         prog="clip-gateway",
         usage="%(prog)s [options]",
         description="Serve the vectors of a Triton server over HTTP, at the paths of OpenAI's and infinity's APIs.",
     )
-    add, defaults = parser.add_argument, {name: field.default for name, field in Settings.model_fields.items()}
+    add = parser.add_argument
     text = "URL of a server, as for clip-client; repeat the option for several servers with the same models"
     add("--url", action="append", metavar="U", help=f"{text} (default: {URL_VARIABLE}, else {DEFAULT_URL})")
     text = "name of a model to serve; repeat the option for several models; the first answers requests without a model"
-    add("--model", action="append", metavar="NAME", help=f"{text} (default: clip)")
+    add("--model", action="append", metavar="NAME", help=f"{text} (default: {DEFAULT_NAME})")
     text = "seconds for the vectors of one request; allow for a restart of Triton (default: %(default)s)"
-    add("--timeout-s", type=seconds, default=defaults["timeout_s"], metavar="S", help=text)
+    add("--timeout-s", type=seconds, default=30.0, metavar="S", help=text)
     text = "most bytes of one request (default: %(default)s)"
-    add("--max-body-bytes", type=count, default=defaults["max_body_bytes"], metavar="N", help=text)
+    add("--max-body-bytes", type=count, default=64 * 2**20, metavar="N", help=text)
     add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s, which is this machine only)")
     add("--port", type=port, default=8080, metavar="N", help="default: %(default)s")
     add("--workers", type=count, default=1, metavar="N", help="processes (default: %(default)s)")

@@ -1,10 +1,10 @@
-"""A dialect: its addresses, and the form that it gives to refusals."""
+"""The dialects: their addresses, and the forms that they give to refusals."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from pydantic_core import to_json
 from starlette.responses import Response
@@ -14,10 +14,12 @@ from clip_client import _errors as errors
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+Dialect: TypeAlias = Literal["openai", "infinity", "form"]
 _HEADERS: Final = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "5"}}
 """Headers of a status. A restart of Triton takes 9 to 14 seconds, and requests wait for it in that time."""
-_PASSING: Final = (errors.DeadlineExceeded, errors.ModelNotReady, errors.Overloaded, errors.Unavailable)
-_MAY_PASS: Final = (*_PASSING, errors.ProtocolMismatch)
+DOWN: Final = (errors.DeadlineExceeded, errors.ModelNotReady, errors.Unavailable)
+"""Failures of a model that does not answer."""
+_MAY_PASS: Final = (*DOWN, errors.Overloaded, errors.ProtocolMismatch)
 """Failures after which the same request may succeed. ProtocolMismatch means that the model has just changed."""
 
 
@@ -44,48 +46,26 @@ class Refusal(Exception):
         return cls(status, error.message, kind.__name__)
 
 
-@dataclass(frozen=True)
-class Dialect:
-    """The form of the answers of one service."""
-
-    name: str
-    """Name in the metrics."""
-    body_of: Callable[[Refusal], dict[str, Any]]
-    schema_status: int = 422
-    """Status for a body of the wrong form."""
-
-    def refuse(self, refusal: Refusal) -> Response:
-        """Return the answer to a request that is refused."""
-        status = self.schema_status if refusal.status == 422 else refusal.status
-        return json_response(self.body_of(refusal), status)
+def refuse(dialect: Dialect, refusal: Refusal) -> Response:
+    """Return the answer to a request that is refused. infinity's are OpenAI's, except to a body of the wrong form."""
+    status, index = refusal.status, refusal.index
+    content: dict[str, Any]
+    if dialect == "form":
+        content = {"detail": refusal.message, "code": refusal.code, **({} if index is None else {"index": index})}
+    elif dialect == "infinity" and status == 422:
+        where = ["body", "input", *([] if index is None else [index])]
+        content = {"detail": [{"loc": where, "msg": refusal.message, "type": refusal.code}]}
+    else:
+        status = 400 if status == 422 else status
+        kind = "server_error" if status >= 500 else "invalid_request_error"
+        param = None if index is None else f"input.{index}"
+        content = {"error": {"message": refusal.message, "type": kind, "param": param, "code": refusal.code}}
+    return json_response(content, status)
 
 
 def json_response(content: Any, status: int = 200) -> Response:
     """Return an answer in JSON. For vectors this takes a tenth of the time of Python's own encoder."""
     return Response(to_json(content), status, _HEADERS.get(status), "application/json")
-
-
-def _openai(refusal: Refusal) -> dict[str, Any]:
-    kind = "server_error" if refusal.status >= 500 else "invalid_request_error"
-    param = None if refusal.index is None else f"input.{refusal.index}"
-    return {"error": {"message": refusal.message, "type": kind, "param": param, "code": refusal.code}}
-
-
-def _infinity(refusal: Refusal) -> dict[str, Any]:
-    if refusal.status != 422:
-        return _openai(refusal)
-    where = ["body", "input"] if refusal.index is None else ["body", "input", refusal.index]
-    return {"detail": [{"loc": where, "msg": refusal.message, "type": refusal.code}]}
-
-
-def _detail(refusal: Refusal) -> dict[str, Any]:
-    item = {} if refusal.index is None else {"index": refusal.index}
-    return {"detail": refusal.message, "code": refusal.code, **item}
-
-
-OPENAI: Final = Dialect("openai", _openai, schema_status=400)
-INFINITY: Final = Dialect("infinity", _infinity)
-FORM: Final = Dialect("form", _detail)
 
 
 @dataclass(frozen=True)
@@ -102,16 +82,11 @@ class Endpoint:
     is_open: bool = False
     """True if callers need no token, for probes that have none."""
 
-    @property
-    def shown_path(self) -> str:
-        """The path as OpenAPI writes it."""
-        return self.path.replace(":path}", "}")
-
     def operation(self) -> dict[str, Any]:
         """Return the description of this address for OpenAPI."""
         answers = {"200": {"description": "the answer"}, "default": {"description": "an error of the dialect"}}
         operation: dict[str, Any] = {"summary": self.summary, "responses": answers}
-        if "{id" in self.path:
+        if "{id}" in self.path:
             operation["parameters"] = [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}]
         if isinstance(self.body, dict):
             schema = {"type": "object", "properties": self.body, "required": [next(iter(self.body))]}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import time
 import uuid
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -16,15 +17,15 @@ from anyio import to_thread
 from pydantic import BaseModel, Field
 
 from clip_client._errors import ClipError
-from clip_client.gateway.dialect import FORM, INFINITY, OPENAI, Endpoint, Refusal, json_response
-from clip_client.gateway.items import ITEM_FORMS, Item, Modality, decoded, items_of
+from clip_client.gateway.body import Body
+from clip_client.gateway.dialect import Endpoint, Refusal, json_response
+from clip_client.gateway.items import ITEM_FORMS, MAX_ITEMS, Item, Modality, decoded, items_of
 from preprocess_ensemble.contract import ImageStatus
 
 if TYPE_CHECKING:
     from starlette.responses import Response
 
     from clip_client._model import ModelInfo
-    from clip_client.gateway.body import Body
     from clip_client.gateway.service import Service
 
 
@@ -49,16 +50,17 @@ async def _embeddings(service: Service, body: Body, *, modality: Modality | None
 
     def read() -> tuple[Embeddings, list[Item]]:
         asked = body.json(Embeddings)
-        return asked, items_of(asked.input, modality=asked.modality or modality, most=body.max_items)
+        return asked, items_of(asked.input, asked.modality or modality)
 
     asked, items = await to_thread.run_sync(read)
     model, batch = await service.embed(asked.model, items, dimension=asked.dimensions)
-    for index, error in batch.errors.items():
+    for index, error in sorted(batch.errors.items()):
         raise Refusal.of(error, index)
     images = sum(not isinstance(item, str) for item in items)
-    vectors: list[Any] = batch.vectors.tolist()
     if asked.encoding_format == "base64":
-        vectors = [base64.b64encode(vector.astype("<f4").tobytes()).decode() for vector in batch.vectors]
+        vectors = [base64.b64encode(vector.tobytes()).decode() for vector in batch.vectors.astype("<f4")]
+    else:
+        vectors = batch.vectors.tolist()
     return json_response(
         {
             "object": "list",
@@ -73,20 +75,14 @@ async def _embeddings(service: Service, body: Body, *, modality: Modality | None
     )
 
 
-async def _embed_form(service: Service, body: Body) -> Response:
-    return await _embed(service, body, await body.images())
+def _from_base64(body: Body) -> list[bytes]:
+    return [decoded(index, text) for index, text in enumerate(body.json(Base64Images).images)]
 
 
-async def _embed_base64(service: Service, body: Body) -> Response:
-    def read() -> list[bytes]:
-        return [decoded(index, text) for index, text in enumerate(body.json(Base64Images).images)]
-
-    return await _embed(service, body, await to_thread.run_sync(read))
-
-
-async def _embed(service: Service, body: Body, images: list[bytes]) -> Response:
-    if not 1 <= len(images) <= body.max_items:
-        raise Refusal(422, f"A request carries 1 to {body.max_items} images, and this one has {len(images)}.")
+async def _embed(service: Service, body: Body, *, read: Callable[[Body], list[bytes]]) -> Response:
+    images = await to_thread.run_sync(read, body)
+    if not 1 <= len(images) <= MAX_ITEMS:
+        raise Refusal(422, f"A request carries 1 to {MAX_ITEMS} images, and this one has {len(images)}.")
     model, batch = await service.embed("", images)
     results: list[dict[str, object]] = []
     for index, vector in enumerate(batch.vectors.tolist()):
@@ -114,7 +110,7 @@ async def _list_models(service: Service, _: Body, *, owner: str) -> Response:
 
 async def _one_model(service: Service, body: Body) -> Response:
     name = await service.named(body.request.path_params["id"])
-    return json_response(_about(service, name, await service.model(name), "clip-triton"))
+    return json_response(_about(service, name, await service.clients[name].model(), "clip-triton"))
 
 
 def _about(service: Service, name: str, model: ModelInfo, owner: str) -> dict[str, Any]:
@@ -143,18 +139,20 @@ async def _healthz(service: Service, _: Body) -> Response:
 
 
 _of_images: Final = partial(_embeddings, modality="image")
+_of_form: Final = partial(_embed, read=Body.images)
+_of_base64: Final = partial(_embed, read=_from_base64)
 _EMBED: Final = "vectors of texts and images"
 _IMAGES: Final = {"images": {"type": "array", "items": {"type": "string", "format": "binary"}}}
 
 ENDPOINTS: Final = (
-    Endpoint("POST", "/v1/embeddings", OPENAI, _embeddings, f"OpenAI: {_EMBED}", Embeddings),
-    Endpoint("GET", "/v1/models", OPENAI, partial(_list_models, owner="clip-triton"), "OpenAI: the models"),
-    Endpoint("GET", "/v1/models/{id:path}", OPENAI, _one_model, "OpenAI: one model, by its name or id"),
-    Endpoint("POST", "/embeddings", INFINITY, _embeddings, f"infinity: {_EMBED}", Embeddings),
-    Endpoint("POST", "/embeddings_image", INFINITY, _of_images, f"infinity: {_EMBED}", Embeddings),
-    Endpoint("GET", "/models", INFINITY, partial(_list_models, owner="infinity"), "infinity: the models"),
-    Endpoint("GET", "/health", INFINITY, _health, "infinity: whether a test image gets the right vector", is_open=True),
-    Endpoint("POST", "/embed", FORM, _embed_form, "Images in a form: a result for each, good or bad", _IMAGES),
-    Endpoint("POST", "/embed/base64", FORM, _embed_base64, "Images in base64: as /embed", Base64Images),
-    Endpoint("GET", "/healthz", FORM, _healthz, "As /health, with the model", is_open=True),
+    Endpoint("POST", "/v1/embeddings", "openai", _embeddings, f"OpenAI: {_EMBED}", Embeddings),
+    Endpoint("GET", "/v1/models", "openai", partial(_list_models, owner="clip-triton"), "OpenAI: the models"),
+    Endpoint("GET", "/v1/models/{id}", "openai", _one_model, "OpenAI: one model, by its name or id"),
+    Endpoint("POST", "/embeddings", "infinity", _embeddings, f"infinity: {_EMBED}", Embeddings),
+    Endpoint("POST", "/embeddings_image", "infinity", _of_images, f"infinity: {_EMBED}", Embeddings),
+    Endpoint("GET", "/models", "infinity", partial(_list_models, owner="infinity"), "infinity: the models"),
+    Endpoint("GET", "/health", "infinity", _health, "infinity: if a test image gets the right vector", is_open=True),
+    Endpoint("POST", "/embed", "form", _of_form, "Images in a form: a result for each, good or bad", _IMAGES),
+    Endpoint("POST", "/embed/base64", "form", _of_base64, "Images in base64: as /embed", Base64Images),
+    Endpoint("GET", "/healthz", "form", _healthz, "As /health, with the model", is_open=True),
 )

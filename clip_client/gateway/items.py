@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from typing import Any, Final, Literal, TypeAlias
 
@@ -13,6 +12,8 @@ Item: TypeAlias = str | bytes
 """A text, or the bytes of an image file."""
 Modality: TypeAlias = Literal["text", "image"]
 
+MAX_ITEMS: Final = 2048
+"""Most images and texts in one request; OpenAI has the same limit."""
 ITEM_FORMS: Final = 'a text, a data URI (data:image/jpeg;base64,...), {"text": ...} or {"image_url": {"url": ...}}'
 TOKENS: Final = (
     "The input holds token ids, and this model has a tokenizer of its own: send texts. LangChain's OpenAIEmbeddings "
@@ -32,7 +33,7 @@ _PIECE: Final = 2**20
 """Letters that are decoded at once, a multiple of 4; they take about a millisecond."""
 
 
-def items_of(value: Any, *, modality: Modality | None, most: int) -> list[Item]:
+def items_of(value: Any, modality: Modality | None) -> list[Item]:
     """Return the items of ``input``, which is one item or a list. Raises Refusal with the position of a wrong item.
 
     Without a ``modality``, a data URI counts as an image, as in NVIDIA's NIM. A text that looks like an image in
@@ -41,24 +42,22 @@ def items_of(value: Any, *, modality: Modality | None, most: int) -> list[Item]:
     values = value if isinstance(value, list) else [value]
     if not values:
         raise Refusal(422, "The input is empty: send at least one item.")
-    if len(values) > most:
-        raise Refusal(422, f"The input has {len(values)} items; the limit is {most}.")
+    if len(values) > MAX_ITEMS:
+        raise Refusal(422, f"The input has {len(values)} items; the limit is {MAX_ITEMS}.")
     return [_item(index, one, modality) for index, one in enumerate(values)]
 
 
 def _item(index: int, value: Any, modality: Modality | None) -> Item:
-    if isinstance(value, int | list):
-        raise Refusal(422, TOKENS, code="tokens_not_supported")
-    if isinstance(value, str):
-        return value if modality == "text" else _image(index, value) if modality else _guessed(index, value)
-    if isinstance(value, dict):
-        text, image = value.get("text"), value.get("image_url")
-        url = image.get("url") if isinstance(image, dict) else image
-        if isinstance(text, str) and isinstance(url, str):
+    match value:
+        case int() | list():
+            raise Refusal(422, TOKENS, code="tokens_not_supported")
+        case str():
+            return value if modality == "text" else _image(index, value) if modality else _guessed(index, value)
+        case {"text": str(), "image_url": str() | {"url": str()}}:
             raise Refusal(422, f"Item {index} is a text and an image: send each as an item of its own.", index=index)
-        if isinstance(text, str):
+        case {"text": str(text)}:
             return text
-        if isinstance(url, str):
+        case {"image_url": str(url)} | {"image_url": {"url": str(url)}}:
             return _image(index, url)
     raise Refusal(422, f"Item {index} has none of the forms of an item: {ITEM_FORMS}.", index=index)
 
@@ -106,6 +105,6 @@ def decoded(index: int, text: str) -> bytes:
             raise ValueError
         pieces = (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
         return b"".join(base64.b64decode(piece, validate=True) for piece in pieces)
-    except (binascii.Error, ValueError):  # ValueError: not ASCII
+    except ValueError:
         message = f"Item {index} is not base64: it has letters outside of A-Z, a-z, 0-9, + and /, or lacks its padding."
         raise Refusal(422, message, index=index) from None

@@ -13,37 +13,35 @@ from prometheus_client import Counter
 
 from clip_client._client import ClipClient
 from clip_client._deadline import Deadline
-from clip_client._errors import ClipError, DeadlineExceeded, ItemError, ModelNotReady, ProtocolMismatch, Unavailable
+from clip_client._errors import ClipError, ItemError, ProtocolMismatch
 from clip_client._results import EmbeddingBatch
-from clip_client.gateway.dialect import Refusal
+from clip_client.gateway.dialect import DOWN, Refusal
 
 if TYPE_CHECKING:
+    from clip_client._config import ClientConfig
     from clip_client._model import ModelInfo
     from clip_client.gateway.items import Item
-    from clip_client.gateway.settings import Settings
 
 _logger = logging.getLogger("clip_client.gateway")
 
 _ITEMS: Final = Counter("clip_gateway_items", "Images and texts, by outcome: ok, or the code of an error", ("outcome",))
 _UNNAMED: Final = ("", "default/not-specified")
 """Names in requests that name no model; the second is infinity's default."""
-_DOWN: Final = (DeadlineExceeded, ModelNotReady, Unavailable)
-_HEALTH_S: Final = 5.0
-"""Seconds for which the result of a health check is used. Probes cost at most one canary in that time."""
+HEALTH_S: Final = 5.0
+"""Seconds that a health check may take, and for which its result counts. In that time, probes cost at most one
+canary."""
 
 
 class Service:
     """Embeds items and checks health, while :meth:`run` runs in the event loop of the server."""
 
-    def __init__(self, settings: Settings) -> None:
-        config = settings.client_config()
-        self.clients = {name: ClipClient(config=config, model=name) for name in settings.model}
-        self._timeout_s = settings.timeout_s
+    def __init__(self, config: ClientConfig, models: Iterable[str]) -> None:
+        self.clients = {name: ClipClient(config=config, model=name, transfer="original") for name in models}
+        self._timeout_s, self._urls = config.timeout_s, ", ".join(config.urls)
         self._down: set[str] = set()
         """Models that do not answer; the log has a line for each."""
-        self._health: asyncio.Task[str] | None = None
-        self._fresh: Deadline | None = None
-        self._urls = ", ".join(settings.url)
+        self._health: tuple[Deadline, asyncio.Task[str]] | None = None
+        """The latest check, and when its result is too old."""
 
     @asynccontextmanager
     async def run(self, _app: object) -> AsyncIterator[None]:
@@ -51,30 +49,29 @@ class Service:
         async with AsyncExitStack() as stack:
             for client in self.clients.values():
                 await stack.enter_async_context(client)
-            async with running(map(self._announce, self.clients)):
+            async with running([self._announce()]):
                 yield
             if self._health is not None:
-                self._health.cancel()
+                self._health[1].cancel()
 
-    async def _announce(self, name: str) -> None:
-        """Log which model has this name and where, or why it does not answer. Callers need not wait for it."""
-        try:
-            model = await self.model(name)
-        except ClipError as error:
-            self._note(name, error.message)
-        else:
-            _logger.info("ready: model %s is %s, at %s", name, model.id, self._urls)
+    async def _announce(self) -> None:
+        """Log what each name stands for and where, or why it does not answer. Callers need not wait for it."""
+        async for name, model in self.infos():
+            if isinstance(model, ClipError):
+                self._note(name, model.message)
+            else:
+                _logger.info("ready: model %s is %s, at %s", name, model.id, self._urls)
 
     async def infos(self) -> AsyncGenerator[tuple[str, ModelInfo | ClipError]]:
         """Yield the name of each model with its description, as soon as it is ready, or with why it is not."""
 
         async def ask(name: str) -> tuple[str, ModelInfo | ClipError]:
             try:
-                return name, await self.model(name)
+                return name, await self.clients[name].model()
             except ClipError as error:
                 return name, error
 
-        async with running(ask(name) for name in self.clients) as asked:
+        async with running(map(ask, self.clients)) as asked:
             for one in asyncio.as_completed(asked):
                 yield await one
 
@@ -92,37 +89,38 @@ class Service:
 
     async def _embed(self, name: str, items: Sequence[Item], dimension: int | None) -> tuple[ModelInfo, EmbeddingBatch]:
         name = await self.named(name)
-        client, texts = self.clients[name], {row: item for row, item in enumerate(items) if isinstance(item, str)}
-        images = {row: item for row, item in enumerate(items) if isinstance(item, bytes)}
-        towers: list[tuple[dict[int, Any], Any]] = [(images, client.embed), (texts, client.embed_text)]
+        client = self.clients[name]
+        images = [row for row, item in enumerate(items) if isinstance(item, bytes)]
+        texts = [row for row, item in enumerate(items) if isinstance(item, str)]
+        towers: list[tuple[list[int], Any]] = [(images, client.embed), (texts, client.embed_text)]
         towers = [(rows, embed) for rows, embed in towers if rows]
+        calls = (embed([items[row] for row in rows], timeout_s=self._timeout_s) for rows, embed in towers)
         try:
-            model = await self.model(name)
+            model = await client.model()
             if dimension not in (None, 0, model.dimension):
                 message = f"The vectors have {model.dimension} numbers, and cannot be shortened: leave dimensions out."
                 raise Refusal(400, message, code="dimensions_not_supported")
             if texts and model.text is None:
                 message = f"The model {model.id} has no text tower: export it with clip-export --towers image,text."
-                raise Refusal(400, message, code="no_text_tower", index=next(iter(texts)))
-            async with running(embed([*rows.values()], timeout_s=self._timeout_s) for rows, embed in towers) as calls:
-                batches = await asyncio.gather(*calls)
-        except _DOWN as error:
+                raise Refusal(400, message, code="no_text_tower", index=texts[0])
+            async with running(calls) as tasks:
+                batches: list[EmbeddingBatch] = await asyncio.gather(*tasks)
+        except DOWN as error:
             self._note(name, error.message)
             raise
         self._note(name, "")
         vectors = np.empty((len(items), model.dimension), dtype=np.float32)
         errors: dict[int, ItemError] = {}
         truncated: list[int] = []
-        for rows, batch in zip((list(rows) for rows, _ in towers), batches, strict=True):
+        for (rows, _), batch in zip(towers, batches, strict=True):
             if batch.model_id != model.id:
                 raise ProtocolMismatch("The server changed its model during the request; send it again.")
             vectors[rows] = batch.vectors
             errors |= {rows[index]: failed for index, failed in batch.errors.items()}
             truncated += [rows[index] for index in batch.truncated]
-        for item_error in errors.values():
-            _ITEMS.labels(item_error.code).inc()
+        for failed in errors.values():
+            _ITEMS.labels(failed.code).inc()
         _ITEMS.labels("ok").inc(len(items) - len(errors))
-        errors = dict(sorted(errors.items()))
         return model, EmbeddingBatch(
             vectors=vectors, errors=errors, model_id=model.id, vector_id=model.vector_id, truncated=tuple(truncated)
         )
@@ -132,10 +130,6 @@ class Service:
         if bool(problem) != (name in self._down):
             self._down ^= {name}
             _logger.warning("model %s: %s", name, problem or "Triton answers again.")
-
-    async def model(self, name: str) -> ModelInfo:
-        """Return the description of a model. Raises ClipError."""
-        return await self.clients[name].model(timeout_s=self._timeout_s)
 
     async def named(self, name: str) -> str:
         """Return the name of the model with this name or id. Raises ClipError, and Refusal if there is none."""
@@ -159,13 +153,13 @@ class Service:
 
     async def require_health(self) -> None:
         """Raise Refusal, which names the failed step, if a canary fails. The check outlives its callers."""
-        if self._health is None or self._fresh is None or (self._health.done() and self._fresh.expired):
-            self._fresh, self._health = Deadline(_HEALTH_S), asyncio.create_task(self._check())
-        if problem := await asyncio.shield(self._health):
+        if self._health is None or (self._health[1].done() and self._health[0].expired):
+            self._health = Deadline(HEALTH_S), asyncio.create_task(self._check())
+        if problem := await asyncio.shield(self._health[1]):
             raise Refusal(503, problem, code="unhealthy")
 
     async def _check(self) -> str:
-        reports = await asyncio.gather(*(client.health(timeout_s=_HEALTH_S) for client in self.clients.values()))
+        reports = await asyncio.gather(*(client.health(timeout_s=HEALTH_S) for client in self.clients.values()))
         failed = [(name, report.failed) for name, report in zip(self.clients, reports, strict=True)]
         for name, step in failed:
             self._note(name, step.message if step else "")

@@ -104,7 +104,7 @@ class ProbedTriton:
         except OSError:
             await triton._disconnect()
             raise
-        triton.activity = Activity(triton.process, triton.progress)
+        triton.activity = Activity(triton.process.computed_s, triton.progress)
         return triton
 
     async def stop(self, *, drain_s: float) -> None:

@@ -244,9 +244,10 @@ class Supervisor:
 
         Two finished requests may be a minute apart if a full batch of a large model runs on a busy machine.
         """
-        idle_s, unfinished_s = await server.activity.sample()
+        sampled, _ = await race(server.activity.sample(), server.process.ended())
         if not server.process.running:
             return
+        idle_s, unfinished_s = sampled.result()
         # An idle server may also lack processor time that other programs use; either way, no client gets an answer.
         status = Status.OVERLOADED if idle_s <= 2 * SAMPLE_S else Status.STUCK
         if status is not self._status:

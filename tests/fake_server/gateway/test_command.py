@@ -122,6 +122,19 @@ def test_an_empty_host_is_every_address(monkeypatch: pytest.MonkeyPatch) -> None
     assert hosts == [""]
 
 
+@pytest.mark.parametrize(("timeout_s", "longest_s"), [("0.5", 5), ("30", 30)])
+def test_a_stop_waits_for_requests_and_health_checks(
+    timeout_s: str, longest_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left after that time, uvicorn answers with 500. A health check takes up to five seconds."""
+    waits = []
+    monkeypatch.setattr(
+        uvicorn, "run", lambda *_, timeout_graceful_shutdown, **__: waits.append(timeout_graceful_shutdown)
+    )
+    assert main(["--port", str(free_port()), "--timeout-s", timeout_s]) == 0
+    assert waits[0] > longest_s
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
 async def test_the_command_speaks_tls_with_tokens_on_both_sides(tmp_path: Path, workers: str) -> None:
     (tmp_path / "callers").write_text("of callers\n")

@@ -80,7 +80,7 @@ async def test_a_change_of_model_costs_no_request(triton: FakeTriton, http: http
 
 
 async def test_a_model_that_is_not_ready_fails_its_own_requests_only(triton: FakeTriton) -> None:
-    async with gateway(triton.url, model=("absent", "clip")) as http:
+    async with gateway(triton.url, models=("absent", "clip")) as http:
         for model, status in (("fake/random:0@00000000", 200), ("absent", 503), ("of/neither", 503)):
             assert (await http.post("/v1/embeddings", json={**BODY, "model": model})).status_code == status
         assert [one["id"] for one in (await http.get("/v1/models")).json()["data"]] == ["clip"]

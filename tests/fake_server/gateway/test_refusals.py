@@ -145,7 +145,7 @@ async def test_a_body_that_is_too_large_is_refused_before_it_is_read(triton: Fak
         for _ in range(3):
             yield b"x" * 500
 
-    async with gateway(triton.url, max_body_bytes=1000) as http:
+    async with gateway(triton.url, max_image_bytes=1000) as http:
         for content in (b"x" * 1001, chunks()):
             answer = await http.post("/v1/embeddings", content=content)
             assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")

@@ -101,7 +101,7 @@ async def test_the_model_field_chooses_among_models(two_models: Server, photos: 
         of_clip = np.concatenate([(await clip.embed_text(texts)).vectors, (await clip.embed(image)).vectors])
     async with ClipClient(two_models.grpc_url, model="copies") as client:
         of_copies = (await client.embed(image)).vectors
-    async with gateway(two_models.grpc_url, model=("clip", "copies")) as http:
+    async with gateway(two_models.grpc_url, models=("clip", "copies")) as http:
 
         async def asked(*items: str, **named: str) -> httpx.Response:
             return await http.post("/v1/embeddings", json={"input": items, **named})

@@ -43,7 +43,7 @@ class FakeProcess:
         self.stub_ended: Callable[[], None] = lambda: None
         self._started = now()
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self.activity = Activity(cast("Any", self), lambda: self.server.progress())
+        self.activity = Activity(self.computed_s, lambda: self.server.progress())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.server, name)
