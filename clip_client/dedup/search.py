@@ -27,7 +27,6 @@ from clip_client.dedup.features.collect import collect_features
 from clip_client.dedup.files.companions import companions
 from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.files.places import why_not_kept
-from clip_client.dedup.files.reading import PLAIN_READER
 from clip_client.dedup.files.scanner import Scan, scan
 from clip_client.dedup.judge.verdicts import with_verdicts
 from clip_client.dedup.photo import Photo
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from clip_client._results import Embedder
     from clip_client.dedup.compare.aligner import Aligner
     from clip_client.dedup.features.collect import CollectedFeatures
-    from clip_client.dedup.files.reading import PhotoReader
     from clip_client.dedup.store.blob_table import Spool
     from clip_client.dedup.store.decisions import Decision
     from clip_client.dedup.types import LibraryPhoto, OnProgress, PhotoFile, RecallEstimate, Thresholds
@@ -152,26 +150,21 @@ async def collect(
 
 
 def group_contents(
-    collected: CollectedFeatures,
-    rules: GroupRules,
-    store: Store,
-    on_progress: OnProgress,
-    reader: PhotoReader = PLAIN_READER,
+    collected: CollectedFeatures, rules: GroupRules, store: Store, on_progress: OnProgress
 ) -> DuplicateReport:
     """Divide the collected contents into groups.
 
     On this machine one call divides a whole search; a cluster calls this function for each part of a search. The report
-    lacks verdicts. ``reader`` reads photos again for their pixels and keypoints, which ``store`` keeps. Raises
-    StoreError.
+    lacks verdicts. Photos are read again for their pixels and keypoints, which ``store`` keeps. Raises StoreError.
     """
     aligning, note = import_aligner() if rules.verify else (None, "")
-    compared, recall, work = pair(collected, rules, store, reader, is_wide=aligning is not None)
+    compared, recall, work = pair(collected, rules, store, is_wide=aligning is not None)
     if aligning is None:
         proofs = Proofs(compared)
         alike = stars(compared, proofs)
     else:
         files = {collected.contents[row]: photos[0] for row, photos in compared.candidates.items()}
-        with aligning.Aligner(files, store, reader, collected.pictures) as aligner:
+        with aligning.Aligner(files, store, collected.pictures, collected.read, collected.threads) as aligner:
             compared, proofs, alike = prove(compared, collected.contents, aligner, on_progress)
             work += aligner.work
     return DuplicateReport(
@@ -187,14 +180,14 @@ def group_contents(
 
 
 def pair(
-    collected: CollectedFeatures, rules: GroupRules, store: Store, reader: PhotoReader, *, is_wide: bool
+    collected: CollectedFeatures, rules: GroupRules, store: Store, *, is_wide: bool
 ) -> tuple[Compared, RecallEstimate, SearchStats]:
     """Join the contents that are alike by vectors, hashes or pixels; if ``is_wide``, also pair possible copies.
 
     Also returns the recall of comparing the vectors, and the work that the store did not save.
     """
     contents, column = collected.contents, collected.column
-    pixels, decoded = number_by_pixels(collected, store, reader)
+    pixels, decoded = number_by_pixels(collected, store)
     has_hash = collected.are_pictures & ~column("is_flat")
     hashes = column("perceptual_hash")
     vectors = collected.vectors_of(contents)
