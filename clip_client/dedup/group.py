@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING
 
 from clip_client.dedup.types import (
     BY_DEFAULT,
@@ -17,24 +17,10 @@ from clip_client.dedup.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     from clip_client.dedup.aligned import Alignment, Match
     from clip_client.dedup.photo import Photo
-
-
-class Total(NamedTuple):
-    """Number and size of some photos."""
-
-    photos: int
-    size_bytes: int
-    """Without photos in a library of Apple Photos, which stay on the disk."""
-
-    @classmethod
-    def of(cls, photos: Iterable[Photo]) -> Self:
-        """Return the total of ``photos``."""
-        sizes = [0 if photo.in_library is not None else photo.size_bytes for photo in photos]
-        return cls(len(sizes), sum(sizes))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,15 +122,14 @@ class DuplicateGroup:
         """Path of the photo to keep."""
         return self.members[0].path
 
-    def moving(self, tiers: Collection[str] = SAFE_TIERS) -> Total:
-        """Return the total of the members that ``--apply`` moves if these tiers are selected."""
-        moving = (one.photo for one in self.members if one.verdict.moves == BY_DEFAULT and one.verdict.tier in tiers)
-        return Total.of(moving)
+    def moving(self, tiers: Collection[str] = SAFE_TIERS) -> list[Photo]:
+        """Return the photos that ``--apply`` moves if these tiers are selected."""
+        return [one.photo for one in self.members if one.verdict.moves == BY_DEFAULT and one.verdict.tier in tiers]
 
     @property
-    def waiting(self) -> Total:
-        """Total of the members that move on request."""
-        return Total.of(member.photo for member in self.members if member.verdict.moves == ON_REQUEST)
+    def waiting(self) -> list[Photo]:
+        """The photos that move on request."""
+        return [member.photo for member in self.members if member.verdict.moves == ON_REQUEST]
 
     @property
     def moving_tier(self) -> str:
@@ -154,5 +139,5 @@ class DuplicateGroup:
 
     @property
     def spare_bytes(self) -> tuple[int, int]:
-        """Sizes of the moving and of the waiting members, by which outputs order groups."""
-        return self.moving().size_bytes, self.waiting.size_bytes
+        """Sizes of the moving and of the waiting photos, by which outputs order groups."""
+        return sum(photo.spare_bytes for photo in self.moving()), sum(photo.spare_bytes for photo in self.waiting)

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from clip_client._files import printable
-from clip_client.dedup.group import Total
-from clip_client.dedup.report import totals
+from clip_client.dedup.report import count_verdicts
 from clip_client.dedup.store.choices import KEEP, OPEN, SKIP, UNDONE, WAITING, Choice
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.types import BY_DEFAULT, NEVER, ON_REQUEST, TIERS
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from clip_client.dedup.group import DuplicateGroup
+    from clip_client.dedup.photo import Photo
     from clip_client.dedup.report import DuplicateReport
 
 APPLIED: Final = "applied"
@@ -68,9 +68,9 @@ class FoundGroup(NamedTuple):
         return [place for place in sorted(moving) if keep or members[place].verdict.moves != NEVER]
 
     @property
-    def leaving_total(self) -> Total:
-        """Number and size of the leaving photos."""
-        return Total.of(self.group.members[place].photo for place in self.leaving)
+    def leaving_photos(self) -> list[Photo]:
+        """The photos at the positions of :attr:`leaving`."""
+        return [self.group.members[place].photo for place in self.leaving]
 
     @property
     def leaving_tier(self) -> str:
@@ -139,8 +139,8 @@ class FoundGroups:
         self._groups: Counter[tuple[str, str]] = Counter()
         self._leaving_bytes: Counter[tuple[str, str]] = Counter()
         """(tier, state) -> number and size, kept up to date: counting 100,000 groups for each page takes 50 ms."""
-        self._open: defaultdict[tuple[str, str], Total] = defaultdict(lambda: Total(0, 0))
-        """:meth:`DuplicateReport.totals` of the open groups."""
+        self._open: Counter[tuple[str, str]] = Counter()
+        """:func:`count_verdicts` of the open groups."""
 
     def fill(self, report: DuplicateReport) -> None:
         """Take the groups of a report, the most certain first, then those that free the most space."""
@@ -159,10 +159,11 @@ class FoundGroups:
             totals = [GroupTotal(*of, groups, self._leaving_bytes[of]) for of, groups in self._groups.items() if groups]
         return sorted(totals, key=lambda total: (TIERS.index(total.tier), total.state))
 
-    def undecided(self) -> dict[tuple[str, str], Total]:
-        """Return :meth:`DuplicateReport.totals` of the open groups."""
+    def undecided(self) -> tuple[Counter[tuple[str, str]], int]:
+        """Return :func:`count_verdicts` of the open groups, and the size of their photos that move by default."""
         with self._lock:
-            return {of: total for of, total in self._open.items() if total.photos}
+            sizes = (size_bytes for (_, state), size_bytes in self._leaving_bytes.items() if state == OPEN)
+            return +self._open, sum(sizes)
 
     def each(self, wanted: Filter, *, after: int = 0) -> Iterator[FoundGroup]:
         """Yield all wanted groups with a number above ``after``.
@@ -258,8 +259,7 @@ class FoundGroups:
         of = found.tier, found.state
         self._groups[of] += groups
         if found.state != APPLIED:
-            self._leaving_bytes[of] += groups * found.leaving_total.size_bytes
+            self._leaving_bytes[of] += groups * sum(photo.spare_bytes for photo in found.leaving_photos)
         if found.state == OPEN:
-            for verdict, total in totals([found.group]).items():
-                photos, size_bytes = self._open[verdict]
-                self._open[verdict] = Total(photos + groups * total.photos, size_bytes + groups * total.size_bytes)
+            for verdict, photos in count_verdicts([found.group]).items():
+                self._open[verdict] += groups * photos

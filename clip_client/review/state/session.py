@@ -21,6 +21,7 @@ from clip_client.dedup.compare.keep_rules import KeepRules
 from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.judge.verdicts import with_verdicts
 from clip_client.dedup.pages.words import found_in_words
+from clip_client.dedup.report import count_verdicts
 from clip_client.dedup.store.choices import CHOICES, KEEP
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.journal import State
@@ -166,7 +167,7 @@ class Session:
 
     def _take(self, report: DuplicateReport) -> None:
         self.groups.fill(report)
-        self.on_request = tuple(sorted(tier for moves, tier in report.totals() if moves == ON_REQUEST))
+        self.on_request = tuple(sorted(tier for moves, tier in count_verdicts(report.groups) if moves == ON_REQUEST))
         self.report = replace(report, groups=())
         with self.lock:
             self.groups.match(self.store.choices.all())
@@ -175,7 +176,8 @@ class Session:
     @property
     def undecided(self) -> str:
         """Summary of the open groups, in the words of ``dedup``; empty if no group is open."""
-        return found_in_words(totals) if (totals := self.groups.undecided()) else ""
+        verdicts, moving_bytes = self.groups.undecided()
+        return found_in_words(verdicts, moving_bytes) if verdicts else ""
 
     def paths_of(self, sha256: str) -> list[str]:
         """Return the files that had a content (SHA-256, hexadecimal): those in groups, else those below the roots."""
