@@ -15,7 +15,7 @@ from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.types import BY_DEFAULT, NEVER, ON_REQUEST, TIERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from clip_client.dedup.group import DuplicateGroup
     from clip_client.dedup.photo import Photo
@@ -45,6 +45,8 @@ class FoundGroup(NamedTuple):
     """``open``, the choice, or ``applied``."""
     choice: Choice = NO_CHOICE
     """The choice that holds."""
+    moved: Collection[str] = ()
+    """Absolute paths of the files that the choice has moved."""
     is_undone: bool = False
     """True if the group is open because its last choice was taken back after it had been carried out."""
 
@@ -63,7 +65,9 @@ class FoundGroup(NamedTuple):
         """Positions of the photos that leave their places when the choice is applied, or that have left them."""
         (keep, moving), members = self.keep_and_moving, self.group.members
         if self.state == APPLIED:
-            return [place for place in sorted(moving) if not os.path.lexists(members[place].path)]
+            paths = ((place, os.path.abspath(members[place].path)) for place in sorted(moving))
+            # A file that it moved may be back by other means.
+            return [place for place, path in paths if path in self.moved and not os.path.lexists(path)]
         # If another photo stays, only the plan can tell what moves, so count all.
         return [place for place in sorted(moving) if keep or members[place].verdict.moves != NEVER]
 
@@ -83,11 +87,13 @@ class FoundGroup(NamedTuple):
         """Return the positions of the photos on a page: the first ``most``, and the photo that stays."""
         return sorted({*range(min(most, len(self.group.members))), self.keep_and_moving[0]})
 
-    def after(self, last: Choice | None) -> FoundGroup:
-        """Return the group with ``last`` as the last choice about it."""
+    def after(self, last: Choice | None, moved: Collection[str]) -> FoundGroup:
+        """Return the group with ``last`` as the last choice about it, which has ``moved`` these files."""
         if last is None or last.what == OPEN or last.state == UNDONE:
-            return self._replace(state=OPEN, choice=NO_CHOICE, is_undone=last is not None and last.state == UNDONE)
-        return self._replace(state=last.what if last.state == WAITING else APPLIED, choice=last, is_undone=False)
+            is_undone = last is not None and last.state == UNDONE
+            return self._replace(state=OPEN, choice=NO_CHOICE, moved=(), is_undone=is_undone)
+        state = last.what if last.state == WAITING else APPLIED
+        return self._replace(state=state, choice=last, moved=moved, is_undone=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +142,8 @@ class FoundGroups:
         self._paths: defaultdict[str, list[str]] = defaultdict(list)
         self._choices: defaultdict[int, dict[int, Choice]] = defaultdict(dict)
         """Number of a group -> id of a choice -> the choice, oldest first."""
+        self._moved: Mapping[int, Collection[str]] = {}
+        """Id of a choice -> absolute paths of the files that it has moved."""
         self._groups: Counter[tuple[str, str]] = Counter()
         self._leaving_bytes: Counter[tuple[str, str]] = Counter()
         """(tier, state) -> number and size, kept up to date: counting 100,000 groups for each page takes 50 ms."""
@@ -199,9 +207,13 @@ class FoundGroups:
         """Return the number of the group of the file at ``path``; None if it is not in a group."""
         return self._group_and_content.get(os.path.abspath(path), (None, ""))[0]
 
-    def match(self, choices: Iterable[Choice]) -> None:
-        """Replace the known choices by ``choices``, all choices of the store, oldest first, and find their groups."""
+    def match(self, choices: Iterable[Choice], moved: Mapping[int, Collection[str]]) -> None:
+        """Replace the known choices by ``choices``, all choices of the store, oldest first, and find their groups.
+
+        ``moved`` is what :meth:`.Journal.moved_by_choices` returned.
+        """
         with self._lock:
+            self._moved = moved
             before = set(self._choices)
             self._choices.clear()
             self._update(before)
@@ -252,7 +264,8 @@ class FoundGroups:
         for number in numbers:
             last = next(reversed(self._choices[number].values()), None)
             self._count(self._found[number - 1], -1)
-            self._found[number - 1] = self._found[number - 1].after(last)
+            moved = () if last is None else self._moved.get(last.id, ())
+            self._found[number - 1] = self._found[number - 1].after(last, moved)
             self._count(self._found[number - 1], 1)
 
     def _count(self, found: FoundGroup, groups: int) -> None:

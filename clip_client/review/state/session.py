@@ -104,7 +104,7 @@ class Session:
         with self.lock:
             # While a run carries choices out, each of its moves changes them.
             if self.phase == READY and not self._in_progress and self.store.choices.changed_elsewhere():
-                self.groups.match(self.store.choices.all())
+                self._match_choices()
                 self._choices_changed()
             return self._changes
 
@@ -170,8 +170,11 @@ class Session:
         self.on_request = tuple(sorted(tier for moves, tier in count_verdicts(report.groups) if moves == ON_REQUEST))
         self.report = replace(report, groups=())
         with self.lock:
-            self.groups.match(self.store.choices.all())
+            self._match_choices()
             self.phase = READY
+
+    def _match_choices(self) -> None:
+        self.groups.match(self.store.choices.all(), self.store.journal.moved_by_choices())
 
     @property
     def undecided(self) -> str:

@@ -53,6 +53,14 @@ def test_what_is_skipped_or_has_moved_does_not_count_as_what_could_be_freed(revi
     assert "Nothing moved" in review.get("/groups/1").text
 
 
+def test_a_photo_that_was_deleted_before_the_move_does_not_count_as_moved(review: Review, album: Path) -> None:
+    review.post("/groups/2/choice", {"what": "keep", "keep": 0, "move": [1, 2]})
+    (album / "z.jpg").unlink()
+    applied(review)
+    assert names(album) == ALL_NAMES - {"y.jpg", "z.jpg"}
+    assert "moved in 1 copy" in review.get("/groups/2").text
+
+
 def test_a_large_group_shows_its_first_photos_and_no_other_moves(album: Path, tmp_path: Path) -> None:
     paths = [write(album / "many" / f"{number:03}.jpg", b"copy") for number in range(120)]
     found = report(tuple(map(member, paths)))
