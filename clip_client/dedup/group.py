@@ -37,8 +37,6 @@ class Verdict:
     """One sentence that says why the photo does not move by default; empty if it does or is kept."""
     lost: tuple[str, ...] = ()
     """Parts that only this photo has, such as ``"colour"``."""
-    doubt: str = ""
-    """Signs that the photo is made from another photo."""
 
     def reason_to_stay(self, tiers: Collection[str] | None) -> str:
         """Say why the photo does not move with ``tiers`` (None: a person chose it); empty if it moves or is kept."""
@@ -76,6 +74,7 @@ class Member:
     cannot_verify: str = ""
     """One sentence that says why the photo could not be aligned with any photo; empty if it could."""
     doubt: str = ""
+    """Signs that the photo is made from another photo."""
     verdict: Verdict = Verdict()
 
     @property

@@ -107,7 +107,7 @@ def _member(member: Member, *, has_cosine: bool) -> dict[str, Any]:
         "similarity": member.similarity if has_cosine else None,
         "tier": member.tier,
         "matches": [match.to_mapping() for match in member.matches],
-        "verdict": asdict(verdict) | {"kept": verdict.kept or None, "doubt": verdict.doubt or None},
+        "verdict": asdict(verdict) | {"kept": verdict.kept or None, "doubt": member.doubt or None},
         "cannot_verify": member.cannot_verify or None,
         "moment": member.other_shot,
         "copy_of": member.copy_of or None,
