@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -111,7 +112,7 @@ async def find_duplicates(
         collected, rules = await collect(
             clip, found, opened, progress, threshold, kept_folders, keep, verify, pictures=pictures
         )
-        report = await to_thread.run_sync(group_contents, collected, rules, opened, told_by_thread(progress))
+        report = await to_thread.run_sync(group_contents, collected, rules, opened, told_by_thread(progress), pictures)
         return await judge(report, collected, found, opened, progress, merge_metadata=merge_metadata)
 
 
@@ -133,7 +134,6 @@ async def collect(
     aligner = import_aligner()[0] if verify and pictures is not None else None
     keep_picture = None if aligner is None else partial(aligner.keep_small_picture, pictures)
     collected = await collect_features(clip, found.files, store, progress, keep_picture=keep_picture)
-    collected.pictures = {} if pictures is None else pictures
     progress("comparing", 0, None)
     outside_libraries = [path for path in found.photos if path not in found.in_libraries]
     return collected, GroupRules(
@@ -150,12 +150,17 @@ async def collect(
 
 
 def group_contents(
-    collected: CollectedFeatures, rules: GroupRules, store: Store, on_progress: OnProgress
+    collected: CollectedFeatures,
+    rules: GroupRules,
+    store: Store,
+    on_progress: OnProgress,
+    pictures: Mapping[str, bytes] = MappingProxyType({}),
 ) -> DuplicateReport:
     """Divide the collected contents into groups.
 
     On this machine one call divides a whole search; a cluster calls this function for each part of a search. The report
-    lacks verdicts. Photos are read again for their pixels and keypoints, which ``store`` keeps. Raises StoreError.
+    lacks verdicts. ``pictures`` holds what :func:`collect` has put there. Photos are read again for their pixels and
+    keypoints, which ``store`` keeps. Raises StoreError.
     """
     aligning, note = import_aligner() if rules.verify else (None, "")
     compared, recall, work = pair(collected, rules, store, is_wide=aligning is not None)
@@ -164,7 +169,7 @@ def group_contents(
         alike = stars(compared, proofs)
     else:
         files = {collected.contents[row]: photos[0] for row, photos in compared.candidates.items()}
-        with aligning.Aligner(files, store, collected.pictures, collected.read, collected.threads) as aligner:
+        with aligning.Aligner(files, store, pictures, collected.read, collected.threads) as aligner:
             compared, proofs, alike = prove(compared, collected.contents, aligner, on_progress)
             work += aligner.work
     return DuplicateReport(

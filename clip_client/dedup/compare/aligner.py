@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import lru_cache
 from itertools import chain
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from PIL import ImageCms
@@ -75,13 +76,13 @@ class Aligner:
         self,
         photos: Mapping[str, Photo],
         store: Store,
-        pictures: Mapping[str, bytes] | None = None,
+        pictures: Mapping[str, bytes] = MappingProxyType({}),
         read: ReadFile = read_file,
         threads: int = 1,
     ) -> None:
         self._photos = photos
         self._read = read
-        self._pictures = pictures or {}
+        self._pictures = pictures
         self._table, self._outcomes = store.cache.blob_tables(*VERSIONS)
         self._keypoints = lru_cache(_REMEMBERED)(self._load)
         self._full_size = lru_cache(_AT_FULL_SIZE)(self._open)

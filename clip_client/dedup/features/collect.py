@@ -74,8 +74,6 @@ class CollectedFeatures:
     """SHA-256 -> code and message, for contents that cannot be decoded or that the server refused."""
     failed: list[FailedFile] = field(default_factory=list)
     stats: SearchStats = field(default_factory=SearchStats)
-    pictures: Mapping[str, bytes] = field(default_factory=dict)
-    """SHA-256 -> the small picture that ``keep_picture`` kept, for the contents that were decoded."""
     read: ReadFile = read_file
     """Reads a file again, to decode it."""
     threads: int = field(default_factory=usable_cores)
