@@ -66,7 +66,7 @@ class FoundGroup(NamedTuple):
         (keep, moving), members = self.keep_and_moving, self.group.members
         if self.state == APPLIED:
             paths = ((place, os.path.abspath(members[place].path)) for place in sorted(moving))
-            # A file that it moved may be back by other means.
+            # A person may have put a file back that the choice moved.
             return [place for place, path in paths if path in self.moved and not os.path.lexists(path)]
         # If another photo stays, only the plan can tell what moves, so count all.
         return [place for place in sorted(moving) if keep or members[place].verdict.moves != NEVER]
