@@ -99,10 +99,22 @@ def _run(words: Sequence[str]) -> int:
     except BrokenPipeError:
         return _without_output()
     except OSError as error:
+        if _lacks_current_folder(error):
+            return _say("the current folder no longer exists; change to another folder, and run the command again", 1)
         if error.errno != errno.ENOSPC:
             raise
         return _say("the output cannot be written: a disk is full", _without_output())
     return exit_code
+
+
+def _lacks_current_folder(error: OSError) -> bool:
+    """Tell whether the error came from a relative path that was resolved in a deleted folder."""
+    if isinstance(error, FileNotFoundError) and error.filename is None:
+        try:
+            os.getcwd()
+        except FileNotFoundError:
+            return True
+    return False
 
 
 def _parsed(words: Sequence[str]) -> argparse.Namespace:

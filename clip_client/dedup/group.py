@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING
 
 from clip_client.dedup.types import (
     BY_DEFAULT,
@@ -17,24 +17,10 @@ from clip_client.dedup.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     from clip_client.dedup.aligned import Alignment, Match
     from clip_client.dedup.photo import Photo
-
-
-class Total(NamedTuple):
-    """Number and size of some photos."""
-
-    photos: int
-    size_bytes: int
-    """Size without photos in a library of Apple Photos, which stay on the disk."""
-
-    @classmethod
-    def of(cls, photos: Iterable[Photo]) -> Self:
-        """Return the total of ``photos``."""
-        sizes = [0 if photo.in_library is not None else photo.size_bytes for photo in photos]
-        return cls(len(sizes), sum(sizes))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +36,6 @@ class Verdict:
     reason: str = ""
     """One sentence on why the photo does not move by default; empty if it does or is kept."""
     lost: tuple[str, ...] = ()
-    doubt: str = ""
-    """Signs that the photo is made from another photo."""
 
     def reason_to_stay(self, tiers: Collection[str] | None) -> str:
         """Say why the photo does not move with ``tiers`` (None: a person chose it); empty if it moves or is kept."""
@@ -86,6 +70,7 @@ class Member:
     cannot_verify: str = ""
     """One sentence on why the photo could not be aligned with any photo; empty if it could."""
     doubt: str = ""
+    """Signs that the photo is made from another photo."""
     verdict: Verdict = Verdict()
 
     @property
@@ -131,15 +116,14 @@ class DuplicateGroup:
         """Path of the photo to keep."""
         return self.members[0].path
 
-    def moving(self, tiers: Collection[str] = SAFE_TIERS) -> Total:
-        """Return the total of the members that ``--apply`` moves if these tiers are selected."""
-        moving = (one.photo for one in self.members if one.verdict.moves == BY_DEFAULT and one.verdict.tier in tiers)
-        return Total.of(moving)
+    def moving(self, tiers: Collection[str] = SAFE_TIERS) -> list[Photo]:
+        """Return the photos that ``--apply`` moves if these tiers are selected."""
+        return [one.photo for one in self.members if one.verdict.moves == BY_DEFAULT and one.verdict.tier in tiers]
 
     @property
-    def waiting(self) -> Total:
-        """Total of the members that move on request."""
-        return Total.of(member.photo for member in self.members if member.verdict.moves == ON_REQUEST)
+    def waiting(self) -> list[Photo]:
+        """The photos that move on request."""
+        return [member.photo for member in self.members if member.verdict.moves == ON_REQUEST]
 
     @property
     def moving_tier(self) -> str:
@@ -149,5 +133,5 @@ class DuplicateGroup:
 
     @property
     def spare_bytes(self) -> tuple[int, int]:
-        """Sizes of the moving and of the waiting members, by which outputs order groups."""
-        return self.moving().size_bytes, self.waiting.size_bytes
+        """Sizes of the moving and of the waiting photos, by which outputs order groups."""
+        return sum(photo.spare_bytes for photo in self.moving()), sum(photo.spare_bytes for photo in self.waiting)

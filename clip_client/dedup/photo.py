@@ -115,6 +115,11 @@ class Photo:
         return self.metadata.camera
 
     @property
+    def spare_bytes(self) -> int:
+        """Bytes that its move frees: 0 in a library of Apple Photos, where it stays on the disk."""
+        return 0 if self.in_library is not None else self.size_bytes
+
+    @property
     def name(self) -> str:
         """Name of the file; in a library of Apple Photos, its name at the import."""
         return self.in_library.name if self.in_library else os.path.basename(self.path)

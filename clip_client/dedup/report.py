@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from clip_client.dedup.group import DuplicateGroup, Member, Total
 from clip_client.dedup.types import NO_MODEL, RecallEstimate, SearchStats, Thresholds
 
 if TYPE_CHECKING:
     from clip_client._files import FailedFile
-    from clip_client.dedup.photo import Photo
+    from clip_client.dedup.group import DuplicateGroup, Member
 
 
-def totals(groups: Iterable[DuplicateGroup]) -> dict[tuple[str, str], Total]:
-    """Return (``moves`` of a verdict, tier) -> total of such photos, without the kept ones."""
-    found: dict[tuple[str, str], list[Photo]] = {}
-    for member in (member for group in groups for member in group.members[1:]):
-        found.setdefault((member.verdict.moves, member.verdict.tier), []).append(member.photo)
-    return {of: Total.of(photos) for of, photos in found.items()}
+def count_verdicts(groups: Iterable[DuplicateGroup]) -> Counter[tuple[str, str]]:
+    """Return (``moves`` of a verdict, tier) -> number of such photos, without the kept ones."""
+    verdicts = (member.verdict for group in groups for member in group.members[1:])
+    return Counter((verdict.moves, verdict.tier) for verdict in verdicts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,10 +68,6 @@ class DuplicateReport:
         """The groups that free most space first, then by the space of waiting copies."""
         return tuple(sorted(self.groups, key=lambda group: group.spare_bytes, reverse=True))
 
-    def totals(self) -> dict[tuple[str, str], Total]:
-        """Return :func:`totals` of all groups."""
-        return totals(self.groups)
-
     def to_mapping(self) -> dict[str, Any]:
         """Return the report as JSON holds it; ``docs/dedup.schema.json`` describes it."""
         return {
@@ -112,7 +106,7 @@ def _member(member: Member, *, has_cosine: bool) -> dict[str, Any]:
         "similarity": member.similarity if has_cosine else None,
         "tier": member.tier,
         "matches": [match.to_mapping() for match in member.matches],
-        "verdict": asdict(verdict) | {"kept": verdict.kept or None, "doubt": verdict.doubt or None},
+        "verdict": asdict(verdict) | {"kept": verdict.kept or None, "doubt": member.doubt or None},
         "cannot_verify": member.cannot_verify or None,
         "moment": member.other_shot,
         "copy_of": member.copy_of or None,

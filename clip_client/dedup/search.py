@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,7 +27,6 @@ from clip_client.dedup.features.collect import collect_features
 from clip_client.dedup.files.companions import companions
 from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.files.places import why_not_kept
-from clip_client.dedup.files.reading import PLAIN_READER
 from clip_client.dedup.files.scanner import Scan, scan
 from clip_client.dedup.judge.verdicts import with_verdicts
 from clip_client.dedup.photo import Photo
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from clip_client._results import Embedder
     from clip_client.dedup.compare.aligner import Aligner
     from clip_client.dedup.features.collect import CollectedFeatures
-    from clip_client.dedup.files.reading import PhotoReader
     from clip_client.dedup.store.blob_table import Spool
     from clip_client.dedup.store.decisions import Decision
     from clip_client.dedup.types import LibraryPhoto, OnProgress, PhotoFile, RecallEstimate, Thresholds
@@ -111,7 +110,7 @@ async def find_duplicates(
         collected, rules = await collect(
             clip, found, opened, progress, threshold, kept_folders, keep, verify, pictures=pictures
         )
-        report = await to_thread.run_sync(group_contents, collected, rules, opened, told_by_thread(progress))
+        report = await to_thread.run_sync(group_contents, collected, rules, opened, told_by_thread(progress), pictures)
         return await judge(report, collected, found, opened, progress, merge_metadata=merge_metadata)
 
 
@@ -133,7 +132,6 @@ async def collect(
     aligner = import_aligner()[0] if verify and pictures is not None else None
     keep_picture = None if aligner is None else partial(aligner.keep_small_picture, pictures)
     collected = await collect_features(clip, found.files, store, progress, keep_picture=keep_picture)
-    collected.pictures = {} if pictures is None else pictures
     progress("comparing", 0, None)
     outside_libraries = [path for path in found.photos if path not in found.in_libraries]
     return collected, GroupRules(
@@ -154,20 +152,21 @@ def group_contents(
     rules: GroupRules,
     store: Store,
     on_progress: OnProgress,
-    reader: PhotoReader = PLAIN_READER,
+    pictures: Mapping[str, bytes] = MappingProxyType({}),
 ) -> DuplicateReport:
     """Divide the collected contents into groups without verdicts; a cluster calls this for each part of a search.
 
-    ``reader`` reads photos again if ``store`` lacks their pixels or keypoints. Raises StoreError.
+    ``pictures`` holds what :func:`collect` put there. Photos are read again if ``store`` lacks their pixels or
+    keypoints. Raises StoreError.
     """
     aligning, note = import_aligner() if rules.verify else (None, "")
-    compared, recall, work = pair(collected, rules, store, reader, is_wide=aligning is not None)
+    compared, recall, work = pair(collected, rules, store, is_wide=aligning is not None)
     if aligning is None:
         proofs = Proofs(compared)
         alike = stars(compared, proofs)
     else:
         files = {collected.contents[row]: photos[0] for row, photos in compared.candidates.items()}
-        with aligning.Aligner(files, store, reader, collected.pictures) as aligner:
+        with aligning.Aligner(files, store, pictures, collected.read, collected.threads) as aligner:
             compared, proofs, alike = prove(compared, collected.contents, aligner, on_progress)
             work += aligner.work
     return DuplicateReport(
@@ -183,11 +182,11 @@ def group_contents(
 
 
 def pair(
-    collected: CollectedFeatures, rules: GroupRules, store: Store, reader: PhotoReader, *, is_wide: bool
+    collected: CollectedFeatures, rules: GroupRules, store: Store, *, is_wide: bool
 ) -> tuple[Compared, RecallEstimate, SearchStats]:
     """Join the contents that are alike by vectors, hashes or pixels; if ``is_wide``, also pair possible copies."""
     contents, column = collected.contents, collected.column
-    pixels, decoded = number_by_pixels(collected, store, reader)
+    pixels, decoded = number_by_pixels(collected, store)
     has_hash = collected.are_pictures & ~column("is_flat")
     hashes = column("perceptual_hash")
     vectors = collected.vectors_of(contents)

@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from clip_client._files import printable
 from clip_client.dedup.compare.similarity_join import UnionFind
 from clip_client.dedup.features.collect import CollectedFeatures
 from clip_client.dedup.features.image_features import FeatureTable, feature_columns
-from clip_client.dedup.files.reading import PhotoReader
 from clip_client.dedup.judge.verdicts import as_proved
 from clip_client.dedup.search import GroupRules, group_contents
 from clip_client.dedup.store.store import Store
@@ -32,9 +31,6 @@ if TYPE_CHECKING:
     from clip_client.dedup.report import DuplicateReport
 
     Indices = NDArray[np.intp]
-
-_READER: Final = PhotoReader(read=read_photo, threads=1)
-"""A task has one CPU; it decodes one photo at a time to limit its memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +160,7 @@ def group_bucket(
 def group_photos(table: Any, rules: GroupRules) -> DuplicateReport:
     """Divide photos, which are rows of :func:`.embedded_rows.embedded_schema`, into groups."""
     with Store() as store:
-        return group_contents(_collected(table), rules, store, lambda what, done, total: None, _READER)
+        return group_contents(_collected(table), rules, store, lambda what, done, total: None)
 
 
 def _collected(table: Any) -> CollectedFeatures:
@@ -188,6 +184,8 @@ def _collected(table: Any) -> CollectedFeatures:
         features=FeatureTable(list(first), features.take(np.array(list(first.values()), np.int64))),
         vectors_of=lambda some: vectors[np.array([first[sha256] for sha256 in some], np.int64)],
         refused={sha256: reason for sha256, reason in reasons.items() if reason[0]},
+        read=read_photo,
+        threads=1,  # a task has one CPU, and decodes one photo at a time to limit its memory
     )
 
 

@@ -185,7 +185,7 @@ class _Handlers:
     async def take_back(self, _request: Request) -> Response:
         def take_back() -> None:
             if not self._session.take_back():
-                raise Busy("there is no choice to take back; the history lists what was applied")
+                raise Busy("there is no choice to undo; the history lists what was applied")
 
         return await self._write(take_back)
 

@@ -139,7 +139,7 @@ def test_the_keys_are_listed_and_one_that_does_nothing_says_why(page: Page) -> N
         expect(notice).to_contain_text(why)
     page.keyboard.press("?")
     rows = page.get_by_role("dialog").locator("tr")
-    for key, does in (("d", "Different photos"), ("a", "Keep all"), ("u", "Take the last decision back")):
+    for key, does in (("d", "Different photos"), ("a", "Keep all"), ("u", "Undo the last decision")):
         assert rows.filter(has_text=does).locator("kbd").all_inner_texts() == [key]
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_be_hidden()

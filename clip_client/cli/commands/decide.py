@@ -120,7 +120,7 @@ def _in_words(decided: dict[str, Any]) -> str:
             lines.append(f"   {seen}")
     for choice in decided["choices"]:
         run = f", run {choice['run']}" if choice["run"] else ""
-        undone = ", taken back" if choice["state"] == UNDONE else ""
+        undone = ", undone" if choice["state"] == UNDONE else ""
         lines.append(f"{date_and_time(choice['at'])}  {choice['what']}{run}{undone}")
         lines += [f"   {printable(photo['path'])}{'  moves' if photo['moves'] else ''}" for photo in choice["photos"]]
     return "\n".join(lines) or "nothing was decided"

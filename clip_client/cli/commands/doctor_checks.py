@@ -28,7 +28,9 @@ from preprocess_ensemble.runtimes.processor import OPENVINO, OPENVINO_BF16, Proc
 from preprocess_ensemble.tritonserver.installation import find_triton, missing_libraries, open_vulnerabilities
 
 if TYPE_CHECKING:
+    from clip_client._health import HealthReport
     from clip_client._transports.base import Transport
+    from clip_client._transports.grpc import TritonTransport
     from preprocess_ensemble.contract import ModelNames
 
 
@@ -121,39 +123,49 @@ async def check_server(config: ClientConfig, *, origin: str, timeout_s: float) -
         if endpoint.kind is EndpointKind.AUTO:
             endpoint = await resolve_auto(endpoint, connect)
         checks.append(Check(SERVER, "address", f"{endpoint} ({origin})"))
-        transport = connect(endpoint, None)
-        try:
-            is_local = endpoint.kind is EndpointKind.LOCAL
-            found, answers = await _check_all(transport, endpoint, max(timeout_s, _LOAD_S) if is_local else timeout_s)
-        finally:
-            await transport.close()
-        checks += found
-        answered = answered or (answers and endpoint.kind is not EndpointKind.LOCAL)
+        if endpoint.kind is EndpointKind.LOCAL:
+            checks += await _check_local(connect(endpoint, None), endpoint, max(timeout_s, _LOAD_S))
+        else:
+            found, answers = await _check_triton(config, endpoint, timeout_s)
+            checks += found
+            answered = answered or answers
     return checks, answered
 
 
-async def _check_all(transport: Transport, endpoint: Endpoint, timeout_s: float) -> tuple[list[Check], bool]:
-    report = await run_health_checks(transport, str(endpoint), Deadline(timeout_s))
-    answers = bool(report.steps[0].ok)
-    checks: list[Check] = []
-    if answers and endpoint.kind is EndpointKind.GRPC:
-        try:
-            checks += await _description(transport, endpoint.names, timeout_s)
-        except ClipError as error:
-            if report.ok:
-                checks.append(Check(SERVER, "description", "incomplete", Level.PROBLEM, str(error)))
-    if report.model is not None:
-        checks += _model(report.model)
+async def _check_local(transport: Transport, endpoint: Endpoint, timeout_s: float) -> list[Check]:
+    try:
+        return _of_health(await run_health_checks(transport, str(endpoint), Deadline(timeout_s)))
+    finally:
+        await transport.close()
+
+
+async def _check_triton(config: ClientConfig, endpoint: Endpoint, timeout_s: float) -> tuple[list[Check], bool]:
+    from clip_client._transports import grpc
+
+    transport = grpc.transport_factory(config)(endpoint, None)
+    try:
+        report = await run_health_checks(transport, str(endpoint), Deadline(timeout_s))
+        answers, checks = bool(report.steps[0].ok), list[Check]()
+        if answers:
+            try:
+                checks = await _description(transport, endpoint.names, timeout_s)
+            except ClipError as error:
+                if report.ok:
+                    checks = [Check(SERVER, "description", "incomplete", Level.PROBLEM, str(error))]
+        return [*checks, *_of_health(report)], answers
+    finally:
+        await transport.close()
+
+
+def _of_health(report: HealthReport) -> list[Check]:
+    checks = [] if report.model is None else list(_model(report.model))
     failed = report.failed
     problem = (f"{failed.name}: failed", Level.PROBLEM, failed.message) if failed else (report.steps[-1].message,)
-    return [*checks, Check(SERVER, "health", *problem)], answers
+    return [*checks, Check(SERVER, "health", *problem)]
 
 
-async def _description(transport: Transport, names: ModelNames, timeout_s: float) -> list[Check]:
+async def _description(transport: TritonTransport, names: ModelNames, timeout_s: float) -> list[Check]:
     """Return what a Triton says about itself and its models; ``timeout_s`` limits each of three requests."""
-    from clip_client._transports.grpc import TritonTransport
-
-    assert isinstance(transport, TritonTransport)
     server = await transport.ask("ServerMetadata", timeout_s)
     encoder = (await transport.ask("ModelConfig", timeout_s, name=names.encoder)).config
     preprocessor = (await transport.ask("ModelConfig", timeout_s, name=names.preprocess)).config

@@ -49,7 +49,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "--run",
         dest="of_run",
         metavar="RUN",
-        help="take back only the moves and decisions of one run; --list shows the runs",
+        help="undo only the moves and decisions of one run; --list shows the runs",
     )
     parser.add_argument(
         "--suspects",
@@ -176,12 +176,12 @@ def _print_result(
         if outcomes:
             print(f"{counted(sum(outcome.done for outcome in outcomes), 'photo')} restored")
         if decisions:
-            print(f"{counted(decisions, 'decision')} taken back")
+            print(f"{counted(decisions, 'decision')} undone")
         elif not outcomes:
             print(nothing)
         if still_hold:
             hold = "holds" if still_hold == 1 else "hold"
-            print(f"{counted(still_hold, 'decision')} of runs still {hold}; to take back: clip-client undo --list")
+            print(f"{counted(still_hold, 'decision')} of runs still {hold}; clip-client undo --list shows the runs")
     _print_what_stays(outcomes)
     return 0 if print_failures(outcomes) == 0 else 1
 
@@ -211,7 +211,7 @@ def _print_list(entries: Sequence[JournalEntry], declared: Sequence[Choice], whe
         decided = [choice for choice in declared if choice.run == name]
         photos = f"{counted(len(moved), 'photo')}, {human_bytes(size_of(moved))}" if moved else ""
         decisions = counted(len(decided), "decision") if decided else ""
-        what, verb = "; ".join(filter(None, (photos, decisions))), "restore" if moved else "take back"
+        what, verb = "; ".join(filter(None, (photos, decisions))), "restore" if moved else "undo"
         print(f"{name}  {what}; {verb} with: clip-client undo --run {name}{where}")
     if entries or declared:
         print()

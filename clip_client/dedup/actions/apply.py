@@ -194,7 +194,7 @@ def _move(move: Move, journal: Journal, *, run: str, choice: int | None) -> Outc
     sidecars = check_sidecars(move.sidecars, journal)
     with journal.transaction():
         if choice is not None and not journal.choices.may_move(choice, run):
-            raise CannotMove("Its choice was taken back.")
+            raise CannotMove("Its choice was undone.")
         facts = JournalEntry(
             run=run,
             kept=kept_path,

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import lru_cache
 from itertools import chain
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -29,7 +30,7 @@ from clip_client.dedup.describe.keypoints import (
 )
 from clip_client.dedup.features.preview import picture_file
 from clip_client.dedup.files.file_types import is_raw
-from clip_client.dedup.files.reading import PLAIN_READER, read_content
+from clip_client.dedup.files.reading import read_content, read_file
 from clip_client.dedup.proof.gate import PhotoFile
 from clip_client.dedup.proof.prove import DUPLICATE, EITHER, prove_file
 from clip_client.dedup.types import RE_ENCODED, SearchStats
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
     from clip_client.dedup.describe.geometry import Affine
     from clip_client.dedup.features.preview import DecodedPhoto
-    from clip_client.dedup.files.reading import PhotoReader
+    from clip_client.dedup.files.reading import ReadFile
     from clip_client.dedup.photo import Photo
     from clip_client.dedup.store.blob_table import Spool
     from clip_client.dedup.store.store import Store
@@ -75,16 +76,17 @@ class Aligner:
         self,
         photos: Mapping[str, Photo],
         store: Store,
-        reader: PhotoReader = PLAIN_READER,
-        pictures: Mapping[str, bytes] | None = None,
+        pictures: Mapping[str, bytes] = MappingProxyType({}),
+        read: ReadFile = read_file,
+        threads: int = 1,
     ) -> None:
         self._photos = photos
-        self._read = reader.read
-        self._pictures = pictures or {}
+        self._read = read
+        self._pictures = pictures
         self._table, self._outcomes = store.cache.blob_tables(*VERSIONS)
         self._keypoints = lru_cache(_REMEMBERED)(self._load)
         self._full_size = lru_cache(_AT_FULL_SIZE)(self._open)
-        self._pool = ThreadPoolExecutor(reader.threads, thread_name_prefix="clip_client verify")
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="clip_client verify")
         self._opencv = opencv_for_many()
         self.reasons: dict[str, str] = {}
         """Content -> why it cannot be verified."""

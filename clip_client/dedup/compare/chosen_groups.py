@@ -168,7 +168,7 @@ def chosen_groups(report: DuplicateReport, choices: Iterable[Choice]) -> ChosenG
     staying = {
         photo.path: "A later choice about its group holds."
         if photo.path in replaced
-        else "Its choice was taken back; to move it, choose again."
+        else "Its choice was undone; to move it, choose again."
         if choice.state == UNDONE
         else f"The search does not find it in one group with {choice.photos[0].path}, or a chosen photo has changed."
         for _, choice in sorted(open_ones.items())

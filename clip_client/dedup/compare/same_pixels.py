@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from clip_client.dedup.features.collect import CollectedFeatures
-    from clip_client.dedup.files.reading import PhotoReader
     from clip_client.dedup.store.store import Store
     from clip_client.dedup.types import Hashes, Indices
 
@@ -24,7 +23,7 @@ another format. Measured: 160 pairs of a JPEG and its PNG, made from 20 photos a
 (140 pairs), 2 bits (15) or 4 bits (5, mostly of a brick wall, whose frequencies are all alike)."""
 
 
-def number_by_pixels(collected: CollectedFeatures, store: Store, reader: PhotoReader) -> tuple[Indices, int]:
+def number_by_pixels(collected: CollectedFeatures, store: Store) -> tuple[Indices, int]:
     """Return (N,) numbers, equal for contents of equal pixels, and how many contents were decoded in full for it."""
     contents = collected.contents
     numbers, rows = np.arange(len(contents)), np.flatnonzero(collected.are_pictures)
@@ -32,7 +31,7 @@ def number_by_pixels(collected: CollectedFeatures, store: Store, reader: PhotoRe
     width, height, *facts = (collected.column(name)[rows] for name in names)
     candidates = rows[pixel_candidates(np.stack([width, height], axis=1), *facts)].tolist()
     paths = {contents[row]: collected.copies[contents[row]][0].path for row in candidates}
-    hashes, decoded = pixel_hashes(paths, store, reader) if paths else ({}, 0)
+    hashes, decoded = pixel_hashes(paths, store, collected.read, collected.threads) if paths else ({}, 0)
     first_with: dict[str, int] = {}
     for row in candidates:
         if pixels := hashes[contents[row]]:

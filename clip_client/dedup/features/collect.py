@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from clip_client._model import ModelInfo
     from clip_client._results import EmbeddedItem, Embedder
+    from clip_client.dedup.files.reading import ReadFile
     from clip_client.dedup.store.store import Store
     from clip_client.dedup.types import OnProgress
 
@@ -72,8 +73,10 @@ class CollectedFeatures:
     """SHA-256 -> code and message, for contents that cannot be decoded or that the server refused."""
     failed: list[FailedFile] = field(default_factory=list)
     stats: SearchStats = field(default_factory=SearchStats)
-    pictures: Mapping[str, bytes] = field(default_factory=dict)
-    """SHA-256 -> the small picture that ``keep_picture`` kept."""
+    read: ReadFile = read_file
+    """Reads a file again, to decode it."""
+    threads: int = field(default_factory=usable_cores)
+    """Number of files that are decoded again at a time."""
 
     contents: list[str] = field(init=False)
     """The contents that can be compared, by their first path; undecodable images only if they have copies."""

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from clip_client._storage.sqlite import StoreError
-from clip_client.dedup.files.reading import PLAIN_READER, PhotoReader, read_content
+from clip_client.dedup.files.reading import read_content, read_file
 from clip_client.dedup.formats.encoding import read_pixels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL import Image
 
+    from clip_client.dedup.files.reading import ReadFile
     from clip_client.dedup.store.store import Store
 
 PIXELS: Final = "pixels-10"
@@ -72,7 +73,7 @@ def _border(lines: NDArray[np.int16]) -> tuple[int, int]:
 
 
 def pixel_hashes(
-    paths: Mapping[str, str], store: Store, reader: PhotoReader = PLAIN_READER
+    paths: Mapping[str, str], store: Store, read: ReadFile = read_file, threads: int = 1
 ) -> tuple[dict[str, str], int]:
     """Return (content -> pixel hash, number of files that had to be decoded); ``paths`` maps contents to files.
 
@@ -88,10 +89,10 @@ def pixel_hashes(
     new = [sha256 for sha256 in paths if sha256 not in hashes]
 
     def pixels_of(sha256: str) -> str | None:
-        data = read_content(paths[sha256], sha256, reader.read)
+        data = read_content(paths[sha256], sha256, read)
         return None if data is None else pixel_hash(data)
 
-    with ThreadPoolExecutor(reader.threads, thread_name_prefix="clip_client pixels") as pool:
+    with ThreadPoolExecutor(threads, thread_name_prefix="clip_client pixels") as pool:
         found = pool.map(pixels_of, new)
         for sha256, pixels in zip(new, found, strict=True):
             hashes[sha256] = pixels or ""

@@ -7,14 +7,12 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from io import FileIO
 from typing import Final, TypeAlias, TypeVar
 
 from clip_client._files import FailedFile
 from clip_client.dedup.text import why_unreadable
 from clip_client.dedup.types import PhotoFile
-from preprocess_ensemble.cores import usable_cores
 
 Read = TypeVar("Read")
 ReadFile: TypeAlias = Callable[[str], tuple[PhotoFile, bytes] | FailedFile]
@@ -92,17 +90,6 @@ def sha256_of(path: str) -> str:
 def has_sha256(path: str, sha256: str) -> bool:
     """Tell whether a file has this SHA-256; False for a file that is empty or cannot be read."""
     return bool(sha256) and sha256_of(path) == sha256
-
-
-@dataclass(frozen=True, kw_only=True)
-class PhotoReader:
-    """The way to read the photos of a search again, to decode them."""
-
-    read: ReadFile = read_file
-    threads: int = field(default_factory=usable_cores)
-
-
-PLAIN_READER: Final = PhotoReader()
 
 
 def is_unchanged(file: PhotoFile) -> bool:

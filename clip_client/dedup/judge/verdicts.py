@@ -93,13 +93,8 @@ class _Judge:
     def judge(self, group: DuplicateGroup) -> DuplicateGroup:
         kept, *others = group.members
         metadata = KeptMetadata(kept.photo)
-        return replace(
-            group,
-            members=(
-                replace(kept, verdict=Verdict(doubt=kept.doubt)),
-                *(replace(member, verdict=self._verdict(member, group, metadata)) for member in others),
-            ),
-        )
+        judged = (replace(member, verdict=self._verdict(member, group, metadata)) for member in others)
+        return replace(group, members=(replace(kept, verdict=Verdict()), *judged))
 
     def _verdict(self, member: Member, group: DuplicateGroup, metadata: KeptMetadata) -> Verdict:
         verdicts = (self._about(relation, member, metadata) for relation in _relations(member, group))
@@ -248,7 +243,7 @@ def _proved(relation: _Relation, member: Member, *, is_trained: bool) -> Verdict
         moves = BY_DEFAULT
     else:
         moves, reason = ON_REQUEST, WAITS.format(tier)
-    return Verdict(kept=kept.path, tier=tier, moves=moves, reason=reason, lost=lost, doubt=member.doubt)
+    return Verdict(kept=kept.path, tier=tier, moves=moves, reason=reason, lost=lost)
 
 
 def check_tiers(tiers: Iterable[str]) -> None:

@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Final
 from clip_client._files import printable
 from clip_client.dedup.pages.previews import draw_previews, previews_folder
 from clip_client.dedup.pages.words import TIER_NAMES, found_in_words, in_words, region_on, to_free_in_words
+from clip_client.dedup.report import count_verdicts
 from clip_client.dedup.text import at_least, counted, date_and_time, folder_above, human_bytes, skipped_files
 from clip_client.dedup.types import NO_MODEL, SAFE_TIERS, TIERS, is_random
 
@@ -87,11 +88,13 @@ def write_page(
     """
     of_store = () if store is None else ("--store", os.path.abspath(store))
     found = [group.moving_tier for group in report.groups]
+    moving_bytes = sum(photo.spare_bytes for group in report.groups for photo in group.moving(tiers))
+    headline = found_in_words(count_verdicts(report.groups), moving_bytes, tiers)
     environment = report_environment(member.photo.label for group in report.groups for member in group.members)
     pieces = environment.get_template("report.html.j2").generate(
         report=report,
         groups=report.groups_by_space,
-        headline=found_in_words(report.totals(), tiers) if found else "no duplicates were found",
+        headline=headline if found else "no duplicates were found",
         tiers={tier: found.count(tier) for tier in TIERS if tier in found},
         no_model=NO_MODEL,
         previews=draw_previews(report, thumbnail, page and previews_folder(page), on_progress),

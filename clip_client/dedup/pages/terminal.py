@@ -40,7 +40,7 @@ def print_groups(report: DuplicateReport, console: Console, *, verbose: bool = F
         explained |= _print_group(number, group, console, verbose=verbose, has_cosines=report.has_cosines)
     if len(shown) < len(by_space):
         left = by_space[len(shown) :]
-        space = human_bytes(sum(group.moving().size_bytes for group in left))
+        space = human_bytes(sum(group.spare_bytes[0] for group in left))
         where = "-v lists them here, --report FILE.html shows the pictures"
         _print(f"{counted(len(left), 'more group')} of {space}: {where}\n", console)
     return explained
@@ -87,7 +87,7 @@ def _print_group(
     kept, *others = group.members
     words = {member.path: in_words(member, kept) for member in others}
     is_uniform = len(set(words.values())) == 1
-    to_free = "".join(to_free_in_words(len(group.members), group.moving(), group.waiting.photos))
+    to_free = "".join(to_free_in_words(len(group.members), group.moving(), len(group.waiting)))
     line = Text()
     line.append(f"{number}. {to_free}", style="bold")
     if is_uniform:

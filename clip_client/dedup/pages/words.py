@@ -23,10 +23,10 @@ from clip_client.dedup.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from clip_client.dedup.aligned import Alignment
-    from clip_client.dedup.group import Member, Total
+    from clip_client.dedup.group import Member
     from clip_client.dedup.photo import Photo
 
 _NAMES: Final = ("Exact", "Same pixels", "Re-encoded", "Edited", "Altered", "Similar")
@@ -38,26 +38,30 @@ _MOST_OF_IT: Final = 0.5
 """Share of the kept photo above which the place of a region is not named."""
 
 
-def found_in_words(totals: Mapping[tuple[str, str], Total], tiers: Collection[str] = SAFE_TIERS) -> str:
-    """Say what moves and what waits: ``"35 photos, 2.2 MB, can move safely; 25 edited copies wait for you"``."""
-    moving = [total for (moves, tier), total in totals.items() if moves == BY_DEFAULT and tier in tiers]
-    photos, size_bytes = sum(total.photos for total in moving), sum(total.size_bytes for total in moving)
+def found_in_words(
+    verdicts: Mapping[tuple[str, str], int], moving_bytes: int, tiers: Collection[str] = SAFE_TIERS
+) -> str:
+    """Say what moves and what waits: ``"35 photos, 2.2 MB, can move safely; 25 edited copies wait for you"``.
+
+    ``verdicts`` is what :func:`~.report.count_verdicts` returned; ``moving_bytes`` move with ``tiers``.
+    """
+    photos = sum(number for (moves, tier), number in verdicts.items() if moves == BY_DEFAULT and tier in tiers)
     waiting = [
-        f"{counted(total.photos, f'{tier} copy', f'{tier} copies')} {'waits' if total.photos == 1 else 'wait'} for you"
-        for (moves, tier), total in sorted(totals.items())
+        f"{counted(number, f'{tier} copy', f'{tier} copies')} {'waits' if number == 1 else 'wait'} for you"
+        for (moves, tier), number in sorted(verdicts.items())
         if moves == ON_REQUEST
     ]
-    moves = f"{counted(photos, 'photo')}, {human_bytes(size_bytes)}, can move safely" if photos else ""
-    others = sum(total.photos for total in totals.values()) - photos
+    moves = f"{counted(photos, 'photo')}, {human_bytes(moving_bytes)}, can move safely" if photos else ""
+    others = sum(verdicts.values()) - photos
     return "; ".join(filter(None, (moves, *waiting))) or (f"no copies, but {counted(others, 'photo')} to look at")
 
 
-def to_free_in_words(photos: int, moving: Total, waiting: int = 0) -> tuple[str, str]:
+def to_free_in_words(photos: int, moving: Sequence[Photo], waiting: int = 0) -> tuple[str, str]:
     """Say what a group of ``photos`` frees: ``("286 kB", " to free in 2 copies; 1 copy waits for you")``."""
     wait = f"{counted(waiting, 'copy', 'copies')} {'waits' if waiting == 1 else 'wait'} for you" if waiting else ""
-    if moving.size_bytes:
-        copies = f" to free in {counted(moving.photos, 'copy', 'copies')}"
-        return human_bytes(moving.size_bytes), "; ".join(filter(None, (copies, wait)))
+    if size_bytes := sum(photo.spare_bytes for photo in moving):
+        copies = f" to free in {counted(len(moving), 'copy', 'copies')}"
+        return human_bytes(size_bytes), "; ".join(filter(None, (copies, wait)))
     return "", wait or f"nothing to free in {counted(photos, 'photo')}"
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -265,6 +266,18 @@ class Journal(Tables):
             IN_QUARANTINE,
         )
         return {run: (photos, size_bytes) for run, photos, size_bytes in rows}
+
+    def moved_by_choices(self) -> dict[int, set[str]]:
+        """Return id of a choice -> old paths of the files that it moved and that were not restored."""
+        moved = defaultdict[int, set[str]](set)
+        states = *IN_QUARANTINE, State.PURGED
+        for choice, original in self._connection.execute(
+            "SELECT choice, original FROM units JOIN files ON unit = id "
+            f"WHERE choice IS NOT NULL AND state IN ({_marks(states)})",
+            states,
+        ):
+            moved[choice].add(os.fsdecode(original))
+        return moved
 
     def sidecars(self, path: str) -> list[tuple[int, Sidecar]]:
         """Return the id of each entry that needs the sidecar at ``path``, with the entry's record of the sidecar."""

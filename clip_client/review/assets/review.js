@@ -125,7 +125,7 @@ async function alone(act) {
 
 // --- Decisions. -----------------------------------------------------------------------------------------------------
 
-const decided = [];  // where the decisions of this tab were made, to return there when they are taken back
+const decided = [];  // where the decisions of this tab were made, to return there when they are undone
 
 const submits = {
   async choose(form, button) {

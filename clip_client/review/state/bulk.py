@@ -85,7 +85,7 @@ def _by_rules(
     in a library of Apple Photos never move.
     """
     if wanted.state == APPLIED:
-        raise CannotChoose("these decisions have been applied; to choose again, take their run back in the history")
+        raise CannotChoose("these decisions have been applied; to choose again, bring their run back in the history")
     try:
         rules = KeepRules(names) if names else None
     except ValueError as error:

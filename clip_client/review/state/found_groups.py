@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from clip_client._files import printable
-from clip_client.dedup.group import Total
-from clip_client.dedup.report import totals
+from clip_client.dedup.report import count_verdicts
 from clip_client.dedup.store.choices import KEEP, OPEN, SKIP, UNDONE, WAITING, Choice
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.types import BY_DEFAULT, NEVER, ON_REQUEST, TIERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from clip_client.dedup.group import DuplicateGroup
+    from clip_client.dedup.photo import Photo
     from clip_client.dedup.report import DuplicateReport
 
 APPLIED: Final = "applied"
@@ -43,6 +43,8 @@ class FoundGroup(NamedTuple):
     state: str = OPEN
     """``open``, the choice, or ``applied``."""
     choice: Choice = NO_CHOICE
+    moved: Collection[str] = ()
+    """Absolute paths of the files that the choice has moved."""
     is_undone: bool = False
     """True if the group is open because its last choice was taken back after it had been carried out."""
 
@@ -61,14 +63,16 @@ class FoundGroup(NamedTuple):
         """Positions of the photos that leave their places when the choice is applied, or that have left them."""
         (keep, moving), members = self.keep_and_moving, self.group.members
         if self.state == APPLIED:
-            return [place for place in sorted(moving) if not os.path.lexists(members[place].path)]
+            paths = ((place, os.path.abspath(members[place].path)) for place in sorted(moving))
+            # A person may have put a file back that the choice moved.
+            return [place for place, path in paths if path in self.moved and not os.path.lexists(path)]
         # If another photo stays, only the plan can tell what moves, so count all.
         return [place for place in sorted(moving) if keep or members[place].verdict.moves != NEVER]
 
     @property
-    def leaving_total(self) -> Total:
-        """Number and size of the leaving photos."""
-        return Total.of(self.group.members[place].photo for place in self.leaving)
+    def leaving_photos(self) -> list[Photo]:
+        """The photos at the positions of :attr:`leaving`."""
+        return [self.group.members[place].photo for place in self.leaving]
 
     @property
     def leaving_tier(self) -> str:
@@ -81,11 +85,13 @@ class FoundGroup(NamedTuple):
         """Return the positions of the photos on a page: the first ``most``, and the photo that stays."""
         return sorted({*range(min(most, len(self.group.members))), self.keep_and_moving[0]})
 
-    def after(self, last: Choice | None) -> FoundGroup:
-        """Return the group with ``last`` as the last choice about it."""
+    def after(self, last: Choice | None, moved: Collection[str]) -> FoundGroup:
+        """Return the group with ``last`` as the last choice about it, which has ``moved`` these files."""
         if last is None or last.what == OPEN or last.state == UNDONE:
-            return self._replace(state=OPEN, choice=NO_CHOICE, is_undone=last is not None and last.state == UNDONE)
-        return self._replace(state=last.what if last.state == WAITING else APPLIED, choice=last, is_undone=False)
+            is_undone = last is not None and last.state == UNDONE
+            return self._replace(state=OPEN, choice=NO_CHOICE, moved=(), is_undone=is_undone)
+        state = last.what if last.state == WAITING else APPLIED
+        return self._replace(state=state, choice=last, moved=moved, is_undone=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,10 +139,12 @@ class FoundGroups:
         self._paths: defaultdict[str, list[str]] = defaultdict(list)
         self._choices: defaultdict[int, dict[int, Choice]] = defaultdict(dict)
         """Number of a group -> id of a choice -> the choice, oldest first."""
+        self._moved: Mapping[int, Collection[str]] = {}
+        """Id of a choice -> absolute paths of the files that it has moved."""
         self._groups: Counter[tuple[str, str]] = Counter()
         self._leaving_bytes: Counter[tuple[str, str]] = Counter()
         """(tier, state) -> number and size, kept up to date: counting 100,000 groups for each page takes 50 ms."""
-        self._open: defaultdict[tuple[str, str], Total] = defaultdict(lambda: Total(0, 0))
+        self._open: Counter[tuple[str, str]] = Counter()
 
     def fill(self, report: DuplicateReport) -> None:
         """Take the groups of a report, the most certain first, then those that free the most space."""
@@ -155,10 +163,11 @@ class FoundGroups:
             totals = [GroupTotal(*of, groups, self._leaving_bytes[of]) for of, groups in self._groups.items() if groups]
         return sorted(totals, key=lambda total: (TIERS.index(total.tier), total.state))
 
-    def undecided(self) -> dict[tuple[str, str], Total]:
-        """Return :meth:`DuplicateReport.totals` of the open groups."""
+    def undecided(self) -> tuple[Counter[tuple[str, str]], int]:
+        """Return :func:`count_verdicts` of the open groups, and the size of their photos that move by default."""
         with self._lock:
-            return {of: total for of, total in self._open.items() if total.photos}
+            sizes = (size_bytes for (_, state), size_bytes in self._leaving_bytes.items() if state == OPEN)
+            return +self._open, sum(sizes)
 
     def each(self, wanted: Filter, *, after: int = 0) -> Iterator[FoundGroup]:
         """Yield the wanted groups numbered above ``after``. Each fits when it comes: groups may change meanwhile."""
@@ -191,9 +200,13 @@ class FoundGroups:
         """Return the number of the group of the file at ``path``; None if it is not in a group."""
         return self._group_and_content.get(os.path.abspath(path), (None, ""))[0]
 
-    def match(self, choices: Iterable[Choice]) -> None:
-        """Replace the known choices by ``choices``, all choices of the store, oldest first, and find their groups."""
+    def match(self, choices: Iterable[Choice], moved: Mapping[int, Collection[str]]) -> None:
+        """Replace the known choices by ``choices``, all choices of the store, oldest first, and find their groups.
+
+        ``moved`` is what :meth:`.Journal.moved_by_choices` returned.
+        """
         with self._lock:
+            self._moved = moved
             before = set(self._choices)
             self._choices.clear()
             self._update(before)
@@ -244,15 +257,15 @@ class FoundGroups:
         for number in numbers:
             last = next(reversed(self._choices[number].values()), None)
             self._count(self._found[number - 1], -1)
-            self._found[number - 1] = self._found[number - 1].after(last)
+            moved = () if last is None else self._moved.get(last.id, ())
+            self._found[number - 1] = self._found[number - 1].after(last, moved)
             self._count(self._found[number - 1], 1)
 
     def _count(self, found: FoundGroup, groups: int) -> None:
         of = found.tier, found.state
         self._groups[of] += groups
         if found.state != APPLIED:
-            self._leaving_bytes[of] += groups * found.leaving_total.size_bytes
+            self._leaving_bytes[of] += groups * sum(photo.spare_bytes for photo in found.leaving_photos)
         if found.state == OPEN:
-            for verdict, total in totals([found.group]).items():
-                photos, size_bytes = self._open[verdict]
-                self._open[verdict] = Total(photos + groups * total.photos, size_bytes + groups * total.size_bytes)
+            for verdict, photos in count_verdicts([found.group]).items():
+                self._open[verdict] += groups * photos

@@ -21,6 +21,7 @@ from clip_client.dedup.compare.keep_rules import KeepRules
 from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.judge.verdicts import with_verdicts
 from clip_client.dedup.pages.words import found_in_words
+from clip_client.dedup.report import count_verdicts
 from clip_client.dedup.store.choices import CHOICES, KEEP
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.journal import State
@@ -102,7 +103,7 @@ class Session:
         with self.lock:
             # While a run carries choices out, each of its moves changes them.
             if self.phase == READY and not self._in_progress and self.store.choices.changed_elsewhere():
-                self.groups.match(self.store.choices.all())
+                self._match_choices()
                 self._choices_changed()
             return self._changes
 
@@ -165,16 +166,20 @@ class Session:
 
     def _take(self, report: DuplicateReport) -> None:
         self.groups.fill(report)
-        self.on_request = tuple(sorted(tier for moves, tier in report.totals() if moves == ON_REQUEST))
+        self.on_request = tuple(sorted(tier for moves, tier in count_verdicts(report.groups) if moves == ON_REQUEST))
         self.report = replace(report, groups=())
         with self.lock:
-            self.groups.match(self.store.choices.all())
+            self._match_choices()
             self.phase = READY
+
+    def _match_choices(self) -> None:
+        self.groups.match(self.store.choices.all(), self.store.journal.moved_by_choices())
 
     @property
     def undecided(self) -> str:
         """Summary of the open groups, in the words of ``dedup``; empty if no group is open."""
-        return found_in_words(totals) if (totals := self.groups.undecided()) else ""
+        verdicts, moving_bytes = self.groups.undecided()
+        return found_in_words(verdicts, moving_bytes) if verdicts else ""
 
     def paths_of(self, sha256: str) -> list[str]:
         """Return the files that had a content (SHA-256, hexadecimal): those in groups, else those below the roots."""
@@ -225,7 +230,7 @@ class Session:
         if found is None:
             raise CannotChoose(f"there is no group {number}")
         if found.state == APPLIED or number in self._in_progress:
-            raise Busy("this choice has been applied; to choose again, take its run back in the history")
+            raise Busy("this choice has been applied; to choose again, bring its run back in the history")
         if what not in CHOICES:
             raise CannotChoose(f"a choice must be one of {', '.join(CHOICES)}, not {what!r}")
         moving = set(move)

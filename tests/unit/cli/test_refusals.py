@@ -164,6 +164,29 @@ def test_what_cannot_work_is_one_sentence(
     assert {path for path in tmp_path.iterdir() if path.name != "store"} == set(places.values())
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["undo", "x.jpg"],
+        ["undo", "--from", "x"],
+        ["decide", "keep", "x.jpg", "y.jpg"],
+        ["dedup", ".", "--json", "x.json"],
+        ["purge", "--store", "x"],
+    ],
+)
+def test_a_current_folder_that_was_deleted_is_one_sentence(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLIP_STORE", str(tmp_path / "store"))
+    folder = tmp_path / "deleted"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    said = "clip-client: the current folder no longer exists; change to another folder, and run the command again\n"
+    assert refusal(words, capsys) == (1, said)
+    assert refusal(["rules", "delete", "x"], capsys)[1].startswith("clip-client: no rules are saved as x"), "needs none"
+
+
 def test_without_ray_the_command_says_how_to_install_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from clip_client.dedup.pages.html import write_page
 from clip_client.dedup.pages.rows import copy_lines, csv_lines
 from clip_client.dedup.pages.terminal import print_groups
 from clip_client.dedup.pages.words import found_in_words
+from clip_client.dedup.report import count_verdicts
 from clip_client.dedup.types import BY_DEFAULT, IF_CHOSEN, NEVER, ON_REQUEST, SAFE_TIERS
 from clip_client.review.state.found_groups import Filter
 from tests.fixtures.images.camera_files import exif
@@ -168,7 +169,7 @@ def test_all_outputs_agree_about_each_photo(found: tuple[Path, DuplicateReport],
     words = {BY_DEFAULT: "copy", ON_REQUEST: "wait", IF_CHOSEN: "stay", NEVER: "stay"}
     assert of_terminal(report) == {path: words[moves] for path, moves in expected.items()}
     assert of_page(report, SAFE_TIERS) == {path: path in by_default for path in expected}
-    said = found_in_words(report.totals())
+    said = found_in_words(count_verdicts(report.groups), sum(group.spare_bytes[0] for group in report.groups))
     assert re.fullmatch(r"5 photos, [\d.]+ kB, can move safely; 2 edited copies wait for you", said)
 
     with review_of(root, store=tmp_path / "review", search=of_report(report)) as review:

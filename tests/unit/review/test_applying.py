@@ -46,7 +46,7 @@ from tests.unit.review.albums import (
 if TYPE_CHECKING:
     from clip_client.dedup.types import OnProgress
 
-TAKEN_BACK = "The earlier decision about this group was taken back"
+UNDONE = "The earlier decision about this group was undone"
 
 
 def test_applied_choices_move_what_was_chosen_and_undo_brings_all_of_it_back(review: Review, album: Path) -> None:
@@ -63,11 +63,11 @@ def test_applied_choices_move_what_was_chosen_and_undo_brings_all_of_it_back(rev
     assert "3 photos moved to the quarantine" in review.get("/plan").text
     assert review.post("/groups/1/choice", {"what": "keep-all"}).status == 409, "it has been applied"
     assert run in review.get("/history").text
-    assert TAKEN_BACK not in review.get("/groups/1").text
+    assert UNDONE not in review.get("/groups/1").text
     assert done(review, f"/history/{run}/undo")["error"] == ""
     assert files(album) == before
     assert states(review) == {"exact": "open", SIMILAR: "open"}
-    assert TAKEN_BACK in review.get("/groups/1").text
+    assert UNDONE in review.get("/groups/1").text
 
 
 @pytest.mark.parametrize("by", ["page", "command", "another server"])
@@ -87,14 +87,14 @@ def test_what_was_brought_back_is_open_until_a_person_decides_again(
     with review_of(album, store=tmp_path / "store", search=of_report(found_in(album))) as later:
         for one in (review, later):
             assert states(one)["exact"] == "open"
-            assert TAKEN_BACK in one.get("/groups/1").text
+            assert UNDONE in one.get("/groups/1").text
             assert done(one, "/plan")["total"] == 0
-            assert one.post("/undo").status == 409, "it is no step that can be taken back"
+            assert one.post("/undo").status == 409, "it is no step that can be undone"
         assert names(album) == ALL_NAMES
         later.post("/groups/1/choice", {"what": "keep", "keep": 1, "move": [0]})
-        assert TAKEN_BACK not in later.get("/groups/1").text
+        assert UNDONE not in later.get("/groups/1").text
         later.post("/undo")
-        assert (states(later)["exact"], TAKEN_BACK in later.get("/groups/1").text) == ("open", True)
+        assert (states(later)["exact"], UNDONE in later.get("/groups/1").text) == ("open", True)
         later.post("/groups/1/choice", {"what": "keep", "keep": 1, "move": [0]})
         applied(later)
     assert names(album) == ALL_NAMES - {"a.jpg"}

@@ -20,6 +20,7 @@ from clip_client._storage.sqlite import StoreError
 from clip_client.dedup import Store, scan
 from clip_client.dedup.judge.verdicts import WAITS
 from clip_client.dedup.report import DuplicateReport
+from clip_client.dedup.store.journal import State
 from clip_client.dedup.types import SAME_PIXELS, SIMILAR
 from clip_client.review.state.applying import Worker
 from clip_client.review.state.previews import PreviewCache
@@ -51,6 +52,22 @@ def test_what_is_skipped_or_has_moved_does_not_count_as_what_could_be_freed(revi
     assert "moved in 1 copy" in review.get("/groups/1").text
     write(album / "b.jpg", b"brought back by hand")
     assert "Nothing moved" in review.get("/groups/1").text
+
+
+def test_a_photo_that_was_deleted_before_the_move_does_not_count_as_moved(
+    review: Review, album: Path, tmp_path: Path
+) -> None:
+    """The moved photo counts also after a purge, when another choice lets the page read the choices again."""
+    review.post("/groups/2/choice", {"what": "keep", "keep": 0, "move": [1, 2]})
+    (album / "z.jpg").unlink()
+    applied(review)
+    assert names(album) == ALL_NAMES - {"y.jpg", "z.jpg"}
+    assert "moved in 1 copy" in review.get("/groups/2").text
+    with Store(tmp_path / "store") as store:
+        (entry,) = store.journal.entries((State.MOVED,))
+        store.journal.set_state(entry, State.PURGED)
+    review.post("/groups/1/choice", {"what": "skip"})
+    assert "moved in 1 copy" in review.get("/groups/2").text
 
 
 def test_a_large_group_shows_its_first_photos_and_no_other_moves(album: Path, tmp_path: Path) -> None:

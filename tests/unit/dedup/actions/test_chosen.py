@@ -93,9 +93,9 @@ def test_the_last_choice_about_a_group_moves_and_nothing_else_does(
     assert states(store) == [UNDONE, UNDONE]
     said = act(found, root, store)
     assert (left(root), said[-1]) == ("a b c", "0 photos moved")
-    assert f"stays: {b}: Its choice was taken back; to move it, choose again." in said
+    assert f"stays: {b}: Its choice was undone; to move it, choose again." in said
     command(store, "decide", "list")
-    assert f"keep, run {entry.run}, taken back" in capsys.readouterr().out
+    assert f"keep, run {entry.run}, undone" in capsys.readouterr().out
     command(store, "decide", "keep", b, c)  # c is a frame of a burst, and a person wants it to move
     act(found, root, store)
     assert left(root) == "a b"
@@ -244,7 +244,7 @@ def test_a_choice_that_is_taken_back_after_the_plan_moves_nothing(root: Path, st
         of = {choice.photos[1].path: choice.id for choice in (first, second)}
         opened.choices.withdraw([first.id])
         outcomes = apply(planned(found, [root]), opened.journal, choices=of)
-        assert [(one.done, one.message) for one in outcomes[:1]] == [(False, "Its choice was taken back.")]
+        assert [(one.done, one.message) for one in outcomes[:1]] == [(False, "Its choice was undone.")]
         assert [(one.id, one.state) for one in opened.choices.all()] == [(second.id, DONE)]
     assert left(root) == "0a 0b 1a"
 
@@ -259,21 +259,21 @@ def test_undo_of_a_run_takes_its_decisions_back_too(store: Path, capsys: pytest.
         assert len(opened.decisions.all()) == 2
     command(store, "undo", "--list")
     assert capsys.readouterr().out.splitlines() == [
-        f"one  1 decision; take back with: clip-client undo --run one --store {store}",
-        f"other  1 decision; take back with: clip-client undo --run other --store {store}",
+        f"one  1 decision; undo with: clip-client undo --run one --store {store}",
+        f"other  1 decision; undo with: clip-client undo --run other --store {store}",
         "",
         "one  different: /one/0.jpg, /one/1.jpg",
         "other  keep-all: /other/0.jpg, /other/1.jpg",
     ]
     command(store, "undo")  # restores photos only
-    assert capsys.readouterr().out.endswith("2 decisions of runs still hold; to take back: clip-client undo --list\n")
+    assert capsys.readouterr().out.endswith("2 decisions of runs still hold; clip-client undo --list shows the runs\n")
     for named in (["/one"], ["--run", "one", "/one/0.jpg"]):
         command(store, "undo", "--list", *named)
         assert [line.split()[0] for line in capsys.readouterr().out.splitlines() if line] == ["one", "one"]
         command(store, "undo", *named, code=1)
         assert capsys.readouterr().out == "0 photos restored\n"
     command(store, "undo", "--run", "one")
-    assert capsys.readouterr().out.splitlines()[-1] == "1 decision taken back"
+    assert capsys.readouterr().out.splitlines()[-1] == "1 decision undone"
     with Store(store) as opened:
         assert [one.what for one in opened.decisions.all()] == [KEEP_ALL]
         assert [one.state for one in opened.choices.all()] == [UNDONE, DONE]

@@ -21,6 +21,7 @@ from clip_client.dedup.judge.verdicts import WAITS
 from clip_client.dedup.pages.rows import CSV_COLUMNS, copy_lines, csv_lines
 from clip_client.dedup.pages.terminal import print_groups, print_notes
 from clip_client.dedup.pages.words import found_in_words, in_words, region_on
+from clip_client.dedup.report import count_verdicts
 from clip_client.dedup.text import at_least, escaped, human_bytes
 from clip_client.dedup.types import (
     ALTERED,
@@ -247,7 +248,8 @@ def test_an_alignment_in_words(found: Alignment, words: str) -> None:
 
 def test_what_was_found_is_counted_by_verdict() -> None:
     def said(*found: Member, tiers: Sequence[str] = SAFE_TIERS) -> str:
-        return found_in_words(members.report(members.group(photo(), *found)).totals(), tiers)
+        group = members.group(photo(), *found)
+        return found_in_words(count_verdicts([group]), sum(one.spare_bytes for one in group.moving(tiers)), tiers)
 
     certain, edited = photo("b.jpg", tier=EXACT), copy(alignment(EDITED))
     doubted = copy(alignment(EDITED, doubts=(PUT_INTO,)))
