@@ -102,19 +102,6 @@ def test_the_last_choice_about_a_group_moves_and_nothing_else_does(
     assert states(store) == [UNDONE, UNDONE, DONE]
 
 
-@pytest.mark.parametrize("named", [(), ("0b.jpg",)])
-def test_what_was_brought_back_waits_for_a_new_choice_whatever_moved_it(
-    named: tuple[str, ...], root: Path, store: Path
-) -> None:
-    """The choice has not been carried out, because ``--apply`` moved the photo first, as an exact copy."""
-    found = chosen_pairs(root, store, count=1)
-    act(found, root, store, is_chosen=False)
-    command(store, "undo", *(root / name for name in named))
-    assert states(store) == [UNDONE]
-    act(found, root, store)
-    assert left(root) == "0a 0b"
-
-
 def test_a_choice_about_other_bytes_or_taken_back_moves_nothing(root: Path, store: Path) -> None:
     a_group(root)
     a, b, c = (root / f"{name}.jpg" for name in "abc")
@@ -188,7 +175,7 @@ def test_an_undo_that_is_killed_lets_nothing_move_that_it_brought_back(kills: Ki
         found = chosen_pairs(root, store, count=1)
         act(found, root, store, is_chosen=False)
         assert states(store) == [WAITING]
-        kills.kill(command, store, "undo")
+        kills.kill(command, store, "undo", root / "0b.jpg")
         is_back = (root / "0b.jpg").exists()
         act(found_now(found), root, store)
         assert (root / "0b.jpg").exists() or not is_back, f"killed before step {kills.step}"
