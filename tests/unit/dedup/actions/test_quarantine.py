@@ -94,6 +94,11 @@ def test_what_cannot_move_is_told_in_one_sentence(tmp_path: Path) -> None:
     assert refusal(quarantine_folder, str(root / "far" / ".." / "2.jpg"), named(root)) == (
         "Its path has '..' after a link, so it names another file than it seems to."
     )
+    for make in (lambda path: path.symlink_to(outside), lambda path: path.write_bytes(b"")):
+        make(root / QUARANTINE_NAME)
+        in_the_way = f"{root / QUARANTINE_NAME} is in the way: it is not a folder."
+        assert refusal(quarantine_folder, str(photo), named(root)) == in_the_way
+        (root / QUARANTINE_NAME).unlink()
     for roots in (named(root), named(root, tmp_path)):  # the innermost
         assert quarantine_folder(str(photo), roots) == str(root)
     beside = {

@@ -263,7 +263,9 @@ def stars(
 @example(rows=[(0, 8, 0, False)] * 5, sets=[{1, 2}, {1, 3}, {1, 4}], most_bits=-1)
 @example(rows=[(0, 8, 0, False)] * 5, sets=[{1, 2}, {1, 3}, {1, 4}, {2, 4}], most_bits=-1)
 @example(rows=[(angle, 2 if angle else 8, 0, False) for angle in (0, 0, 6, -6)], sets=[{1, 2}, {1, 3}], most_bits=-1)
-@example(rows=[(0, 8, 0, True), (0, 8, 99, True), (6, 8, 15, True), (-6, 8, 7, True)], sets=[{1, 2}, {1, 3}], most_bits=1)
+@example(
+    rows=[(0, 8, 0, True), (0, 8, 99, True), (6, 8, 15, True), (-6, 8, 7, True)], sets=[{1, 2}, {1, 3}], most_bits=1
+)
 def test_groups_are_what_their_definition_says(
     rows: list[tuple[float, int, int, bool]], sets: list[set[int]], most_bits: int
 ) -> None:
