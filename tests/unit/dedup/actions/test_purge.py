@@ -14,11 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from clip_client.dedup.actions.apply import apply, undo
 from clip_client.dedup.actions.purge import purge, suspects
-from clip_client.dedup.compare.proofs import prove_again
 from clip_client.dedup.store.journal import IN_QUARANTINE, PROOF, Journal, State
 from clip_client.dedup.types import EDITED, EXACT, QUARANTINE_NAME, RE_ENCODED, SAME_PIXELS, SIMILAR
 from tests.fixtures.albums import album, carry_out, files, member, planned, report, write
@@ -311,23 +309,3 @@ def test_what_was_not_in_the_quarantine_is_not_said_to_be_in_the_trash(root: Pat
         (str(photos[2]), False, "Its move was interrupted, so it is back in its folder."),
     }
     assert photos[2].exists()
-
-
-def test_bytes_and_pixels_prove_a_copy_and_files_without_them_nothing(tmp_path: Path) -> None:
-    picture = Image.linear_gradient("L").resize((64, 48)).convert("RGB")
-    picture.save(tmp_path / "kept.png")
-    write(tmp_path / "same bytes.png", (tmp_path / "kept.png").read_bytes())
-    picture.save(tmp_path / "same pixels.bmp")
-    picture.putpixel((40, 20), (255, 0, 0))
-    picture.save(tmp_path / "another pixel.bmp")
-    for name in ("text.jpg", "other.jpg", "empty.jpg"):
-        write(tmp_path / name, b"" if name == "empty.jpg" else name.encode())
-    proofs = {
-        ("kept.png", "same bytes.png"): EXACT,
-        ("kept.png", "same pixels.bmp"): SAME_PIXELS,
-        ("kept.png", "another pixel.bmp"): "",
-        ("text.jpg", "other.jpg"): "",
-        ("empty.jpg", "empty.jpg"): "",
-        ("gone.jpg", "kept.png"): "",
-    }
-    assert {pair: prove_again(*(str(tmp_path / name) for name in pair)) for pair in proofs} == proofs

@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageFont, ImageOps
 
 from clip_client.dedup.compare.proofs import prove_again
 from clip_client.dedup.proof.prove import DUPLICATE, EITHER, KEPT, OTHER_LUMA, prove
-from clip_client.dedup.types import RE_ENCODED, SAME_PIXELS
+from clip_client.dedup.types import EXACT, RE_ENCODED, SAME_PIXELS
 from tests.fixtures.images import phone_files
 from tests.fixtures.images.embedded_files import MP4
 from tests.fixtures.images.image_files import encoded, oriented
@@ -100,6 +100,12 @@ def test_neither_half_of_a_focus_stack_moves_for_the_other() -> None:
     assert not moves(jpeg(near, 92), jpeg(PHOTO, 85)), "merged of both"
 
 
+def with_a_pixel(picture: Image.Image) -> Image.Image:
+    changed = picture.copy()
+    changed.putpixel((100, 200), (0, 0, 0))
+    return changed
+
+
 @pytest.mark.parametrize("way", ["TIFF", "WEBP", "JPEG XL"])
 def test_a_lossless_file_with_another_pixel_does_not_move(way: str) -> None:
     def written(picture: Image.Image) -> bytes:
@@ -107,11 +113,9 @@ def test_a_lossless_file_with_another_pixel_does_not_move(way: str) -> None:
             return phone_files.jxl(picture, lossless=True)
         return encoded(picture, way, **({"lossless": True} if way == "WEBP" else {}))
 
-    changed = PHOTO.copy()
-    changed.putpixel((100, 200), (0, 0, 0))
     kept = encoded(PHOTO, "PNG")
     assert moves(kept, written(PHOTO))
-    assert not moves(kept, written(changed))
+    assert not moves(kept, written(with_a_pixel(PHOTO)))
 
 
 def softer_colours(picture: Image.Image) -> Image.Image:
@@ -198,7 +202,10 @@ def test_files_are_proved_from_their_paths(tmp_path: Path, monkeypatch: pytest.M
         "crop": jpeg(cropped(SEEN, 0.1, 0.1, 0, 0.05), 85),
         "page": jpeg(page(), 92),
         "digit": jpeg(page(1), 85),
+        "text": b"text",
+        "empty": b"",
         "still": encoded(page(), "BMP"),
+        "another pixel": encoded(with_a_pixel(page()), "BMP"),
         "film behind": encoded(page(), "BMP") + MP4,
         "cut out": encoded(Image.merge("RGBA", (*page().split(), ImageOps.invert(page().convert("L")))), "PNG"),
     }
@@ -210,8 +217,11 @@ def test_files_are_proved_from_their_paths(tmp_path: Path, monkeypatch: pytest.M
 
     assert proved("original", "copy") == RE_ENCODED
     assert proved("film behind", "still") == SAME_PIXELS
+    assert proved("text", "text") == EXACT
     pairs = (("copy", "original"), ("original", "coarse"), ("page", "digit"), ("page", "gone"), ("gone", "page"))
-    for kept, unproved in (*pairs, ("original", "crop"), ("still", "film behind"), ("still", "cut out")):
+    others = (("original", "crop"), ("text", "copy"), ("empty", "empty"))
+    of_still = (("still", other) for other in ("film behind", "cut out", "another pixel"))
+    for kept, unproved in (*pairs, *others, *of_still):
         assert proved(kept, unproved) == ""
     monkeypatch.setitem(sys.modules, "clip_client.dedup.proof.prove", None)
     assert proved("original", "copy") == "", "without OpenCV"
