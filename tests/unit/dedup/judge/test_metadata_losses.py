@@ -125,12 +125,6 @@ def test_a_raw_file_says_what_its_preview_says(root: Path, shown: Metadata, said
     assert said in "".join(skip.reason for skip in plan.skipped)
 
 
-def test_a_copy_whose_fields_cannot_be_read_stays(root: Path) -> None:
-    kept = member(write(root / "kept.jpg", jpeg()))
-    copy = member(write(root / "copy.jpg", jpeg()[:50]), tier=SAME_PIXELS)
-    assert "cannot be read" in stays(planned(report((kept, copy)), [root]))
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="sets attributes as Linux does")
 @pytest.mark.parametrize("tier", [EXACT, SAME_PIXELS])
 def test_tags_of_a_file_manager_keep_even_a_copy_of_the_same_bytes(root: Path, tier: str) -> None:

@@ -17,9 +17,7 @@ import pytest
 
 from clip_client.dedup.actions.plan import Plan, Skip, plan_moves
 from clip_client.dedup.aligned import MADE_LATER, UNPROVED, UNTOLD
-from clip_client.dedup.judge.movable import quarantined_path
 from clip_client.dedup.judge.verdicts import WAITS, with_verdicts
-from clip_client.dedup.store.journal import LONGEST_RUN
 from clip_client.dedup.types import (
     ALTERED,
     BURST,
@@ -197,22 +195,6 @@ def test_a_copy_of_a_photo_that_goes_to_the_album_has_the_kept_photo_instead(roo
 
 
 # Companions.
-
-
-def test_a_companion_without_room_in_the_quarantine_keeps_its_photo(root: Path) -> None:
-    """The system takes paths of 4,095 bytes, and the folder of the run makes them longer."""
-    longest = quarantined_path(str(root), LONGEST_RUN, str(root / "IMG_1.jpg.supplemental-metadata.json"))
-    missing, deep = os.pathconf("/", "PC_PATH_MAX") - len(os.fsencode(longest)), root
-    while missing > 0:
-        deep /= "d" * min(missing, 199)
-        missing -= 200
-    for folder in (deep, root):
-        write(folder / "IMG_1.jpg", b"x")
-        write(folder / "IMG_1.jpg.supplemental-metadata.json", b"x")
-    found = report((member(root / "IMG_1.jpg"), member(deep / "IMG_1.jpg")))
-    assert [skip.reason for skip in planned(found, [root]).skipped] == [
-        "The sidecar beside it would have a path in the quarantine that is too long for the system."
-    ]
 
 
 @pytest.mark.parametrize(

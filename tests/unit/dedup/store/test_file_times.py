@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from clip_client._files import FailedFile
@@ -12,10 +13,10 @@ from clip_client._storage.parquet_store import table_of
 from clip_client._storage.vector_file import FileVersion, vector_row
 from clip_client.cli.main import main
 from clip_client.dedup import Store
-from clip_client.dedup.actions.apply import apply, undo
+from clip_client.dedup.actions.apply import apply
 from clip_client.dedup.files.reading import hash_file
 from clip_client.dedup.types import PhotoFile
-from tests.fixtures.albums import copies, files, planned, searched, write
+from tests.fixtures.albums import files, planned, searched, write
 from tests.fixtures.images.image_files import jpeg
 
 AFTER_2262_S = 10_413_792_000
@@ -58,20 +59,7 @@ def test_a_failed_move_makes_the_next_search_read_the_files_again(root: Path, tm
         assert names(store, root) == []
 
 
-def test_a_file_of_the_far_future_moves_and_comes_back_with_its_time(root: Path, tmp_path: Path) -> None:
-    found, (kept, copy) = copies(root)
-    os.utime(copy, (1e9, AFTER_2262_S))
-    if copy.stat().st_mtime != AFTER_2262_S:
-        pytest.skip("this file system holds no time after 2262")
-    before = files(root)
-    with Store(tmp_path / "store") as store:
-        assert [one.done for one in apply(planned(found, [root]), store.journal)] == [True]
-        assert list(files(kept.parent)) != list(before)
-        assert [one.done for one in undo(store.journal)] == [True]
-    assert files(root) == before
-
-
-def test_a_file_of_the_far_future_ends_no_command(
+def test_a_file_of_the_far_future_moves_and_comes_back_with_its_time(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The far future is not a reason to keep the photo, and Parquet can hold the time."""
@@ -79,10 +67,13 @@ def test_a_file_of_the_far_future_ends_no_command(
     os.utime(future, (1e9, AFTER_2262_S))
     if future.stat().st_mtime != AFTER_2262_S:
         pytest.skip("this file system holds no time after 2262")
+    before, store = files(root), ["--store", str(tmp_path / "store")]
     for _ in range(2):  # the second search finds it in the store
-        assert main(["dedup", str(root), "--without-model", "--dry-run", "--store", str(tmp_path / "store")]) == 0
+        assert main(["dedup", str(root), "--without-model", "--dry-run", *store]) == 0
         assert f"would move: {future}; kept: {dated}" in " ".join(capsys.readouterr().err.split())
+    assert main(["dedup", str(root), "--without-model", "--apply", *store]) == 0
+    assert not future.exists()
+    assert main(["undo", *store]) == 0
+    assert files(root) == before
     row = vector_row(FileVersion.of(str(future)), failure=FailedFile(path=str(future), code="EMPTY", message=""))
-    import pyarrow as pa
-
     assert table_of([row], pa.schema({"mtime_ns": pa.int64()})).num_rows == 1
