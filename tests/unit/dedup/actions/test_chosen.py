@@ -19,7 +19,7 @@ from clip_client.dedup.store.choices import DONE, KEEP, UNDONE, WAITING, Choice,
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.journal import JournalEntry, MovedFile, State
 from clip_client.dedup.types import BURST, SIMILAR
-from tests.fixtures.albums import MODEL, carried_out, link_what_moved, member, planned, report, write
+from tests.fixtures.albums import carried_out, link_what_moved, member, planned, report, write
 from tests.fixtures.crashes import Kills, fork_and_kill
 
 
@@ -32,7 +32,7 @@ def a_group(folder: Path, **last: Any) -> DuplicateReport:
     """Return three different photos that look alike; ``last`` is about the third."""
     paths = [write(folder / f"{name}.jpg", name.encode()) for name in "abc"]
     others = [{"tier": SIMILAR, "similarity": 0.9}, {"tier": SIMILAR, "similarity": 0.9, **last}]
-    return report(tuple(member(path, **more) for path, more in zip(paths, [{}, *others], strict=True)), model=MODEL)
+    return report(tuple(member(path, **more) for path, more in zip(paths, [{}, *others], strict=True)))
 
 
 def chosen_pairs(root: Path, store: Path, count: int = 2) -> DuplicateReport:

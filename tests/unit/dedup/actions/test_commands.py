@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import shlex
 import shutil
 import sys
@@ -20,7 +19,6 @@ from clip_client.cli.main import main
 from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import DuplicateReport, Store
 from clip_client.dedup.actions.apply import apply
-from clip_client.dedup.files.reading import sha256_of
 from clip_client.dedup.judge.verdicts import with_verdicts
 from clip_client.dedup.pages.terminal import print_groups
 from clip_client.dedup.types import SAME_PIXELS, SIMILAR
@@ -274,15 +272,3 @@ def test_quarantines_in_several_folders_are_not_listed(root: Path, tmp_path: Pat
     with Store(tmp_path / "store") as opened:
         carried_out(found, [str(root / name) for name in "abc"], opened, ActionOptions(apply=True), say=lines.append)
     assert lines[0].startswith("2 photos moved to .clip-quarantine folders; restore")
-
-
-def test_a_film_is_hashed_once_and_again_when_it_changes(tmp_path: Path) -> None:
-    film = write(tmp_path / "1.mov", b"film")
-    with Store(tmp_path / "store") as store:
-        first = store.files.sha256_of(str(film), sha256_of)
-        assert store.files.sha256_of(str(film), lambda path: "read again") == first
-        times = film.stat()
-        film.write_bytes(b"FILM")
-        os.utime(film, ns=(times.st_atime_ns, times.st_mtime_ns))
-        assert store.files.sha256_of(str(film), sha256_of) != first
-        assert store.files.sha256_of(str(tmp_path / "gone.mov"), sha256_of) == ""

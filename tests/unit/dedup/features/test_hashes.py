@@ -246,22 +246,20 @@ def test_the_colour_space_is_part_of_the_pixels() -> None:
     assert_one_hash_each(SPACES)
 
 
-def test_a_pixel_hash_belongs_to_the_content_that_was_compared(tmp_path: Path) -> None:
+def test_a_pixel_hash_belongs_to_the_content_that_was_compared(tmp_path: Path, store: Store) -> None:
     path, sha256 = write(tmp_path / "1.png", PNG), hashlib.sha256(PNG).hexdigest()
-    with Store(tmp_path / "store") as store:
-        path.write_bytes(encoded(picture(), "PNG"))  # another photo, saved over it while the search ran
-        for at in (path, tmp_path / "gone.png"):
-            assert pixel_hashes({sha256: str(at)}, store) == ({sha256: ""}, 1)
-        path.write_bytes(PNG)
-        for decoded in (1, 0):
-            assert pixel_hashes({sha256: str(path)}, store) == ({sha256: pixel_hash(PNG)}, decoded)
+    path.write_bytes(encoded(picture(), "PNG"))  # another photo, saved over it while the search ran
+    for at in (path, tmp_path / "gone.png"):
+        assert pixel_hashes({sha256: str(at)}, store) == ({sha256: ""}, 1)
+    path.write_bytes(PNG)
+    for decoded in (1, 0):
+        assert pixel_hashes({sha256: str(path)}, store) == ({sha256: pixel_hash(PNG)}, decoded)
 
 
-def test_a_pixel_hash_of_an_earlier_rule_does_not_count(tmp_path: Path) -> None:
+def test_a_pixel_hash_of_an_earlier_rule_does_not_count(tmp_path: Path, store: Store) -> None:
     data = encoded(picture(), "PNG")
     path, content = write(tmp_path / "a.png", data), hashlib.sha256(data).hexdigest()
-    with Store(tmp_path / "store") as store:
-        earlier = store.table(Path("pixels", "pixels-6"), {"pixels": pa.string()}, {"algorithm": "pixels-6"})
-        earlier.add({"sha256": bytes.fromhex(content), "pixels": "those of another"})
-        earlier.flush()
-        assert pixel_hashes({content: str(path)}, store) == ({content: pixel_hash(data)}, 1)
+    earlier = store.table(Path("pixels", "pixels-6"), {"pixels": pa.string()}, {"algorithm": "pixels-6"})
+    earlier.add({"sha256": bytes.fromhex(content), "pixels": "those of another"})
+    earlier.flush()
+    assert pixel_hashes({content: str(path)}, store) == ({content: pixel_hash(data)}, 1)

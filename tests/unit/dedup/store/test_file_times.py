@@ -14,7 +14,7 @@ from clip_client._storage.vector_file import FileVersion, vector_row
 from clip_client.cli.main import main
 from clip_client.dedup import Store
 from clip_client.dedup.actions.apply import apply
-from clip_client.dedup.files.reading import hash_file
+from clip_client.dedup.files.reading import hash_file, sha256_of
 from clip_client.dedup.types import PhotoFile
 from tests.fixtures.albums import files, planned, searched, write
 from tests.fixtures.images.image_files import jpeg
@@ -35,28 +35,35 @@ def edit_in_place(path: Path) -> None:
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def test_a_file_that_was_edited_in_place_is_no_copy_any_more(root: Path, tmp_path: Path) -> None:
+def test_a_file_that_was_edited_in_place_is_no_copy_any_more(root: Path, store: Store) -> None:
     first, second = (write(root / name, b"photos") for name in ("1.nef", "2.nef"))
-    with Store(tmp_path / "store") as store:
-        assert names(store, root) == [["1.nef", "2.nef"]]
-        assert searched(root, store=store).work.files_read == 0
-        edit_in_place(second)
-        assert names(store, root) == []
-        assert searched(first, store=store).work.files_read == 0
+    assert names(store, root) == [["1.nef", "2.nef"]]
+    assert searched(root, store=store).work.files_read == 0
+    edit_in_place(second)
+    assert names(store, root) == []
+    assert searched(first, store=store).work.files_read == 0
 
 
-def test_a_failed_move_makes_the_next_search_read_the_files_again(root: Path, tmp_path: Path) -> None:
+def test_a_film_is_hashed_once_and_again_when_it_changes(tmp_path: Path, store: Store) -> None:
+    film = write(tmp_path / "1.mov", b"film")
+    first = store.files.sha256_of(str(film), sha256_of)
+    assert store.files.sha256_of(str(film), lambda path: "read again") == first
+    edit_in_place(film)
+    assert store.files.sha256_of(str(film), sha256_of) != first
+    assert store.files.sha256_of(str(tmp_path / "gone.mov"), sha256_of) == ""
+
+
+def test_a_failed_move_makes_the_next_search_read_the_files_again(root: Path, store: Store) -> None:
     """Some file systems have no time of change of their own."""
     kept, edited = (write(root / name, b"photos") for name in ("1.nef", "2.nef"))
     sha256 = hash_file(str(kept))
     assert not isinstance(sha256, FailedFile)
-    with Store(tmp_path / "store") as store:
-        searched(root, store=store)
-        edit_in_place(edited)
-        store.files.remember([(PhotoFile.of(str(edited), edited.stat()), sha256[1])])
-        (outcome,) = apply(planned(searched(root, store=store), [root]), store.journal, files=store.files)
-        assert (outcome.done, outcome.message) == (False, "It has changed since it was compared.")
-        assert names(store, root) == []
+    searched(root, store=store)
+    edit_in_place(edited)
+    store.files.remember([(PhotoFile.of(str(edited), edited.stat()), sha256[1])])
+    (outcome,) = apply(planned(searched(root, store=store), [root]), store.journal, files=store.files)
+    assert (outcome.done, outcome.message) == (False, "It has changed since it was compared.")
+    assert names(store, root) == []
 
 
 def test_a_file_of_the_far_future_moves_and_comes_back_with_its_time(
