@@ -181,15 +181,6 @@ def test_dedup_refuses_what_would_do_harm_or_nothing_before_any_work(
     assert [path.name for path in tmp_path.iterdir()] == ["1.jpg"]
 
 
-def test_decide_needs_two_photos_that_can_be_read(tmp_path: Path, said: Callable[..., list[str]]) -> None:
-    one, copy, other = (str(write(tmp_path / name, data)) for name, data in (("1", b"x"), ("2", b"x"), ("3", b"y")))
-    store = ["--store", str(tmp_path / "store")]
-    assert "two photos with different bytes" in said("decide", "different", one, copy, *store, code=2)[0]
-    assert "gone.jpg" in said("decide", "keep-all", one, str(tmp_path / "gone.jpg"), *store, code=1)[0]
-    said("decide", "keep-all", one, other, *store)
-    assert said("decide", "forget", copy, *store) == ["1 decision forgotten"]
-
-
 def test_a_damaged_journal_is_one_sentence(store: list[str], tmp_path: Path, said: Callable[..., list[str]]) -> None:
     journal = tmp_path / "store" / "history.sqlite"
     sound = journal.read_bytes()
