@@ -60,24 +60,6 @@ def test_what_a_person_took_out_of_the_quarantine_is_restored_only_if_it_is_back
     assert not (tmp_path / "r" / QUARANTINE_NAME).exists()
 
 
-@pytest.mark.parametrize("name", ["2.jpg", "2.xmp"])
-def test_a_blocked_undo_restores_nothing_of_the_entry(root: Path, journal: Journal, name: str) -> None:
-    """A sidecar would come back beside another photo, or a photo without what belongs to it."""
-    for stem in "12":
-        write(root / f"{stem}.xmp", b"stars")
-    plan, _ = planned_copies(root)
-    before = files(root)
-    apply(plan, journal)
-    taken = write(root / name, b"of a stranger")
-    (outcome,) = undo(journal)
-    where = "" if name == "2.jpg" else f": {taken}"
-    assert (outcome.done, outcome.message) == (False, f"Another file has taken its name{where}.")
-    assert sorted(path.name for path in root.glob("2.*")) == [name]
-    taken.unlink()
-    assert [one.message for one in undo(journal)] == ["Restored."]
-    assert files(root) == before
-
-
 def test_a_photo_of_another_owner_is_restored_with_all_that_follows(
     root: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
