@@ -104,35 +104,32 @@ def test_purge_of_one_run_leaves_the_others_and_tells_how_far_it_is(tmp_path: Pa
     assert [entry.run for entry in journal.entries(IN_QUARANTINE)] == [other]
 
 
-@pytest.mark.parametrize("name", ["2.jpg", "2.nef", "2.xmp"])
-@pytest.mark.parametrize("data", [b"", b"x"])
-def test_a_changed_time_alone_does_not_keep_a_photo(root: Path, journal: Journal, name: str, data: bytes) -> None:
-    """Times on FAT shift with daylight saving. What counts are the bytes; an empty file has none."""
-    kept, copy = write(root / "1.jpg", b"photo"), write(root / "2.jpg", b"photo")
+CHANGES = [(b"x", b"x"), (b"", b""), (b"bytes", b"other"), (b"bytes", b"longer"), (b"bytes", b"")]
+"""The bytes of a file before and after a program has written it."""
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [(name, *both) for name in ("2.jpg", "2.nef", "2.xmp") for both in CHANGES if name != "2.jpg" or both[0]],
+)
+def test_other_bytes_keep_a_photo_and_another_time_does_not(
+    root: Path, journal: Journal, name: str, before: bytes, after: bytes
+) -> None:
+    """Times on FAT shift with daylight saving, and programs for metadata set them back. An empty file has no bytes."""
     for stem in "12":
-        write(root / f"{stem}.nef", b"raw" if name == "2.jpg" else data)
-        write(root / f"{stem}.xmp", data)
-    move(journal, kept, copy)
+        for ending in ("jpg", "nef", "xmp"):
+            write(root / f"{stem}.{ending}", before if name.endswith(ending) else ending.encode())
+    move(journal, root / "1.jpg", root / "2.jpg")
     (entry,) = journal.entries(IN_QUARANTINE)
-    (away,) = [file.quarantined for file in entry.files if file.original == str(root / name)]
-    os.utime(away, ns=(0, 0))
-    assert [outcome.message for outcome in purge(journal, trash=os.unlink)] == ["In the system's trash."]
-
-
-@pytest.mark.parametrize("change", [b"other", b"longer", b""])
-def test_other_bytes_keep_a_photo_whatever_their_time(root: Path, journal: Journal, change: bytes) -> None:
-    kept, copy = write(root / "1.jpg", b"bytes"), write(root / "2.jpg", b"bytes")
-    move(journal, kept, copy)
-    (entry,) = journal.entries(IN_QUARANTINE)
-    (file,) = entry.files
+    (file,) = (one for one in entry.files if one.original == str(root / name))
     with open(file.quarantined, "wb") as away:
-        away.write(change)
-    if len(change) != file.size_bytes:  # times can be set back, as programs for metadata do
-        os.utime(file.quarantined, ns=(file.atime_ns, file.mtime_ns))
+        away.write(after)
+    os.utime(file.quarantined, ns=(0, 0) if len(after) == len(before) else (file.atime_ns, file.mtime_ns))
     (outcome,) = purge(journal, trash=os.unlink)
-    back = f"clip-client undo {copy} --store {journal.directory}"
-    assert outcome.message == f"It was changed after it was moved; restore it with: {back}."
-    assert os.path.exists(file.quarantined)
+    back = f"clip-client undo {root / '2.jpg'} --store {journal.directory}"
+    changed = f"It was changed after it was moved; restore it with: {back}."
+    assert outcome.message == ("In the system's trash." if after == before else changed)
+    assert os.path.exists(file.quarantined) == (after != before)
 
 
 def test_only_the_photo_that_was_kept_instead_counts(tmp_path: Path, journal: Journal) -> None:
