@@ -7,6 +7,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -94,11 +95,11 @@ def test_what_cannot_move_is_told_in_one_sentence(tmp_path: Path) -> None:
     assert refusal(quarantine_folder, str(root / "far" / ".." / "2.jpg"), named(root)) == (
         "Its path has '..' after a link, so it names another file than it seems to."
     )
-    for make in (lambda path: path.symlink_to(outside), lambda path: path.write_bytes(b"")):
-        make(root / QUARANTINE_NAME)
-        in_the_way = f"{root / QUARANTINE_NAME} is in the way: it is not a folder."
-        assert refusal(quarantine_folder, str(photo), named(root)) == in_the_way
-        (root / QUARANTINE_NAME).unlink()
+    way = root / QUARANTINE_NAME
+    for make in (partial(way.symlink_to, outside), way.touch):
+        make()
+        assert refusal(quarantine_folder, str(photo), named(root)) == f"{way} is in the way: it is not a folder."
+        way.unlink()
     for roots in (named(root), named(root, tmp_path)):  # the innermost
         assert quarantine_folder(str(photo), roots) == str(root)
     beside = {
