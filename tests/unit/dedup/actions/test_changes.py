@@ -11,15 +11,7 @@ import pytest
 from clip_client.dedup.actions.apply import apply
 from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, State
 from clip_client.dedup.types import QUARANTINE_NAME
-from tests.fixtures.albums import (
-    TIME_NS,
-    copies,
-    files,
-    planned,
-    planned_copies,
-    then,
-    write,
-)
+from tests.fixtures.albums import TIME_NS, copies, files, planned, planned_copies, then, write
 
 
 def replace_by_a_link(path: Path) -> None:

@@ -22,17 +22,7 @@ from clip_client.dedup.actions.apply import apply
 from clip_client.dedup.judge.verdicts import with_verdicts
 from clip_client.dedup.pages.terminal import print_groups
 from clip_client.dedup.types import SAME_PIXELS, SIMILAR
-from tests.fixtures.albums import (
-    album,
-    carried_out,
-    carry_out,
-    copies,
-    member,
-    planned,
-    planned_copies,
-    report,
-    write,
-)
+from tests.fixtures.albums import album, carried_out, carry_out, copies, member, planned, planned_copies, report, write
 
 
 @pytest.fixture

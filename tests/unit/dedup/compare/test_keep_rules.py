@@ -143,10 +143,7 @@ def beside(*kinds: str) -> tuple[Companion, ...]:
 
 
 CAMERA = ImageFeatures(
-    width=8,
-    height=8,
-    format="JPEG",
-    metadata=Metadata(camera="Canon EOS 5D", taken="2019-05-03", has_exposure=True),
+    width=8, height=8, format="JPEG", metadata=Metadata(camera="Canon EOS 5D", taken="2019-05-03", has_exposure=True)
 )
 PREFERRED: dict[str, dict[str, Any]] = {
     "reference": {"is_reference": True},

@@ -188,10 +188,7 @@ def with_bar(picture: Image.Image) -> Image.Image:
 
 @pytest.mark.parametrize(
     "change",
-    [
-        lambda picture: encoded(picture, "JPEG", quality=60),
-        lambda picture: resized(picture, 0.5),
-    ],
+    [lambda picture: encoded(picture, "JPEG", quality=60), lambda picture: resized(picture, 0.5)],
     ids=["encoded", "resized"],
 )
 def test_a_bar_along_an_edge_is_seen(change: Change, sample_photos: dict[str, Image.Image]) -> None:

@@ -108,9 +108,7 @@ def test_purge_proves_again_what_moved(kept: Path, monkeypatch: pytest.MonkeyPat
     (kept / "photos" / "pixels" / "picture copy.png").write_bytes(b"changed")
     sent = trashed(monkeypatch)
     assert main(["purge", "--yes", "--store", str(kept / "store")]) == 1
-    assert {path.split("/photos/")[1].partition("/")[0] for path in sent} == {
-        *("chosen", "exact", "linked", "rated"),
-    }
+    assert {path.split("/photos/")[1].partition("/")[0] for path in sent} == {"chosen", "exact", "linked", "rated"}
     assert sorted(runs(kept)) == ["edited", "pixels"]
 
 
