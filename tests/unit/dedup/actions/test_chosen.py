@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,7 @@ def states(store: Path) -> list[str]:
 
 
 def test_the_last_choice_about_a_group_moves_and_nothing_else_does(
-    root: Path, store: Path, capsys: pytest.CaptureFixture[str]
+    root: Path, store: Path, said: Callable[..., list[str]]
 ) -> None:
     found = a_group(root, other_shot=BURST)
     a, b, c = (root / f"{name}.jpg" for name in "abc")
@@ -91,11 +91,10 @@ def test_the_last_choice_about_a_group_moves_and_nothing_else_does(
     assert left(root) == "a c"
     command(store, "undo")
     assert states(store) == [UNDONE, UNDONE]
-    said = act(found, root, store)
-    assert (left(root), said[-1]) == ("a b c", "0 photos moved")
-    assert f"stays: {b}: Its choice was taken back; to move it, choose again." in said
-    command(store, "decide", "list")
-    assert f"keep, run {entry.run}, taken back" in capsys.readouterr().out
+    lines = act(found, root, store)
+    assert (left(root), lines[-1]) == ("a b c", "0 photos moved")
+    assert f"stays: {b}: Its choice was taken back; to move it, choose again." in lines
+    assert f"keep, run {entry.run}, taken back" in "".join(said("decide", "list", "--store", store))
     command(store, "decide", "keep", b, c)  # c is a frame of a burst, and a person wants it to move
     act(found, root, store)
     assert left(root) == "a b"
@@ -236,7 +235,10 @@ def test_a_choice_that_is_taken_back_after_the_plan_moves_nothing(root: Path, st
     assert left(root) == "0a 0b 1a"
 
 
-def test_undo_of_a_run_takes_its_decisions_back_too(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_undo_of_a_run_takes_its_decisions_back_too(store: Path, said: Callable[..., list[str]]) -> None:
+    def undo(*words: str, code: int = 0) -> list[str]:
+        return said("undo", *words, "--store", store, code=code)
+
     with Store(store) as opened:
         for run, what in (("one", DIFFERENT), ("other", KEEP_ALL)):
             photos = [ChosenPhoto(f"/{run}/{number}.jpg", f"{run}{number}") for number in range(2)]
@@ -244,30 +246,25 @@ def test_undo_of_a_run_takes_its_decisions_back_too(store: Path, capsys: pytest.
             for _ in range(2):  # as a second process does that has planned the same
                 declare(opened, choices, run)
         assert len(opened.decisions.all()) == 2
-    command(store, "undo", "--list")
-    assert capsys.readouterr().out.splitlines() == [
+    assert undo("--list") == [
         f"one  1 decision; take back with: clip-client undo --run one --store {store}",
         f"other  1 decision; take back with: clip-client undo --run other --store {store}",
         "",
         "one  different: /one/0.jpg, /one/1.jpg",
         "other  keep-all: /other/0.jpg, /other/1.jpg",
     ]
-    command(store, "undo")  # restores photos only
-    assert capsys.readouterr().out.endswith("2 decisions of runs still hold; to take back: clip-client undo --list\n")
+    # Without a run, it restores photos only.
+    assert "2 decisions of runs still hold; to take back: clip-client undo --list" in undo()
     for named in (["/one"], ["--run", "one", "/one/0.jpg"]):
-        command(store, "undo", "--list", *named)
-        assert [line.split()[0] for line in capsys.readouterr().out.splitlines() if line] == ["one", "one"]
-        command(store, "undo", *named, code=1)
-        assert capsys.readouterr().out == "0 photos restored\n"
-    command(store, "undo", "--run", "one")
-    assert capsys.readouterr().out.splitlines()[-1] == "1 decision taken back"
+        assert [line.split()[0] for line in undo("--list", *named) if line] == ["one", "one"]
+        assert undo(*named, code=1)[0] == "0 photos restored"
+    assert "1 decision taken back" in undo("--run", "one")
     with Store(store) as opened:
         assert [one.what for one in opened.decisions.all()] == [KEEP_ALL]
         assert [one.state for one in opened.choices.all()] == [UNDONE, DONE]
         assert (opened.choices.runs(DIFFERENT), opened.choices.runs(KEEP_ALL)) == ({}, {"other": 1})
-    command(store, "undo", "--list")
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines() if line] == ["other", "other"]
-    command(store, "undo", "--run", "one", code=1)
+    assert [line.split()[0] for line in undo("--list") if line] == ["other", "other"]
+    undo("--run", "one", code=1)
     # A decision that was forgotten has nothing left to take back.
     with Store(store) as opened:
         opened.decisions.forget(["other0"])

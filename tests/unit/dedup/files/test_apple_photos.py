@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from clip_client.cli.main import main
 from clip_client.dedup import scan
 from clip_client.dedup.actions.apple_photos_album import ALBUM, fill_album
 from clip_client.dedup.files.apple_photos import is_library, read_library
@@ -150,13 +150,11 @@ def test_the_album_gets_nothing_that_has_changed_or_is_unknown(
 
 
 def test_the_album_needs_a_mac(
-    library: PhotosLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    library: PhotosLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Callable[..., list[str]]
 ) -> None:
     wanted = entries(library, tmp_path)
     monkeypatch.setattr("platform.system", lambda: "Linux")
     assert {(one.done, "only Photos on a Mac" in one.message) for one in fill_album(wanted)} == {(False, True)}
-    assert main(["dedup", str(library.folder), "--apply", "--store", str(tmp_path / "store")]) == 1
-    said = capsys.readouterr()
-    assert "only Photos on a Mac can fill" in said.err
-    assert said.err.count("\n") == 1
+    (line,) = said("dedup", library.folder, "--apply", "--store", tmp_path / "store", code=1)
+    assert "only Photos on a Mac can fill" in line
     assert not (tmp_path / "store").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +12,6 @@ import pytest
 from clip_client._files import FailedFile
 from clip_client._storage.parquet_store import table_of
 from clip_client._storage.vector_file import FileVersion, vector_row
-from clip_client.cli.main import main
 from clip_client.dedup import Store
 from clip_client.dedup.actions.apply import apply
 from clip_client.dedup.files.reading import hash_file, sha256_of
@@ -67,20 +67,20 @@ def test_a_failed_move_makes_the_next_search_read_the_files_again(root: Path, st
 
 
 def test_a_file_of_the_far_future_moves_and_comes_back_with_its_time(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    root: Path, tmp_path: Path, said: Callable[..., list[str]]
 ) -> None:
     """The far future is not a reason to keep the photo, and Parquet can hold the time."""
     dated, future = write(root / "a longer name.jpg", jpeg()), write(root / "b.jpg", jpeg())
     os.utime(future, (1e9, AFTER_2262_S))
     if future.stat().st_mtime != AFTER_2262_S:
         pytest.skip("this file system holds no time after 2262")
-    before, store = files(root), ["--store", str(tmp_path / "store")]
+    before, store = files(root), ["--store", tmp_path / "store"]
     for _ in range(2):  # the second search finds it in the store
-        assert main(["dedup", str(root), "--without-model", "--dry-run", *store]) == 0
-        assert f"would move: {future}; kept: {dated}" in " ".join(capsys.readouterr().err.split())
-    assert main(["dedup", str(root), "--without-model", "--apply", *store]) == 0
+        lines = said("dedup", root, "--without-model", "--dry-run", *store)
+        assert f"would move: {future}; kept: {dated}" in " ".join(" ".join(lines).split())
+    said("dedup", root, "--without-model", "--apply", *store)
     assert not future.exists()
-    assert main(["undo", *store]) == 0
+    said("undo", *store)
     assert files(root) == before
     row = vector_row(FileVersion.of(str(future)), failure=FailedFile(path=str(future), code="EMPTY", message=""))
     assert table_of([row], pa.schema({"mtime_ns": pa.int64()})).num_rows == 1
