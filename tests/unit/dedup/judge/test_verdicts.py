@@ -35,6 +35,8 @@ from tests.fixtures.images.camera_files import packet
 from tests.fixtures.members import FROM_A_CAMERA, aligned
 
 FILM = {"embedded": "film", "embedded_digest": "1"}
+HOLDS_A_FILM = "It holds more than its picture (film)"
+RATED = "It has metadata that the kept photo lacks, which --merge-metadata can save: rating."
 UNKNOWN = "It was not compared with the kept photo, so only a person can tell whether it is wanted."
 NOT_PROVED = "The kept photo is not proved to show all of this photo, so neither moves."
 EDITED_VERSION = "It has an edited version, but only the originals were compared, so a person must choose."
@@ -51,19 +53,11 @@ def moved(plan: Plan) -> list[tuple[str, str, str]]:
     [
         ({"is_reference": True}, {}, "It is in a reference folder."),
         ({"other_shot": BURST}, {}, f"It shows {BURST}, so only a person can tell whether it is wanted."),
-        (FILM, {}, "It holds more than its picture (film), which the kept photo lacks."),
-        (
-            FILM,
-            {**FILM, "embedded_digest": "2"},
-            "It holds more than its picture (film), and the kept photo does not hold the same.",
-        ),
+        (FILM, {}, f"{HOLDS_A_FILM}, which the kept photo lacks."),
+        (FILM, {**FILM, "embedded_digest": "2"}, f"{HOLDS_A_FILM}, and the kept photo does not hold the same."),
         (FILM, {"embedded": "gain map, film", "embedded_digest": "1"}, ""),
         ({}, FILM, ""),
-        (
-            {"tier": SAME_PIXELS, "data": image_files.jpeg(xmp=packet('xmp:Rating="1">'))},
-            {},
-            "It has metadata that the kept photo lacks, which --merge-metadata can save: rating.",
-        ),
+        ({"tier": SAME_PIXELS, "data": image_files.jpeg(xmp=packet('xmp:Rating="1">'))}, {}, RATED),
     ],
 )
 @pytest.mark.parametrize("tiers", [(EXACT, SAME_PIXELS), (RE_ENCODED,)])
