@@ -36,7 +36,6 @@ def entry(file: MovedFile, kept: Path) -> JournalEntry:
 
 
 def refusal(act: Callable[..., object], *arguments: Any, **named: Any) -> str:
-    """Return why the call refuses."""
     with pytest.raises(CannotMove) as raised:
         act(*arguments, **named)
     return str(raised.value)

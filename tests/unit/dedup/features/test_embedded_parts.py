@@ -61,7 +61,6 @@ def layered_tiff() -> bytes:
 
 
 def riff_chunk(name: bytes, size: int) -> bytes:
-    """A WebP whose last chunk has this name."""
     data = image_files.file("WEBP") + name + struct.pack("<I", size) + b"?" * size
     return data[:4] + struct.pack("<I", len(data) - 8) + data[8:]
 
@@ -80,7 +79,6 @@ LAYERS_OF_FIREWORKS = image_files.png_with_chunk(b"mkTS", b"?" * 1024)
 
 
 def bmp_with_gap(gap: bytes) -> bytes:
-    """A BMP with ``gap`` between its header and its pixels."""
     data = image_files.file("BMP")
     return data[:10] + struct.pack("<I", 54 + len(gap)) + data[14:54] + gap + data[54:]
 

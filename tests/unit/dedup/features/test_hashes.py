@@ -92,7 +92,6 @@ def deep_png(values: Any) -> bytes:
 
 
 def deep_tiff(values: Any) -> bytes:
-    """Return ``values`` as a TIFF without compression."""
     pixels = np.repeat(np.asarray(values).astype("<u2")[..., None], 3, axis=2).tobytes()
     return tiff(picture_tags(values.shape[::-1], [16] * 3, 2, len(pixels)), pixels)
 

@@ -29,7 +29,6 @@ def jpeg(picture: Image.Image, quality: int, **options: Any) -> bytes:
 
 
 def with_grain() -> Image.Image:
-    """A scene with the grain of a camera."""
     grain = np.random.default_rng(0).normal(0, 6, (SIZE[1], SIZE[0], 3))
     soft = cv2.GaussianBlur(grain, (0, 0), 0.7)
     return Image.fromarray(np.clip(np.asarray(scene(0, SIZE)) + soft, 0, 255).astype(np.uint8))

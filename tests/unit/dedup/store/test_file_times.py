@@ -24,7 +24,6 @@ AFTER_2262_S = 10_413_792_000
 
 
 def names(store: Store, root: Path) -> list[list[str]]:
-    """Return the names of each group that a search finds."""
     return [[member.photo.name for member in group.members] for group in searched(root, store=store).groups]
 
 
