@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from clip_client.dedup import DuplicateReport
 from clip_client.dedup.actions.apply import apply, undo
 from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.store.journal import IN_QUARANTINE, Folder, Journal, JournalEntry, State
@@ -111,53 +110,6 @@ def test_a_quarantine_that_may_not_be_looked_into_is_not_taken_for_an_empty_one(
             assert {(one.done, one.message) for one in outcomes} == {(False, "The system refuses: Permission denied.")}
     assert [outcome.done for outcome in undo(journal)] == [True] * 3
     assert files(root) == before
-
-
-# What two photos share.
-
-
-def live_photos(root: Path) -> DuplicateReport:
-    """Copies of a photo in two formats, with one film, and the same kept elsewhere."""
-    for folder in ("kept", "copy"):
-        for name in ("IMG_7.heic", "IMG_7.jpg", "IMG_7.mov"):
-            write(root / folder / name, name.encode())
-    names = ("IMG_7.heic", "IMG_7.jpg")
-    return report(*(tuple(member(root / folder / name) for folder in ("kept", "copy")) for name in names))
-
-
-def left(root: Path) -> set[str]:
-    """Return the endings of what is in the folder of the copies."""
-    return {path.suffix for path in (root / "copy").iterdir()}
-
-
-def ids(journal: Journal, name: str) -> set[int]:
-    return {one.id for one in journal.entries(IN_QUARANTINE) if one.files[0].original.endswith(name)}
-
-
-def test_what_is_back_with_another_photo_is_not_purged(root: Path, journal: Journal) -> None:
-    apply(planned(live_photos(root), [root]), journal)
-    undo(journal, only=ids(journal, "heic"))
-    (root / "kept" / "IMG_7.mov").unlink()
-    assert [outcome.done for outcome in purge(journal, trash=os.unlink)] == [True]
-    assert left(root) == {".heic", ".mov"}
-    # It moves again with the photo that is left.
-    write(root / "kept" / "IMG_7.mov", b"IMG_7.mov")
-    (group, _) = live_photos(root).groups
-    (root / "copy" / "IMG_7.jpg").unlink()
-    apply(planned(report(group.members), [root]), journal)
-    assert left(root) == set()
-    undo(journal)
-    assert left(root) == {".heic", ".mov"}
-
-
-def test_what_two_photos_share_stays_with_the_one_that_does_not_move(root: Path, journal: Journal) -> None:
-    plan = planned(live_photos(root), [root])
-    write(root / "copy" / "IMG_7.heic", b"edited")
-    assert sorted(outcome.done for outcome in apply(plan, journal)) == [False, True]
-    assert left(root) == {".heic", ".mov"}
-
-
-# Folders.
 
 
 def test_folders_keep_their_modes_and_times(root: Path, journal: Journal) -> None:
