@@ -282,13 +282,6 @@ def test_the_transform_leads_from_the_duplicate_to_the_kept_photo_at_full_size()
     np.testing.assert_allclose(np.reshape(found.transform, (2, 3)), [[2, 0, 300], [0, 2, 90]], atol=1)
 
 
-def test_photos_that_cannot_be_verified_are_not_aligned() -> None:
-    plain = keypoints(Image.new("RGB", SIZE, "grey"))
-    assert plain.reason
-    assert align(plain, plain) is None
-    assert align(plain, photo(0)) is None
-
-
 def gamma(picture: Image.Image) -> Image.Image:
     return picture.point([round(255 * (level / 255) ** 1.5) for level in range(256)] * 3)
 
