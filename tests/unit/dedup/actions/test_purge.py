@@ -17,7 +17,7 @@ import pytest
 
 from clip_client.dedup.actions.apply import apply, undo
 from clip_client.dedup.actions.purge import purge, suspects
-from clip_client.dedup.store.journal import IN_QUARANTINE, PROOF, Journal, State
+from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, State
 from clip_client.dedup.types import EDITED, EXACT, QUARANTINE_NAME, RE_ENCODED, SAME_PIXELS, SIMILAR
 from tests.fixtures.albums import album, carry_out, files, member, planned, report, write
 
@@ -246,16 +246,6 @@ def test_what_an_earlier_version_moved_is_proved_again(tmp_path: Path, journal: 
     assert outcomes["2.jpg"].message.startswith(f"{why} {kept}, which is not proved to show all of it; restore it")
     # The same bytes prove themselves, as long as the file is there.
     assert outcomes["exact.jpg"].done == (how == "kept")
-
-
-def test_a_proof_is_recorded_once(tmp_path: Path, journal: Journal) -> None:
-    kept, copy = (write(tmp_path / "r" / f"{number}.jpg", b"%d" % number) for number in range(2))
-    move(journal, kept, copy, tier=RE_ENCODED)
-    made_by_an_earlier_version(tmp_path / "history.sqlite")
-    assert suspects(journal, prove=lambda _kept, _moved: EDITED) == []
-    (entry,) = journal.entries((State.MOVED,))
-    assert (entry.tier, entry.proof) == (EDITED, PROOF)
-    assert [outcome.done for outcome in purge(journal, trash=os.unlink)] == [True]
 
 
 def test_the_raw_file_of_the_kept_photo_is_found_by_kind_and_bytes(root: Path, journal: Journal) -> None:

@@ -145,17 +145,6 @@ def test_a_member_says_every_test_that_it_passed() -> None:
         assert [match.test for match in group.members[1].matches] == ["embedding"]
 
 
-def test_files_of_the_same_bytes_are_one_group_without_any_model() -> None:
-    twins = [file("a.jpg", 9), file("a2.jpg"), file("a3.jpg")]
-    (group,) = groups([twins, [file("d.jpg")]], [NOTHING, A], components=[])
-    assert paths(group) == ["a.jpg", "a2.jpg", "a3.jpg"]
-    assert (group.tier, group.min_similarity) == (EXACT, 1.0)
-    assert [(member.similarity, member.matches) for member in group.members] == [
-        (1.0, ()),
-        *[(1.0, (Match(test="bytes", value=1, threshold=1),))] * 2,
-    ]
-
-
 def test_copies_of_one_content_are_in_one_group_only() -> None:
     twins = [file("a.jpg", 9), file("a2.jpg", 9)]
     (group,) = groups([twins, [file("c.jpg")]], [A, A])
