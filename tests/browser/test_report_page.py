@@ -248,7 +248,6 @@ def test_an_enlarged_icon_keeps_its_size_and_a_click_with_ctrl_opens_the_file(pa
 
 
 def bash_reads(command: str) -> list[bytes]:
-    """Return the arguments that a shell makes of the command."""
     out = subprocess.run(["bash", "-c", f"printf '%s\\0' {command}"], capture_output=True, check=True).stdout
     return out.split(b"\0")[:-1]
 

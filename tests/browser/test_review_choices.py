@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 from playwright.sync_api import Browser, Page
 
 from clip_client.dedup import Member, Store
@@ -166,18 +164,3 @@ def test_all_columns_of_the_comparison_fit_into_1280_pixels(browser: Browser, tm
         expect(page.locator(".compare td", has_text="FinePix").first).to_be_visible()
         shown, needed = page.locator(".compare").evaluate("it => [it.clientWidth, it.scrollWidth]")
         assert needed <= shown
-
-
-def test_the_list_of_keys_is_that_of_the_page(browser: Browser, tmp_path: Path) -> None:
-    picture = tmp_path / "Pictures" / "1.png"
-    picture.parent.mkdir()
-    Image.radial_gradient("L").save(picture)
-    shutil.copy(picture, picture.with_name("2.png"))
-    with review_of(picture.parent, store=tmp_path / "store") as review, opened(browser, review) as context:
-        page = go(context, review)
-        for path, enlarged in (("/", False), ("/groups/1", True), ("/rules", False), ("/history", False)):
-            page.goto(f"{review.address}{path}")
-            page.keyboard.press("?")
-            row = page.get_by_role("dialog").locator("tr", has_text="Keep the enlarged photo")
-            expect(row.locator("visible=true")).to_have_count(int(enlarged))
-            expect(page.get_by_role("heading", name="Enlarged")).to_have_count(int(enlarged))

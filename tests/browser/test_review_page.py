@@ -149,6 +149,15 @@ def test_the_keys_are_listed_and_one_that_does_nothing_says_why(page: Page) -> N
     assert notice.evaluate("notice => notice.matches(':popover-open')")
 
 
+def test_the_list_of_keys_is_that_of_the_page(page: Page, review: Review) -> None:
+    for path, enlarged in (("/", False), ("/groups/1", True), ("/rules", False), ("/history", False)):
+        page.goto(f"{review.address}{path}")
+        page.keyboard.press("?")
+        row = page.get_by_role("dialog").locator("tr", has_text="Keep the enlarged photo")
+        expect(row.locator("visible=true")).to_have_count(int(enlarged))
+        expect(page.get_by_role("heading", name="Enlarged")).to_have_count(int(enlarged))
+
+
 def test_a_large_group_shows_more_photos_and_keeps_what_was_chosen(page: Page, review: Review) -> None:
     page.goto(f"{review.address}/groups/1?most=2")
     expect(page.locator("figure")).to_have_count(2)

@@ -58,7 +58,7 @@ def test_a_person_searches_with_the_keyboard_and_enlarges_what_is_found(page: Pa
     expect(page.locator(".name").first).to_have_text("scene 0.png")
 
 
-def test_a_photo_is_dropped_onto_the_page(page: Page, folder: Path, review: Review) -> None:
+def test_a_photo_is_dropped_onto_the_page_or_chosen(page: Page, folder: Path, review: Review) -> None:
     page.goto(f"{review.address}/search")
     data = (folder / "Pictures" / "scene 2.png").read_bytes()
     page.evaluate(
@@ -71,10 +71,6 @@ def test_a_photo_is_dropped_onto_the_page(page: Page, folder: Path, review: Revi
     )
     expect(page.locator(".name").first).to_have_text("scene 2.png")
     expect(page.get_by_role("checkbox", name="Like your photo")).to_be_checked()
-
-
-def test_a_photo_is_chosen_with_the_keyboard(page: Page, folder: Path, review: Review) -> None:
-    page.goto(f"{review.address}/search")
     page.get_by_label("Search by a photo").set_input_files(folder / "Pictures" / "scene 1.png")
     expect(page.locator(".name").first).to_have_text("scene 1.png")
 

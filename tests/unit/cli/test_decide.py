@@ -68,11 +68,13 @@ def test_copies_of_different_photos_are_still_copies(tmp_path: Path, said: Calla
     assert found(tmp_path) == [["1.dng", "2.dng"]]
 
 
-def test_a_file_and_a_link_to_it_are_one_file(tmp_path: Path, said: Callable[..., str]) -> None:
-    (path,) = copies(tmp_path, "1.dng")
-    (tmp_path / "link.dng").symlink_to(path)
-    link = str(tmp_path / "link.dng")
+def test_a_decision_needs_two_photos_that_can_be_read(tmp_path: Path, said: Callable[..., str]) -> None:
+    path, copy = copies(tmp_path, "1.dng", "2.dng")
+    link, gone = str(tmp_path / "link.dng"), str(tmp_path / "gone.dng")
+    os.symlink(path, link)
     assert "a decision needs at least two photos" in said("decide", "keep-all", path, link, code=2)
+    assert "two photos with different bytes" in said("decide", "different", path, copy, code=2)
+    assert "gone.dng" in said("decide", "keep-all", path, gone, code=1)
 
 
 def test_the_list_says_what_was_decided_and_where_the_photos_were_seen(

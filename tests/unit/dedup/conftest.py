@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from clip_client.cli.main import main
+from clip_client.dedup import Store
 from clip_client.dedup.store.journal import Journal
 from tests.fixtures.albums import opened
 from tests.fixtures.crashes import kills
@@ -25,6 +26,12 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 def root(tmp_path: Path) -> Path:
     """Folder of a test's photos."""
     return tmp_path / "root"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(tmp_path / "store") as store:
+        yield store
 
 
 @pytest.fixture

@@ -56,6 +56,8 @@ def test_equal_bytes_are_found_without_a_decoder(tmp_path: Path) -> None:
         ["truncated 1.jpg", "truncated 2.jpg"],
     ]
     assert {(group.tier, group.min_similarity) for group in report.groups} == {(EXACT, 1)}
+    copies = [group.members[1] for group in report.groups]
+    assert {(copy.similarity, *(match.test for match in copy.matches)) for copy in copies} == {(1, "bytes")}
     assert (len(report.failed), report.compared) == (10, 1)
 
 

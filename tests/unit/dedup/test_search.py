@@ -16,16 +16,7 @@ from PIL import Image, ImageDraw, ImageOps
 from clip_client.cli.main import main
 from clip_client.dedup import DuplicateReport, Store, find_duplicates
 from clip_client.dedup.aligned import MADE_LATER, PUT_INTO, UNPROVED
-from clip_client.dedup.types import (
-    ALTERED,
-    BURST,
-    EDITED,
-    EXACT,
-    RE_ENCODED,
-    SAFE_TIERS,
-    SIMILAR,
-    SearchStats,
-)
+from clip_client.dedup.types import ALTERED, BURST, EDITED, EXACT, RE_ENCODED, SAFE_TIERS, SIMILAR, SearchStats
 from tests.fixtures.albums import planned
 from tests.fixtures.images.camera_files import exif
 from tests.fixtures.images.scenes import cropped, noisy, resized, scene

@@ -44,7 +44,6 @@ ALL_NAMES = {"a.jpg", "b.jpg", "x.jpg", "y.jpg", "z.jpg"}
 
 
 def session_of(store: Store, root: Path, search: Search, kind: type[Session] = Session) -> Session:
-    """Return a session after its search."""
     session = kind(store, [str(root)])
     asyncio.run(session.search(search))
     assert session.phase == READY, session.error
@@ -97,7 +96,6 @@ def plan_lines(review: Review) -> dict[str, list[tuple[int, str]]]:
 
 
 def moving(review: Review) -> set[str]:
-    """Return the paths of the photos that would move."""
     return {path for _, path in plan_lines(review).get("To the quarantine", [])}
 
 

@@ -136,7 +136,6 @@ def of_rules(review: Review) -> tuple[str, set[str]]:
 
 
 def of_command(report: DuplicateReport, root: Path, store: Store, options: ActionOptions) -> set[str]:
-    """Return what the command says that it would move."""
     said: list[str] = []
     assert apply_report(report, [str(root)], store, options, say=said.append) == 0
     return {match[1] for line in said if (match := re.match(r"would move: (.*?)(?:, with .*)?; kept: ", line))}

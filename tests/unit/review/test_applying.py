@@ -269,15 +269,6 @@ def test_the_last_step_is_taken_back_first_and_what_it_replaced_holds_again(revi
     assert set(states(review).values()) == {"open"}
 
 
-def test_another_process_changes_what_the_page_shows(review: Review, album: Path, tmp_path: Path) -> None:
-    version = review.get("/state").json["version"]
-    with review_of(album, store=tmp_path / "store", search=of_report(found_in(album))) as second:
-        second.post("/groups/2/choice", {"what": "keep-all"})
-    state = review.get("/state").json
-    assert state["version"] > version
-    assert states(review)[SIMILAR] == "keep-all"
-
-
 def library_copies(folder: Path) -> DuplicateReport:
     """A photo, and two copies of it in a library of Apple Photos, of which one has an edited version."""
     kept, *copies = (write(folder / name, b"copy") for name in ("a.jpg", "lib/1.jpg", "lib/2.jpg"))

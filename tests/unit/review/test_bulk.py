@@ -35,16 +35,6 @@ def test_rules_choose_another_photo_and_move_what_dedup_would(review: Review, al
     assert names(album) == {"b.jpg", "x.jpg", "y.jpg", "z.jpg"}
 
 
-def test_without_rules_those_of_the_search_choose_and_one_step_takes_it_back(review: Review, tmp_path: Path) -> None:
-    assert review.post("/rules/choose").status == 200
-    with Store(tmp_path / "store") as store:
-        assert [(one.rules, [photo.moves for photo in one.photos]) for one in store.choices.all()] == [
-            ("suggestion", [False, True])
-        ]
-    review.post("/undo")
-    assert set(states(review).values()) == {"open"}
-
-
 @pytest.mark.parametrize(
     ("wanted", "chosen"),
     [
@@ -89,7 +79,9 @@ def test_what_is_counted_is_what_is_chosen_and_what_moves(album: Path, tmp_path:
             count = counted(review, rules)
             review.post("/rules/choose", {"rules": rules})
             with Store(tmp_path / "store") as store:
-                chosen = [[photo.path for photo in one.photos if photo.moves] for one in store.choices.all()]
+                choices = list(store.choices.all())
+            assert {one.rules for one in choices} == {", ".join(rules) or "suggestion"}
+            chosen = [[photo.path for photo in one.photos if photo.moves] for one in choices]
             moving = {path for paths in chosen for path in paths}
             said = re.search(r"<strong>(\d) groups?</strong>: (\d) photo", count)
             assert said, count

@@ -149,10 +149,7 @@ def test_the_plan_shows_the_size_of_a_photo_that_stays(album: Path, tmp_path: Pa
 
 def test_a_group_says_what_apply_would_refuse(review: Review, album: Path) -> None:
     by_default = re.findall(r'by-default">(.*?)</td>', review.get("/groups/2").text)
-    assert by_default[:2] == [
-        "keeps it",
-        f"leaves it. {WAITS.format('similar')}",
-    ]
+    assert by_default[:2] == ["keeps it", f"leaves it. {WAITS.format('similar')}"]
     assert "another frame of a burst" in by_default[2]
     assert review.get("/groups/2/plan?keep=0&move=1&move=2").json == {}
     # X and y look alike; y and z were never compared.

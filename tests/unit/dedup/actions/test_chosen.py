@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from clip_client.dedup.store.choices import DONE, KEEP, UNDONE, WAITING, Choice,
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.journal import JournalEntry, MovedFile, State
 from clip_client.dedup.types import BURST, SIMILAR
-from tests.fixtures.albums import MODEL, carried_out, link_what_moved, member, planned, report, write
+from tests.fixtures.albums import carried_out, link_what_moved, member, planned, report, write
 from tests.fixtures.crashes import Kills, fork_and_kill
 
 
@@ -32,7 +32,7 @@ def a_group(folder: Path, **last: Any) -> DuplicateReport:
     """Return three different photos that look alike; ``last`` is about the third."""
     paths = [write(folder / f"{name}.jpg", name.encode()) for name in "abc"]
     others = [{"tier": SIMILAR, "similarity": 0.9}, {"tier": SIMILAR, "similarity": 0.9, **last}]
-    return report(tuple(member(path, **more) for path, more in zip(paths, [{}, *others], strict=True)), model=MODEL)
+    return report(tuple(member(path, **more) for path, more in zip(paths, [{}, *others], strict=True)))
 
 
 def chosen_pairs(root: Path, store: Path, count: int = 2) -> DuplicateReport:
@@ -77,7 +77,7 @@ def states(store: Path) -> list[str]:
 
 
 def test_the_last_choice_about_a_group_moves_and_nothing_else_does(
-    root: Path, store: Path, capsys: pytest.CaptureFixture[str]
+    root: Path, store: Path, said: Callable[..., list[str]]
 ) -> None:
     found = a_group(root, other_shot=BURST)
     a, b, c = (root / f"{name}.jpg" for name in "abc")
@@ -91,28 +91,14 @@ def test_the_last_choice_about_a_group_moves_and_nothing_else_does(
     assert left(root) == "a c"
     command(store, "undo")
     assert states(store) == [UNDONE, UNDONE]
-    said = act(found, root, store)
-    assert (left(root), said[-1]) == ("a b c", "0 photos moved")
-    assert f"stays: {b}: Its choice was undone; to move it, choose again." in said
-    command(store, "decide", "list")
-    assert f"keep, run {entry.run}, undone" in capsys.readouterr().out
+    lines = act(found, root, store)
+    assert (left(root), lines[-1]) == ("a b c", "0 photos moved")
+    assert f"stays: {b}: Its choice was undone; to move it, choose again." in lines
+    assert f"keep, run {entry.run}, undone" in "".join(said("decide", "list", "--store", store))
     command(store, "decide", "keep", b, c)  # c is a frame of a burst, and a person wants it to move
     act(found, root, store)
     assert left(root) == "a b"
     assert states(store) == [UNDONE, UNDONE, DONE]
-
-
-@pytest.mark.parametrize("named", [(), ("0b.jpg",)])
-def test_what_was_brought_back_waits_for_a_new_choice_whatever_moved_it(
-    named: tuple[str, ...], root: Path, store: Path
-) -> None:
-    """The choice has not been carried out, because ``--apply`` moved the photo first, as an exact copy."""
-    found = chosen_pairs(root, store, count=1)
-    act(found, root, store, is_chosen=False)
-    command(store, "undo", *(root / name for name in named))
-    assert states(store) == [UNDONE]
-    act(found, root, store)
-    assert left(root) == "0a 0b"
 
 
 def test_a_choice_about_other_bytes_or_taken_back_moves_nothing(root: Path, store: Path) -> None:
@@ -188,7 +174,7 @@ def test_an_undo_that_is_killed_lets_nothing_move_that_it_brought_back(kills: Ki
         found = chosen_pairs(root, store, count=1)
         act(found, root, store, is_chosen=False)
         assert states(store) == [WAITING]
-        kills.kill(command, store, "undo")
+        kills.kill(command, store, "undo", root / "0b.jpg")
         is_back = (root / "0b.jpg").exists()
         act(found_now(found), root, store)
         assert (root / "0b.jpg").exists() or not is_back, f"killed before step {kills.step}"
@@ -249,7 +235,10 @@ def test_a_choice_that_is_taken_back_after_the_plan_moves_nothing(root: Path, st
     assert left(root) == "0a 0b 1a"
 
 
-def test_undo_of_a_run_takes_its_decisions_back_too(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_undo_of_a_run_takes_its_decisions_back_too(store: Path, said: Callable[..., list[str]]) -> None:
+    def undo(*words: str, code: int = 0) -> list[str]:
+        return said("undo", *words, "--store", store, code=code)
+
     with Store(store) as opened:
         for run, what in (("one", DIFFERENT), ("other", KEEP_ALL)):
             photos = [ChosenPhoto(f"/{run}/{number}.jpg", f"{run}{number}") for number in range(2)]
@@ -257,30 +246,25 @@ def test_undo_of_a_run_takes_its_decisions_back_too(store: Path, capsys: pytest.
             for _ in range(2):  # as a second process does that has planned the same
                 declare(opened, choices, run)
         assert len(opened.decisions.all()) == 2
-    command(store, "undo", "--list")
-    assert capsys.readouterr().out.splitlines() == [
+    assert undo("--list") == [
         f"one  1 decision; undo with: clip-client undo --run one --store {store}",
         f"other  1 decision; undo with: clip-client undo --run other --store {store}",
         "",
         "one  different: /one/0.jpg, /one/1.jpg",
         "other  keep-all: /other/0.jpg, /other/1.jpg",
     ]
-    command(store, "undo")  # restores photos only
-    assert capsys.readouterr().out.endswith("2 decisions of runs still hold; clip-client undo --list shows the runs\n")
+    # Without a run, it restores photos only.
+    assert "2 decisions of runs still hold; clip-client undo --list shows the runs" in undo()
     for named in (["/one"], ["--run", "one", "/one/0.jpg"]):
-        command(store, "undo", "--list", *named)
-        assert [line.split()[0] for line in capsys.readouterr().out.splitlines() if line] == ["one", "one"]
-        command(store, "undo", *named, code=1)
-        assert capsys.readouterr().out == "0 photos restored\n"
-    command(store, "undo", "--run", "one")
-    assert capsys.readouterr().out.splitlines()[-1] == "1 decision undone"
+        assert [line.split()[0] for line in undo("--list", *named) if line] == ["one", "one"]
+        assert undo(*named, code=1)[0] == "0 photos restored"
+    assert "1 decision undone" in undo("--run", "one")
     with Store(store) as opened:
         assert [one.what for one in opened.decisions.all()] == [KEEP_ALL]
         assert [one.state for one in opened.choices.all()] == [UNDONE, DONE]
         assert (opened.choices.runs(DIFFERENT), opened.choices.runs(KEEP_ALL)) == ({}, {"other": 1})
-    command(store, "undo", "--list")
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines() if line] == ["other", "other"]
-    command(store, "undo", "--run", "one", code=1)
+    assert [line.split()[0] for line in undo("--list") if line] == ["other", "other"]
+    undo("--run", "one", code=1)
     # A decision that was forgotten has nothing left to take back.
     with Store(store) as opened:
         opened.decisions.forget(["other0"])

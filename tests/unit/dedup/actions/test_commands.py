@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import shlex
 import shutil
 import sys
@@ -16,28 +15,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from clip_client.cli.commands.dedup_apply import apply_report
 from clip_client.cli.main import main
 from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import DuplicateReport, Store
 from clip_client.dedup.actions.apply import apply
-from clip_client.dedup.files.reading import sha256_of
 from clip_client.dedup.judge.verdicts import with_verdicts
 from clip_client.dedup.pages.terminal import print_groups
-from clip_client.dedup.store.journal import State
-from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS, SIMILAR
-from tests.fixtures.albums import (
-    album,
-    carried_out,
-    carry_out,
-    copies,
-    member,
-    planned,
-    planned_copies,
-    report,
-    searched,
-    write,
-)
+from clip_client.dedup.types import SAME_PIXELS, SIMILAR
+from tests.fixtures.albums import album, carried_out, carry_out, copies, member, planned, planned_copies, report, write
 
 
 @pytest.fixture
@@ -186,15 +171,6 @@ def test_dedup_refuses_what_would_do_harm_or_nothing_before_any_work(
     assert [path.name for path in tmp_path.iterdir()] == ["1.jpg"]
 
 
-def test_decide_needs_two_photos_that_can_be_read(tmp_path: Path, said: Callable[..., list[str]]) -> None:
-    one, copy, other = (str(write(tmp_path / name, data)) for name, data in (("1", b"x"), ("2", b"x"), ("3", b"y")))
-    store = ["--store", str(tmp_path / "store")]
-    assert "two photos with different bytes" in said("decide", "different", one, copy, *store, code=2)[0]
-    assert "gone.jpg" in said("decide", "keep-all", one, str(tmp_path / "gone.jpg"), *store, code=1)[0]
-    said("decide", "keep-all", one, other, *store)
-    assert said("decide", "forget", copy, *store) == ["1 decision forgotten"]
-
-
 def test_a_damaged_journal_is_one_sentence(store: list[str], tmp_path: Path, said: Callable[..., list[str]]) -> None:
     journal = tmp_path / "store" / "history.sqlite"
     sound = journal.read_bytes()
@@ -206,19 +182,17 @@ def test_a_damaged_journal_is_one_sentence(store: list[str], tmp_path: Path, sai
 # What dedup says at its end.
 
 
-def lines_of(
-    found: DuplicateReport, root: Path, *, explained: Mapping[str, str] | None = None, **options: Any
-) -> list[str]:
+def lines_of(found: DuplicateReport, root: Path, more: Mapping[str, Any] | None = None, **options: Any) -> list[str]:
     """Carry out a report with these options; return what is said."""
     lines: list[str] = []
-    more = {"say": lines.append, "explained": explained or {}}
     with Store(root.with_name("my store")) as opened:
-        assert carried_out(found, [str(root)], opened, ActionOptions(**options), **more) == 0
+        assert carried_out(found, [str(root)], opened, ActionOptions(**options), say=lines.append, **more or {}) == 0
     return lines
 
 
 def test_a_dry_run_counts_what_stays_for_its_tier_and_names_the_rest(root: Path) -> None:
     kept, copy, similar, wanted, other = (write(root / f"{number}.jpg", b"x") for number in range(1, 6))
+    film, _ = (write(one.with_suffix(".mov"), b"f") for one in (copy, kept))
     found = report(
         (member(kept), member(copy), member(similar, tier=SIMILAR), member(wanted, is_reference=True)),
         (member(write(root / "6.jpg", b"y")), member(other, tier=SAME_PIXELS)),
@@ -227,7 +201,7 @@ def test_a_dry_run_counts_what_stays_for_its_tier_and_names_the_rest(root: Path)
         f"stays: {wanted}: It is in a reference folder.",
         "1 same-pixels copy waits for you; --act-on same-pixels moves it, too",
         "1 similar copy waits for you; look at it with clip-client review",
-        f"would move: {copy}; kept: {kept}",
+        f"would move: {copy}, with {film}; kept: {kept}",
         "--apply would move 1 photo of 1 B",
     ]
     assert lines_of(found, root) == [
@@ -243,15 +217,17 @@ def test_reasons_that_the_terminal_has_shown_are_not_promised_again(root: Path) 
     judged = with_verdicts(found, [str(root)])
     for verbose, said in ((True, []), (False, ["4 other photos stay in place; --dry-run says why"])):
         explained = print_groups(judged, Console(file=io.StringIO()), verbose=verbose)
-        assert lines_of(found, root, explained=explained) == [*said, "--apply would move nothing"]
+        assert lines_of(found, root, {"explained": explained}) == [*said, "--apply would move nothing"]
 
 
 def test_apply_counts_what_stays_by_reason(root: Path) -> None:
     kept, copy, *wanted = (write(root / f"{number}.jpg", b"x") for number in range(1, 6))
-    found = report((member(kept), member(copy), *(member(one, is_reference=True) for one in wanted)))
-    first, hint, moved, _ = lines_of(found, root, apply=True)
+    stay = [member(one, is_reference=True) for one in wanted]
+    first, hint, moved, _ = lines_of(report((member(kept), member(copy), *stay)), root, apply=True)
     assert (first, hint) == ("3 photos stay: It is in a reference folder.", "to list these photos: -v")
     assert moved.startswith("1 photo moved")
+    listed = [f"stays: {one}: It is in a reference folder." for one in wanted]
+    assert lines_of(report((member(kept), *stay)), root, {"verbose": True}, apply=True) == [*listed, "0 photos moved"]
 
 
 def test_the_way_back_can_be_pasted_into_a_shell(root: Path, tmp_path: Path, said: Callable[..., list[str]]) -> None:
@@ -277,76 +253,3 @@ def test_quarantines_in_several_folders_are_not_listed(root: Path, tmp_path: Pat
     with Store(tmp_path / "store") as opened:
         carried_out(found, [str(root / name) for name in "abc"], opened, ActionOptions(apply=True), say=lines.append)
     assert lines[0].startswith("2 photos moved to .clip-quarantine folders; restore")
-
-
-# What a dry run announces is what --apply does, file by file.
-
-
-def copies_with(root: Path, *beside: str) -> None:
-    """Make copies, each in a folder of its own with files beside it, such as ``mov=1``: its ending and its content."""
-    for number, names in enumerate(beside):
-        photo = write(root / "abc"[number] / f"{number}.nef", b"photo")
-        for name in filter(None, names.split(",")):
-            suffix, _, data = name.partition("=")
-            write(photo.with_suffix(f".{suffix}"), data.encode())
-
-
-def films(root: Path) -> None:
-    copies_with(root, "mov=1", "mov=1,xmp=1", "mov=2")
-    write(root / "a" / "0.xmp", b"1")
-
-
-def file_in_the_way(root: Path) -> None:
-    copies_with(root, "", "")
-    write(root / QUARANTINE_NAME, b"")
-
-
-def link_in_the_way(root: Path) -> None:
-    copies_with(root, "", "")
-    (root / QUARANTINE_NAME).symlink_to(root / "a")
-
-
-def last_part(root: Path, store: Store, **chosen: Any) -> list[str]:
-    """Run the last part of the command and return its lines."""
-    options = ActionOptions(**chosen)
-    lines: list[str] = []
-    found = searched(root, store=store, merge_metadata=options.merge_metadata)
-    assert apply_report(found, [str(root)], store, options, say=lines.append, verbose=True) == 0  # no move failed
-    return lines
-
-
-@pytest.mark.parametrize(
-    ("make", "moves"),
-    [(films, ["1.nef"]), (file_in_the_way, []), (link_in_the_way, [])],
-)
-def test_apply_moves_what_the_dry_run_says(
-    make: Callable[[Path], None],
-    moves: list[str],
-    root: Path,
-    tmp_path: Path,
-) -> None:
-    make(root)
-    reachable = {path for path in root.rglob("*") if path.exists()}
-    with Store(tmp_path / "store") as store:
-        dry = last_part(root, store, dry_run=True)
-        done = last_part(root, store, apply=True)
-        files = [[file.original for file in entry.files] for entry in store.journal.entries((State.MOVED,))]
-    assert [os.path.basename(names[0]) for names in files] == moves
-    assert [line for line in dry if line.startswith("stays: ")] == [line for line in done if line.startswith("stays: ")]
-    announced = [line.partition("; kept: ")[0] for line in dry if line.startswith("would move: ")]
-    assert announced == [f"would move: {', with '.join(names)}" for names in files]
-    # And nothing else has gone, or leads nowhere now.
-    gone = {str(path) for path in reachable if not path.exists()}
-    assert gone == {name for names in files for name in names}
-
-
-def test_a_film_is_hashed_once_and_again_when_it_changes(tmp_path: Path) -> None:
-    film = write(tmp_path / "1.mov", b"film")
-    with Store(tmp_path / "store") as store:
-        first = store.files.sha256_of(str(film), sha256_of)
-        assert store.files.sha256_of(str(film), lambda path: "read again") == first
-        times = film.stat()
-        film.write_bytes(b"FILM")
-        os.utime(film, ns=(times.st_atime_ns, times.st_mtime_ns))
-        assert store.files.sha256_of(str(film), sha256_of) != first
-        assert store.files.sha256_of(str(tmp_path / "gone.mov"), sha256_of) == ""

@@ -68,23 +68,29 @@ def test_photos_come_back_where_another_computer_mounts_their_folder(
     assert {one.message for one in undo(journal)} == {"Restored."}  # the journal finds them back in their places
 
 
-def test_what_cannot_come_back_stays_and_is_named(root: Path, journal: Journal, said: Callable[..., list[str]]) -> None:
-    for number in range(1, 4):
+def test_what_cannot_come_back_stays_whole_and_is_named(
+    root: Path, journal: Journal, said: Callable[..., list[str]]
+) -> None:
+    """A sidecar would come back beside another photo, or a photo without what belongs to it."""
+    for number in range(1, 5):
         write(root / f"{number}.xmp", b"stars")
-    plan, (_, blocked, copy) = planned_copies(root, 3)
+    plan, (_, blocked, copy, replaced) = planned_copies(root, 4)
     before = files(root)
     apply(plan, journal)
     (run,) = (root / QUARANTINE_NAME).iterdir()
-    stray, taken = write(run / "deep" / "stray.jpg", b"stray"), write(root / "2.xmp", b"of a stranger")
+    stray = write(run / "deep" / "stray.jpg", b"stray")
+    taken, _ = (write(path, b"of a stranger") for path in (root / "2.xmp", replaced))
     assert said("undo", "--from", root, code=1) == [
         "1 photo restored",
+        f"not done: {replaced}: Another file has taken its name.",
         f"not done: {blocked}: Another file has taken its name: {taken}.",
         f"not done: {stray}: {UNNAMED}",
     ]
-    assert (copy.exists(), blocked.exists(), taken.read_bytes()) == (True, False, b"of a stranger")
-    taken.unlink()
-    stray.unlink()
-    assert said("undo", "--from", root) == ["1 photo restored"]
+    assert (copy.exists(), blocked.exists(), (root / "4.xmp").exists()) == (True, False, False)
+    assert taken.read_bytes() == replaced.read_bytes() == b"of a stranger"
+    for path in (taken, stray, replaced):
+        path.unlink()
+    assert said("undo", "--from", root) == ["2 photos restored"]
     assert files(root) == before
 
 

@@ -288,8 +288,7 @@ def test_purge_leaves_a_copy_whose_sidecar_is_gone(root: Path, journal: Journal)
 
 
 @pytest.mark.parametrize(
-    ("rewritten", "lost"),
-    [('xmp:Rating="4" xmp:Label="Red">', ""), ('xmp:Rating="5">', "rating"), (">", "rating")],
+    ("rewritten", "lost"), [('xmp:Rating="4" xmp:Label="Red">', ""), ('xmp:Rating="5">', "rating"), (">", "rating")]
 )
 def test_purge_leaves_a_copy_whose_sidecar_another_program_rewrote(
     root: Path, journal: Journal, rewritten: str, lost: str

@@ -7,6 +7,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,7 +36,6 @@ def entry(file: MovedFile, kept: Path) -> JournalEntry:
 
 
 def refusal(act: Callable[..., object], *arguments: Any, **named: Any) -> str:
-    """Return why the call refuses."""
     with pytest.raises(CannotMove) as raised:
         act(*arguments, **named)
     return str(raised.value)
@@ -94,6 +94,11 @@ def test_what_cannot_move_is_told_in_one_sentence(tmp_path: Path) -> None:
     assert refusal(quarantine_folder, str(root / "far" / ".." / "2.jpg"), named(root)) == (
         "Its path has '..' after a link, so it names another file than it seems to."
     )
+    way = root / QUARANTINE_NAME
+    for make in (partial(way.symlink_to, outside), way.touch):
+        make()
+        assert refusal(quarantine_folder, str(photo), named(root)) == f"{way} is in the way: it is not a folder."
+        way.unlink()
     for roots in (named(root), named(root, tmp_path)):  # the innermost
         assert quarantine_folder(str(photo), roots) == str(root)
     beside = {
@@ -251,34 +256,26 @@ def test_windows_needs_no_sync_of_folders(tmp_path: Path, monkeypatch: pytest.Mo
         sync_folder(str(tmp_path))
 
 
+@pytest.mark.parametrize("how", ["a link", "a link to its folder", "other bytes", "without inodes", "the same bytes"])
 @pytest.mark.parametrize("hard_link", [False, True])
-@pytest.mark.parametrize("make", [
-    lambda album, away: (album.mkdir(), (album / "1.jpg").symlink_to(away)),
-    lambda album, away: album.symlink_to(away.parent),
-])  # fmt: skip
-def test_a_link_to_the_quarantine_is_not_taken_for_the_photo(
-    tmp_path: Path, make: Callable[[Path, Path], object], hard_link: bool
-) -> None:
-    """Removing the second name of a file would remove its only name."""
-    album = tmp_path / "album"
-    away = write(tmp_path / QUARANTINE_NAME / "run" / "album" / "1.jpg", b"x")
-    make(album, away)
-    assert refusal(restore, moved_file(album / "1.jpg", away), replace_equal=hard_link) == "A link has taken its name."
-    assert away.read_bytes() == b"x"
-
-
-@pytest.mark.parametrize("how", ["other bytes", "the same bytes", "after a hard link", "without inodes"])
 def test_what_has_taken_the_old_place_is_not_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, hard_link: bool
 ) -> None:
-    """Equal bytes in the old place may be a hard link to the moved file. Some network drives have no inode numbers."""
-    original = write(tmp_path / "1.jpg", b"x" if how == "the same bytes" else b"y")
-    away = write(tmp_path / QUARANTINE_NAME / "run" / "1.jpg", b"x")
-    before = original.read_bytes()
-    if how == "without inodes":
+    """Equal bytes may be a hard link to the moved file; by a link, the only name of the file would be removed."""
+    original, away = tmp_path / "album" / "1.jpg", tmp_path / QUARANTINE_NAME / "run" / "album" / "1.jpg"
+    write(away, b"x")
+    if how == "a link to its folder":
+        original.parent.symlink_to(away.parent)
+    elif how == "a link":
+        original.parent.mkdir()
+        original.symlink_to(away)
+    else:
+        write(original, b"x" if how == "the same bytes" else b"y")
+    if how == "without inodes":  # as on some network drives
         without_inodes(monkeypatch)
-    file = moved_file(original, away)
-    assert refusal(restore, file, replace_equal=how == "after a hard link") == TAKEN
+    before, sentence = original.read_bytes(), "A link has taken its name." if "link" in how else TAKEN
+    replace_equal = hard_link and how != "the same bytes"
+    assert refusal(restore, moved_file(original, away), replace_equal=replace_equal) == sentence
     assert (original.read_bytes(), away.read_bytes()) == (before, b"x")
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from clip_client.dedup import DuplicateReport
 from clip_client.dedup.actions.apply import apply, undo
 from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.store.journal import IN_QUARANTINE, Folder, Journal, JournalEntry, State
@@ -58,24 +57,6 @@ def test_what_a_person_took_out_of_the_quarantine_is_restored_only_if_it_is_back
     }
     assert journal.entries(IN_QUARANTINE) == []
     assert not (tmp_path / "r" / QUARANTINE_NAME).exists()
-
-
-@pytest.mark.parametrize("name", ["2.jpg", "2.xmp"])
-def test_a_blocked_undo_restores_nothing_of_the_entry(root: Path, journal: Journal, name: str) -> None:
-    """A sidecar would come back beside another photo, or a photo without what belongs to it."""
-    for stem in "12":
-        write(root / f"{stem}.xmp", b"stars")
-    plan, _ = planned_copies(root)
-    before = files(root)
-    apply(plan, journal)
-    taken = write(root / name, b"of a stranger")
-    (outcome,) = undo(journal)
-    where = "" if name == "2.jpg" else f": {taken}"
-    assert (outcome.done, outcome.message) == (False, f"Another file has taken its name{where}.")
-    assert sorted(path.name for path in root.glob("2.*")) == [name]
-    taken.unlink()
-    assert [one.message for one in undo(journal)] == ["Restored."]
-    assert files(root) == before
 
 
 def test_a_photo_of_another_owner_is_restored_with_all_that_follows(
@@ -129,53 +110,6 @@ def test_a_quarantine_that_may_not_be_looked_into_is_not_taken_for_an_empty_one(
             assert {(one.done, one.message) for one in outcomes} == {(False, "The system refuses: Permission denied.")}
     assert [outcome.done for outcome in undo(journal)] == [True] * 3
     assert files(root) == before
-
-
-# What two photos share.
-
-
-def live_photos(root: Path) -> DuplicateReport:
-    """Copies of a photo in two formats, with one film, and the same kept elsewhere."""
-    for folder in ("kept", "copy"):
-        for name in ("IMG_7.heic", "IMG_7.jpg", "IMG_7.mov"):
-            write(root / folder / name, name.encode())
-    names = ("IMG_7.heic", "IMG_7.jpg")
-    return report(*(tuple(member(root / folder / name) for folder in ("kept", "copy")) for name in names))
-
-
-def left(root: Path) -> set[str]:
-    """Return the endings of what is in the folder of the copies."""
-    return {path.suffix for path in (root / "copy").iterdir()}
-
-
-def ids(journal: Journal, name: str) -> set[int]:
-    return {one.id for one in journal.entries(IN_QUARANTINE) if one.files[0].original.endswith(name)}
-
-
-def test_what_is_back_with_another_photo_is_not_purged(root: Path, journal: Journal) -> None:
-    apply(planned(live_photos(root), [root]), journal)
-    undo(journal, only=ids(journal, "heic"))
-    (root / "kept" / "IMG_7.mov").unlink()
-    assert [outcome.done for outcome in purge(journal, trash=os.unlink)] == [True]
-    assert left(root) == {".heic", ".mov"}
-    # It moves again with the photo that is left.
-    write(root / "kept" / "IMG_7.mov", b"IMG_7.mov")
-    (group, _) = live_photos(root).groups
-    (root / "copy" / "IMG_7.jpg").unlink()
-    apply(planned(report(group.members), [root]), journal)
-    assert left(root) == set()
-    undo(journal)
-    assert left(root) == {".heic", ".mov"}
-
-
-def test_what_two_photos_share_stays_with_the_one_that_does_not_move(root: Path, journal: Journal) -> None:
-    plan = planned(live_photos(root), [root])
-    write(root / "copy" / "IMG_7.heic", b"edited")
-    assert sorted(outcome.done for outcome in apply(plan, journal)) == [False, True]
-    assert left(root) == {".heic", ".mov"}
-
-
-# Folders.
 
 
 def test_folders_keep_their_modes_and_times(root: Path, journal: Journal) -> None:

@@ -12,7 +12,6 @@ import pytest
 from PIL import Image
 
 from clip_client.dedup import find_duplicates
-from clip_client.dedup.aligned import UNPROVED
 from clip_client.dedup.compare.aligner import VERSIONS, Aligner, keep_small_picture, keypoints_in
 from clip_client.dedup.describe.keypoints import Keypoints, extract_keypoints, opencv_for_many
 from clip_client.dedup.features.preview import DecodedPhoto
@@ -117,19 +116,6 @@ def test_what_other_versions_made_is_removed_and_refusals_are_kept(tmp_path: Pat
     with Store(tmp_path / "store") as store:
         assert store.cache.other_versions(*VERSIONS) == []
         assert store.cache.other_versions() == sorted(VERSIONS)
-
-
-def test_what_the_law_does_not_prove_is_described_and_stays(tmp_path: Path) -> None:
-    """A WebP leaves no steps by which the law could prove it, so only a person moves it."""
-    ways: dict[str, dict[str, Any]] = {"kept.png": {}, "copy.jpg": {"quality": 80}, "copy.webp": {"quality": 80}}
-    for name, options in ways.items():
-        scene(0, (600, 400)).save(tmp_path / name, **options)
-    contents = [hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in ways]
-    photos = {sha256: photo(tmp_path / name) for sha256, name in zip(contents, ways, strict=True)}
-
-    with Store(tmp_path / "store") as store, Aligner(photos, store) as opened:
-        found = opened.align(contents[0], contents[1:])
-    assert [one and (one.tier, one.doubts) for one in found] == [(RE_ENCODED, ()), (RE_ENCODED, (UNPROVED,))]
 
 
 def test_other_bytes_are_refused() -> None:

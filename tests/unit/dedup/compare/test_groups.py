@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -145,17 +145,6 @@ def test_a_member_says_every_test_that_it_passed() -> None:
         assert [match.test for match in group.members[1].matches] == ["embedding"]
 
 
-def test_files_of_the_same_bytes_are_one_group_without_any_model() -> None:
-    twins = [file("a.jpg", 9), file("a2.jpg"), file("a3.jpg")]
-    (group,) = groups([twins, [file("d.jpg")]], [NOTHING, A], components=[])
-    assert paths(group) == ["a.jpg", "a2.jpg", "a3.jpg"]
-    assert (group.tier, group.min_similarity) == (EXACT, 1.0)
-    assert [(member.similarity, member.matches) for member in group.members] == [
-        (1.0, ()),
-        *[(1.0, (Match(test="bytes", value=1, threshold=1),))] * 2,
-    ]
-
-
 def test_copies_of_one_content_are_in_one_group_only() -> None:
     twins = [file("a.jpg", 9), file("a2.jpg", 9)]
     (group,) = groups([twins, [file("c.jpg")]], [A, A])
@@ -259,6 +248,13 @@ def stars(
     sets=st.lists(st.sets(st.integers(0, 13), max_size=5), max_size=4),
     most_bits=st.integers(-1, 2),
 )
+# Rejected rows are grouped with each other: under the same constraints, and by all evidence.
+@example(rows=[(0, 8, 0, False)] * 5, sets=[{1, 2}, {1, 3}, {1, 4}], most_bits=-1)
+@example(rows=[(0, 8, 0, False)] * 5, sets=[{1, 2}, {1, 3}, {1, 4}, {2, 4}], most_bits=-1)
+@example(rows=[(angle, 2 if angle else 8, 0, False) for angle in (0, 0, 6, -6)], sets=[{1, 2}, {1, 3}], most_bits=-1)
+@example(
+    rows=[(0, 8, 0, True), (0, 8, 99, True), (6, 8, 15, True), (-6, 8, 7, True)], sets=[{1, 2}, {1, 3}], most_bits=1
+)
 def test_groups_are_what_their_definition_says(
     rows: list[tuple[float, int, int, bool]], sets: list[set[int]], most_bits: int
 ) -> None:
@@ -298,26 +294,6 @@ def test_similarities_have_six_decimals_and_the_least_is_over_all_pairs_of_all_b
     assert minimum_similarity(at_degrees(0, 6, -6)) == pytest.approx(np.cos(np.radians(12)), abs=1e-6)
     assert minimum_similarity(at_degrees(*[0] * 1100, 40, *[5] * 1000, -30)) == pytest.approx(np.cos(np.radians(70)))
     assert minimum_similarity(at_degrees(0)) == 1.0
-
-
-def test_rejected_rows_are_grouped_with_each_other_under_the_same_constraints() -> None:
-    among = [[1, 2], [1, 3], [1, 4]]
-    assert stars(at_degrees(*[0] * 5), 0.9, cannot_link=among) == {0: [1], 2: [3, 4]}
-    assert stars(at_degrees(*[0] * 5), 0.9, cannot_link=[*among, [2, 4]]) == {0: [1], 2: [3]}
-
-
-def test_rejected_rows_are_grouped_with_each_other_by_all_evidence() -> None:
-    """Rows 2 and 3 are alike to the kept one, and must not be with row 1; their vectors are 12 degrees apart."""
-    vectors, near = at_degrees(0, 0, 6, -6), float(np.cos(np.radians(6.5)))
-    hashes = [0, 0xFF00, 0b1111, 0b0111]
-
-    def found(most_bits: int = -1, **evidence: Any) -> dict[int, list[int]]:
-        return stars(evidence_of(vectors, **evidence), near, most_bits=most_bits, cannot_link=[[1, 2], [1, 3]])
-
-    assert found() == {0: [1]}
-    assert found(pixels=[0, 1, 2, 2]) == {0: [1], 2: [3]}
-    assert found(1, hashes=hashes) == {0: [1], 2: [3]}
-    assert found(0, hashes=hashes) == found(1, hashes=[*hashes[:3], None]) == {0: [1]}
 
 
 def test_photos_that_are_all_kept_take_no_memory_for_their_pairs() -> None:

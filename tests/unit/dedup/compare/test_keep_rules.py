@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image, ImageEnhance
 
 from clip_client.dedup.aligned import MADE_LATER
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, KeepRules, converted_from_lossy
@@ -81,34 +79,15 @@ def test_photos_knows_name_and_date_better() -> None:
     known = LibraryPhoto(path="L/originals/A.jpg", library="L", uuid="A", name="IMG_1 copy.JPG", taken_ns=NS)
     inside = photo(known.path, mtime_ns=NS + 99, in_library=known)
     assert inside.taken_ns == NS
-    assert kept(KeepRules(["name"]), inside, photo("IMG_1.JPG", mtime_ns=NS)) == (
-        "IMG_1.JPG",
-        "name without a copy mark",
-    )
+    expected = ("IMG_1.JPG", "name without a copy mark")
+    assert kept(KeepRules(["name"]), inside, photo("IMG_1.JPG", mtime_ns=NS)) == expected
 
 
-ORIGINAL = camera_jpeg()
-REASON = "camera original: Canon EOS 5D, taken 2019-05-03 10:11"
-
-
-def opened(data: bytes = ORIGINAL) -> Image.Image:
-    return Image.open(io.BytesIO(data))
-
-
-EXPORTS = {
-    "a PNG without EXIF": as_lossless(ORIGINAL, "PNG"),
-    "a PNG with all EXIF": as_lossless(ORIGINAL, "PNG", exif=exif()),
-    "brightened": encoded(ImageEnhance.Brightness(opened()).enhance(1.3), "JPEG", quality=100),
-    "an export of Lightroom": camera_jpeg(quality=100, Software="Adobe Photoshop Lightroom Classic 9.2 (Windows)"),
-    "upscaled, EXIF of the original": encoded(opened().resize((256, 192)), "JPEG", quality=98, exif=exif()),
-}
-
-
-@pytest.mark.parametrize("kind", EXPORTS)
-def test_a_camera_original_is_kept_before_every_larger_export(kind: str) -> None:
-    export = EXPORTS[kind]
-    assert len(export) > len(ORIGINAL)
-    assert kept(KeepRules(), of_file("a", export), of_file("original.jpg", ORIGINAL)) == ("original.jpg", REASON)
+def test_a_camera_original_is_kept_before_a_larger_export() -> None:
+    original, export = camera_jpeg(), as_lossless(camera_jpeg(), "PNG", exif=exif())
+    assert len(export) > len(original)
+    expected = ("original.jpg", "camera original: Canon EOS 5D, taken 2019-05-03 10:11")
+    assert kept(KeepRules(), of_file("a", export), of_file("original.jpg", original)) == expected
 
 
 @pytest.mark.parametrize(
@@ -118,6 +97,7 @@ def test_a_camera_original_is_kept_before_every_larger_export(kind: str) -> None
         (False, {"DateTimeOriginal": None}),
         (False, {"Software": "GIMP 2.10.34"}),
         (False, {"Software": "paint.net 5.0"}),
+        (False, {"Software": "Adobe Photoshop Lightroom Classic 9.2 (Windows)"}),
         (False, {"ProcessingSoftware": "darktable 4.2"}),
         (False, {"LensModel": None, "FNumber": None, "MakerNote": None}),  # as a scanner does
         (False, {"ExifImageWidth": 4000, "ExifImageHeight": 3000}),
@@ -143,10 +123,7 @@ def beside(*kinds: str) -> tuple[Companion, ...]:
 
 
 CAMERA = ImageFeatures(
-    width=8,
-    height=8,
-    format="JPEG",
-    metadata=Metadata(camera="Canon EOS 5D", taken="2019-05-03", has_exposure=True),
+    width=8, height=8, format="JPEG", metadata=Metadata(camera="Canon EOS 5D", taken="2019-05-03", has_exposure=True)
 )
 PREFERRED: dict[str, dict[str, Any]] = {
     "reference": {"is_reference": True},

@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from itertools import groupby, takewhile
 from operator import itemgetter
 from pathlib import Path
@@ -62,12 +62,6 @@ def album(tmp_path: Path) -> Path:
     for level in range(3):
         write(tmp_path / "album" / f"{level}.png", encoded(Image.new("L", (8, 8), 40 * level), "PNG"))
     return tmp_path / "album"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store(tmp_path / "store") as opened:
-        yield opened
 
 
 @pytest.mark.parametrize("quicker", ["1.dng", "2.tif"])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from clip_client.cli.main import main
 from clip_client.dedup import scan
 from clip_client.dedup.actions.apple_photos_album import ALBUM, fill_album
 from clip_client.dedup.files.apple_photos import is_library, read_library
@@ -83,25 +83,23 @@ def test_a_file_that_photos_refers_to_stays_photos(library: PhotosLibrary, tmp_p
         assert list(found.in_libraries) == [str(referenced)]
 
 
-def test_without_osxphotos_a_library_is_one_failure(library: PhotosLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
-    library.add(b"x", "IMG_1.JPG")
-    monkeypatch.setitem(sys.modules, "osxphotos", None)  # as if it were not installed
-    found = scan([library.folder])
-    assert found.photos == ()
-    assert [failure.path for failure in found.failed] == [str(library.folder)]
-    assert "pip install 'clip-triton[photos]'" in found.failed[0].message
-
-
 @pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")  # of osxphotos, which fails half-made
-@pytest.mark.parametrize("damage", ["no database", "no table"])
-def test_a_library_that_cannot_be_read_is_one_failure(library: PhotosLibrary, damage: str) -> None:
+@pytest.mark.parametrize("damage", ["no osxphotos", "no database", "no table"])
+def test_a_library_that_cannot_be_read_is_one_failure(
+    library: PhotosLibrary, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    library.add(b"x", "IMG_1.JPG")
     database = library.folder / "database" / "Photos.sqlite"
-    if damage == "no database":
+    if damage == "no osxphotos":
+        monkeypatch.setitem(sys.modules, "osxphotos", None)
+    elif damage == "no database":
         database.unlink()
     else:
         database.write_bytes(b"")
-    (failure,) = scan([library.folder]).failed
-    assert "cannot be read" in failure.message
+    found = scan([library.folder])
+    (failure,) = found.failed
+    assert (found.photos, failure.path) == ((), str(library.folder))
+    assert ("pip install 'clip-triton[photos]'" if damage == "no osxphotos" else "cannot be read") in failure.message
     assert "\n" not in failure.message
 
 
@@ -150,13 +148,11 @@ def test_the_album_gets_nothing_that_has_changed_or_is_unknown(
 
 
 def test_the_album_needs_a_mac(
-    library: PhotosLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    library: PhotosLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Callable[..., list[str]]
 ) -> None:
     wanted = entries(library, tmp_path)
     monkeypatch.setattr("platform.system", lambda: "Linux")
     assert {(one.done, "only Photos on a Mac" in one.message) for one in fill_album(wanted)} == {(False, True)}
-    assert main(["dedup", str(library.folder), "--apply", "--store", str(tmp_path / "store")]) == 1
-    said = capsys.readouterr()
-    assert "only Photos on a Mac can fill" in said.err
-    assert said.err.count("\n") == 1
+    (line,) = said("dedup", library.folder, "--apply", "--store", tmp_path / "store", code=1)
+    assert "only Photos on a Mac can fill" in line
     assert not (tmp_path / "store").exists()

@@ -119,3 +119,31 @@ def test_what_two_photos_share_goes_with_the_last_and_comes_back_with_the_first(
     assert [outcome.done for outcome in purge(journal, trash=trash.append)] == [True, True]
     assert journal.runs() == {}
     assert sorted(map(os.path.basename, trash)) == sorted(["IMG_1.jpg", second, name])
+
+
+def in_two_formats(root: Path) -> list[DuplicateGroup]:
+    """Copies of a photo in two formats, with one film."""
+    return [album(root, photo, "IMG_1.mov")[0] for photo in ("IMG_1.jpg", "IMG_1.png")]
+
+
+def test_what_is_back_with_another_photo_is_not_purged(root: Path, journal: Journal) -> None:
+    groups = in_two_formats(root)
+    moved(root, journal, *groups)
+    (first, _) = journal.entries(IN_QUARANTINE)
+    undo(journal, only={first.id})
+    (root / "new" / "IMG_1.mov").unlink()
+    assert [outcome.done for outcome in purge(journal, trash=os.unlink)] == [True]
+    assert names(root / "old") == {"IMG_1.jpg", "IMG_1.mov"}
+    # It moves again with the photo that is left.
+    write(root / "new" / "IMG_1.mov", b"IMG_1.mov")
+    assert moved(root, journal, groups[0]) == 1
+    assert names(root / "old") == set()
+    undo(journal)
+    assert names(root / "old") == {"IMG_1.jpg", "IMG_1.mov"}
+
+
+def test_what_two_photos_share_stays_with_the_one_that_does_not_move(root: Path, journal: Journal) -> None:
+    plan = planned(report(*(group.members for group in in_two_formats(root))), [root])
+    write(root / "old" / "IMG_1.jpg", b"edited")
+    assert sorted(outcome.done for outcome in apply(plan, journal)) == [False, True]
+    assert names(root / "old") == {"IMG_1.jpg", "IMG_1.mov"}

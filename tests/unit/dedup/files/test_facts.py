@@ -176,12 +176,6 @@ def test_creators_are_written_in_their_order() -> None:
     assert texts_of(written["dc:creator"]) == ["y", "x", "z", "a"]
 
 
-def test_a_sidecar_may_say_it() -> None:
-    said = xmp('xmp:Label="Red">')
-    assert read_facts(jpeg(xmp=said)).lost_in([read_facts(jpeg()), read_sidecar_facts(said)]) == {}
-    assert read_sidecar_facts(b"no XMP") == Facts(is_unreadable=True)
-
-
 def test_files_that_cannot_be_read_are_told_from_files_that_say_nothing() -> None:
     assert read_facts(b"no image") == Facts()
     assert read_facts(jpeg()[:40]).is_unreadable

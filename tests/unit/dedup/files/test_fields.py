@@ -61,6 +61,9 @@ def resource(name: bytes, content: bytes) -> bytes:
     return name + b"\0\0" + struct.pack(">I", len(content)) + content + bytes(len(content) % 2)
 
 
+IPTC_BY_ANN = resource(b"8BIM\4\4", BY_ANN)
+
+
 def with_property(name: bytes, *content: bytes) -> bytes:
     def change(outer: bytes, inner: bytes) -> bytes:
         if outer != b"iprp":
@@ -78,11 +81,17 @@ def with_thumbnail(*fields: Tag) -> bytes:
                              + tiff_directory(fields, start))  # fmt: skip
 
 
+def photoshop(*resources: bytes) -> bytes:
+    return jpeg_with_segment(0xED, PHOTOSHOP + b"".join(resources))
+
+
 def with_resource(number: int, content: bytes) -> bytes:
-    return jpeg_with_segment(0xED, PHOTOSHOP + resource(b"8BIM" + struct.pack(">H", number), content))
+    return photoshop(resource(b"8BIM" + struct.pack(">H", number), content))
 
 
+XAP = b"http://ns.adobe.com/xap/1.0/\0"
 LABEL, LABELLED, BY_SOMEBODY, COMMENT = xmp('xmp:Label="Red">'), {"colour label"}, {"creator"}, {"comment"}
+XMP_BOX = box(b"uuid", bytes.fromhex("be7acfcb97a942e89c71999491e3afac"), LABEL)
 LACKING: dict[str, tuple[bytes, set[str]]] = {
     "fields of a laboratory": (
         tiff_with((50838, 4, [28, 90]), (50839, 1, b"IJIJ of a region")), {"EXIF field 0xc696", "EXIF field 0xc697"},
@@ -125,12 +134,8 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
     "a comment for the web": (jpeg_with_segment(0xEC, b"Ducky\0\2\0\4\0\0\0\2\0\x41"), {"unknown data"}),
     "a time stamp behind a JPEG": (jpeg() + b"1700000000000\n", {"unknown data"}),
     "a comment of a PPM": (b"P6 # At the gate\n" + file("PPM")[3:], COMMENT),
-    "a clipping path": (
-        with_segment(jpeg(), 0xED, b"Photoshop 3.0\08BIM\x07\xd0\0\0\0\0\0\x02\1\2"), {"clipping path"},
-    ),
-    "metadata of a JPEG 2000": (
-        file("JPEG2000") + box(b"uuid", bytes.fromhex("be7acfcb97a942e89c71999491e3afac") + LABEL), LABELLED,
-    ),
+    "a clipping path": (with_resource(2000, b"\1\2"), {"clipping path"}),
+    "metadata of a JPEG 2000": (file("JPEG2000") + XMP_BOX, LABELLED),
     "a position of a JPEG 2000": (
         file("JPEG2000") + box(b"uuid", bytes.fromhex("b14bf8bd083d4b43a5ae8cd7d5a6ce03") + b"II*\0"), {"map position"},
     ),
@@ -184,7 +189,7 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
     "EXIF of Pillow in a text": (png(**raw_profile("APP1", only(Artist="Ann").tobytes()[6:])), BY_SOMEBODY),
     "a comment of a codestream": (file("JPEG2000", comment="At the gate"), COMMENT),
     "XMP of ImageMagick": (png(**raw_profile("xmp", LABEL)), LABELLED),
-    "IPTC of ImageMagick": (png(**raw_profile("iptc", b"8BIM\4\4\0\0\0\0\0\x08\x1c\2\x50\0\3Ann")), BY_SOMEBODY),
+    "IPTC of ImageMagick": (png(**raw_profile("iptc", IPTC_BY_ANN)), BY_SOMEBODY),
     "IPTC of ExifTool in a PNG": (
         png(Raw_profile_type_iptc=f"\nIPTC profile\n       8\n{BY_ANN.hex()}\n"), BY_SOMEBODY,
     ),
@@ -194,22 +199,12 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
         jpeg(exif=exif(gps=True), xmp=xmp('exif:GPSLatitude="1,0N" exif:GPSLongitude="2,0E">')), {"GPS position"},
     ),
     "a city": (with_iptc(jpeg(), [(90, b"Wien")]), {"city"}),
-    "a name behind 32 KiB of IPTC": (
-        jpeg_with_segment(0xED, PHOTOSHOP + resource(b"8BIM\4\4", LONG_IPTC + BY_ANN)), {"caption", "creator"},
-    ),
-    "IPTC of Photoshop 2.5": (
-        jpeg_with_segment(0xED, b"Adobe_Photoshop2.5:" + bytes(8) + resource(b"8BIM\4\4", BY_ANN)), BY_SOMEBODY,
-    ),
-    "IPTC that is cut off": (jpeg_with_segment(0xED, PHOTOSHOP + resource(b"8BIM\4\4", BY_ANN + b"\x1c")), BY_SOMEBODY),
-    "IPTC behind what Lightroom writes": (
-        jpeg_with_segment(0xED, PHOTOSHOP + resource(b"AgHg\0\0", b"?") + resource(b"8BIM\4\4", BY_ANN)), BY_SOMEBODY,
-    ),
+    "a name behind 32 KiB of IPTC": (with_resource(0x0404, LONG_IPTC + BY_ANN), {"caption", "creator"}),
+    "IPTC of Photoshop 2.5": (jpeg_with_segment(0xED, b"Adobe_Photoshop2.5:" + bytes(8) + IPTC_BY_ANN), BY_SOMEBODY),
+    "IPTC that is cut off": (with_resource(0x0404, BY_ANN + b"\x1c"), BY_SOMEBODY),
+    "IPTC behind what Lightroom writes": (photoshop(resource(b"AgHg\0\0", b"?"), IPTC_BY_ANN), BY_SOMEBODY),
     "IPTC in the second of two segments": (
-        with_segment(
-            jpeg_with_segment(0xED, PHOTOSHOP + bytes(100) + resource(b"8BIM\4\4", BY_ANN)),
-            0xED,
-            PHOTOSHOP + resource(b"8BIM\4\x22", bytes(200))[:-100],
-        ),
+        with_segment(photoshop(bytes(100), IPTC_BY_ANN), 0xED, PHOTOSHOP + resource(b"8BIM\4\x22", bytes(200))[:-100]),
         BY_SOMEBODY,
     ),
     "an unknown dataset": (with_iptc(jpeg(), [(150, b"Wien")]), {"IPTC field 2:150"}),
@@ -226,25 +221,18 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
         ),
         {"develop settings"},
     ),
-    "XMP before other XMP": (
-        with_segment(
-            in_xmp('crs:Tint="3">'), 0xE1, b"http://ns.adobe.com/xap/1.0/\0" + LABEL
-        ),
-        {"colour label", "develop settings"},
-    ),
+    "XMP before other XMP": (with_segment(in_xmp('crs:Tint="3">'), 0xE1, XAP + LABEL), {*LABELLED, "develop settings"}),
     "XMP that says a property twice": (
         jpeg(xmp=xmp('xmp:Rating="0">').replace(b"</rdf:RDF>", DESCRIPTION.encode() + b"</rdf:RDF>")), {"rating"},
     ),
-    "XMP without a zero before it": (jpeg_with_segment(0xE1, b"http://ns.adobe.com/xap/1.0/" + LABEL), LABELLED),
+    "XMP without a zero before it": (jpeg_with_segment(0xE1, XAP[:-1] + LABEL), LABELLED),
     "EXIF behind another byte than zero": (
         jpeg_with_segment(0xE1, b"Exif\0\xff" + only(Artist="Ann").tobytes()[6:]), BY_SOMEBODY,
     ),
     "XMP before the picture of a GIF": (gif(before=LABEL), LABELLED),
     "XMP after the picture of a GIF": (gif(behind=LABEL), LABELLED),
     "metadata of a HEIC": (phone_files.heic(exif=exif(), xmp=LABEL), LABELLED),
-    "metadata of an AVIF in a box": (
-        file("AVIF") + box(b"uuid", bytes.fromhex("be7acfcb97a942e89c71999491e3afac"), LABEL), LABELLED,
-    ),
+    "metadata of an AVIF in a box": (file("AVIF") + XMP_BOX, LABELLED),
     "metadata of a WebP by another name": (file("WEBP", xmp=LABEL).replace(b"XMP ", b"XMP\0"), LABELLED),
     "metadata of a WebP": (file("WEBP", xmp=LABEL), LABELLED),
     "metadata of a TIFF": (file("TIFF", tiffinfo={700: LABEL}), LABELLED),

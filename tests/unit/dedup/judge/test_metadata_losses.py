@@ -24,7 +24,7 @@ PICTURE = scene(0)
 SIZE: dict[str, Any] = {"ExifImageWidth": PICTURE.width, "ExifImageHeight": PICTURE.height}
 
 
-def stays(plan: Plan) -> str:
+def why(plan: Plan) -> str:
     assert (plan.moves, len(plan.skipped)) == ((), 1)
     return plan.skipped[0].reason
 
@@ -49,20 +49,13 @@ ANN: dict[str, Any] = {"Artist": "Ann", "Copyright": "Ann"}
 def test_a_proved_copy_stays_for_what_the_kept_photo_does_not_say(
     root: Path, options: dict[str, Any], lost: str
 ) -> None:
-    files = {
-        "kept.jpg": encoded(PICTURE, "JPEG", quality=95, exif=exif(**SIZE)),
-        "small.jpg": encoded(resized(PICTURE, 0.6), "JPEG", quality=80, **options),
-    }
-    kept, copy = (
-        member(write(root / name, data), tier=RE_ENCODED, matches=matches)
-        for (name, data), matches in zip(files.items(), [(), aligned(RE_ENCODED)], strict=True)
-    )
+    kept = member(write(root / "kept.jpg", encoded(PICTURE, "JPEG", quality=95, exif=exif(**SIZE))))
+    small = write(root / "small.jpg", encoded(resized(PICTURE, 0.6), "JPEG", quality=80, **options))
+    found = report((kept, member(small, tier=RE_ENCODED, matches=aligned(RE_ENCODED))))
+    stays = [f"It has metadata that the kept photo lacks: {lost}."] if lost else []
     for merges in (False, True):
-        plan = planned(report((kept, copy)), [root], merge_metadata=merges)
-        assert [skip.reason for skip in plan.skipped] == (
-            [f"It has metadata that the kept photo lacks: {lost}."] if lost else []
-        )
-        assert len(plan.moves) == (not lost)
+        plan = planned(found, [root], merge_metadata=merges)
+        assert ([skip.reason for skip in plan.skipped], len(plan.moves)) == (stays, not lost)
 
 
 @pytest.mark.parametrize("chosen", [False, True])
@@ -75,7 +68,7 @@ def test_what_the_kept_photos_sidecar_says_is_not_lost_while_it_is_there(
     choice: dict[str, Any] = {"chosen": {copy.path: None}} if chosen else {}
     for sidecar in (b"", packet('xmp:Label="Blue">')):
         write(root / "kept.jpg.xmp", sidecar)
-        assert stays(planned(report((kept, copy)), [root], **choice)).endswith("colour label.")
+        assert why(planned(report((kept, copy)), [root], **choice)).endswith("colour label.")
     write(root / "kept.jpg.xmp", said)
     assert [outcome.done for outcome in apply(planned(report((kept, copy)), [root], **choice), journal)] == [True]
     (root / "kept.jpg.xmp").unlink()
@@ -102,10 +95,8 @@ def test_what_people_wrote_keeps_a_chosen_photo_also_if_it_is_another_shot(
     kept = member(write(root / "kept.jpg", jpeg(xmp=packet('photoshop:DateCreated="2019-05-03T10:11:12">'))))
     copy = member(write(root / "copy.jpg", data), **more)
     plan = planned(report((kept, copy)), [root], chosen={copy.path: None})
-    assert len(plan.moves) == (not lost)
-    assert [skip.reason for skip in plan.skipped] == (
-        [f"It has metadata that the kept photo lacks{lost}"] if lost else []
-    )
+    stays = [f"It has metadata that the kept photo lacks{lost}"] if lost else []
+    assert ([skip.reason for skip in plan.skipped], len(plan.moves)) == (stays, not lost)
 
 
 @pytest.mark.parametrize(
@@ -125,12 +116,6 @@ def test_a_raw_file_says_what_its_preview_says(root: Path, shown: Metadata, said
     assert said in "".join(skip.reason for skip in plan.skipped)
 
 
-def test_a_copy_whose_fields_cannot_be_read_stays(root: Path) -> None:
-    kept = member(write(root / "kept.jpg", jpeg()))
-    copy = member(write(root / "copy.jpg", jpeg()[:50]), tier=SAME_PIXELS)
-    assert "cannot be read" in stays(planned(report((kept, copy)), [root]))
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="sets attributes as Linux does")
 @pytest.mark.parametrize("tier", [EXACT, SAME_PIXELS])
 def test_tags_of_a_file_manager_keep_even_a_copy_of_the_same_bytes(root: Path, tier: str) -> None:
@@ -140,11 +125,11 @@ def test_tags_of_a_file_manager_keep_even_a_copy_of_the_same_bytes(root: Path, t
     except OSError:
         pytest.skip("this file system has no extended attributes")
     found = report((member(kept), member(copy, tier=tier)))
-    assert stays(planned(found, [root])) == "It has metadata that the kept photo lacks: file tags."
+    assert why(planned(found, [root])) == "It has metadata that the kept photo lacks: file tags."
     os.setxattr(kept, "user.xdg.tags", b"holiday")
     assert len(planned(found, [root]).moves) == 1
     for photo in (kept, copy):
         write(photo.with_suffix(".xmp"), b"<x/>")
     assert len(planned(found, [root]).moves) == 1
     os.setxattr(copy.with_suffix(".xmp"), "user.xdg.comment", b"by Ann")
-    assert stays(planned(found, [root])) == "The sidecar beside it is damaged, or differs from that of the kept photo."
+    assert why(planned(found, [root])) == "The sidecar beside it is damaged, or differs from that of the kept photo."

@@ -124,12 +124,13 @@ def test_every_command_names_the_store_that_the_search_used(tmp_path: Path) -> N
     assert f"clip-client decide {named} different" in text
 
 
-def test_the_command_for_different_photos_names_each_by_its_whole_path() -> None:
-    text = page(group(member("a.jpg"), member("/p/caf\udce9.jpg")))
+def test_links_and_commands_lead_to_files_whose_names_are_no_text_by_their_whole_paths() -> None:
+    text = page(group(member("a.jpg"), member("/p/caf\udce9 #1?.jpg")))
     found = re.search(r'<code class="decide">(.*?)</code>', text)
     assert found
     command = unescape(re.sub(r"<[^>]*>", "", found[1]))
-    assert command == f"clip-client decide different {shlex.quote(os.path.abspath('a.jpg'))} $'/p/caf\\xe9.jpg'"
+    assert command == f"clip-client decide different {shlex.quote(os.path.abspath('a.jpg'))} $'/p/caf\\xe9 #1?.jpg'"
+    assert 'href="file:///p/caf%E9%20%231%3F.jpg"' in text
 
 
 def test_files_with_the_same_bytes_are_not_offered_as_different() -> None:
@@ -139,11 +140,6 @@ def test_files_with_the_same_bytes_are_not_offered_as_different() -> None:
         text = page(group(*shown))
         assert ("clip-client decide different" in text) == is_offered
         assert ("what if they are different" in text) == is_offered
-
-
-def test_links_lead_to_files_whose_names_are_no_text() -> None:
-    text = page(group(member("/p/caf\udce9 #1?.jpg"), member("/p/b")))
-    assert 'href="file:///p/caf%E9%20%231%3F.jpg"' in text
 
 
 def test_folders_are_shown_from_the_one_that_has_all_photos() -> None:

@@ -19,6 +19,7 @@ from clip_client.dedup.pages.html import write_page
 from clip_client.dedup.pages.previews import draw_previews, fit
 from clip_client.dedup.types import PREVIEWS_MARK
 from tests.fixtures import members
+from tests.fixtures.images.image_files import oriented
 
 
 def member(name: str, content: str | None = None, size: tuple[int, int] = (640, 480)) -> Member:
@@ -193,10 +194,8 @@ def test_previews_of_real_photos_take_the_space_that_the_documentation_names(
 
 
 def test_a_thumbnail_is_upright_and_what_is_no_picture_has_none(tmp_path: Path) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6
     for name in ("a.jpg", "a.png"):
-        Image.linear_gradient("L").resize((400, 200)).save(tmp_path / name, exif=exif)
+        Image.linear_gradient("L").resize((400, 200)).save(tmp_path / name, exif=oriented(6))
         small = thumbnail(str(tmp_path / name), 50)
         assert small is not None
         with Image.open(io.BytesIO(small)) as seen:

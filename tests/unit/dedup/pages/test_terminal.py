@@ -224,10 +224,7 @@ ALIGNED = [
     (alignment(RE_ENCODED), "same picture, re-encoded"),
     (alignment(RE_ENCODED, HALF), "same picture, re-encoded, half the size"),
     (alignment(EDITED, "cropped to 84%", "brighter"), "same picture, cropped to 84%, brighter"),
-    (
-        alignment(ALTERED, "brighter", region=(0, 0, 1, 0.9), region_share=0.13),
-        "brighter, and 13% of it differs more",
-    ),
+    (alignment(ALTERED, "brighter", region=(0, 0, 1, 0.9), region_share=0.13), "brighter, and 13% of it differs more"),
     (alignment(ALTERED, region=(0, 0, 1, 0.9), region_share=0.13), "a region differs (13%)"),
     (alignment(ALTERED, region=(0.8, 0.1, 0.1, 0.1), region_share=0.03), "a region differs (3% at the top right)"),
     (

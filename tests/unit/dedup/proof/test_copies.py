@@ -14,13 +14,13 @@ from PIL import Image, ImageOps
 
 from clip_client.dedup.proof.prove import OTHER_LUMA, prove
 from tests.fixtures.images.image_files import encoded, oriented
-from tests.fixtures.images.scenes import noisy, scene
+from tests.fixtures.images.scenes import noisy, picture_in, scene
 from tests.unit.dedup.proof.conftest import Trellis
 
 LANCZOS = Image.Resampling.LANCZOS
 PHOTO = noisy(scene(5, (403, 301)), 3, 5)
 KEPT = encoded(PHOTO, "JPEG", quality=93)
-SEEN = Image.open(io.BytesIO(KEPT)).convert("RGB")
+SEEN = picture_in(KEPT)
 
 
 def jpeg(picture: Image.Image | np.ndarray[Any, Any], quality: int = 75, **options: Any) -> bytes:
@@ -139,7 +139,7 @@ def test_planes_that_never_pass_through_rgb_are_a_second_reading() -> None:
         planes = image.transpose(Image.Transpose.ROTATE_90)
     assert planes.mode == "YCbCr"
     assert prove(kept, encoded(planes, "JPEG", quality=85)).holds
-    lossless = encoded(Image.open(io.BytesIO(kept)).convert("RGB"), "PNG")
+    lossless = encoded(picture_in(kept), "PNG")
     assert not prove(lossless, encoded(planes, "JPEG", quality=85)).holds, "without the second reading"
 
 

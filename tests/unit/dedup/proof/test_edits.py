@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -14,12 +13,12 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 from clip_client.dedup.proof.prove import OTHER_CHROMA, OTHER_FRAME, OTHER_LUMA, OTHER_PIXELS, prove
 from tests.fixtures.images.image_files import encoded
-from tests.fixtures.images.scenes import noisy, scene
+from tests.fixtures.images.scenes import noisy, picture_in, scene
 
 SIZE = (400, 304)
 PHOTO = noisy(scene(11, SIZE).point([50 + level * 3 // 5 for level in range(256)] * 3), 2, 11)
 KEPT = encoded(PHOTO, "JPEG", quality=94)
-SEEN = Image.open(io.BytesIO(KEPT)).convert("RGB")
+SEEN = picture_in(KEPT)
 
 
 def written(picture: Image.Image, quality: int | None) -> bytes:
@@ -106,7 +105,7 @@ def page(number: str, size: int) -> Image.Image:
 @pytest.mark.parametrize("quality", [40, 60, 85])
 def test_a_changed_digit_is_found(size: int, quality: int) -> None:
     kept = encoded(page("3441.34", size), "JPEG", quality=94)
-    seen, other = np.array(Image.open(io.BytesIO(kept)).convert("RGB")), np.asarray(page("3441.84", size))
+    seen, other = np.array(picture_in(kept)), np.asarray(page("3441.84", size))
     changed = (np.abs(other.astype(int) - np.asarray(page("3441.34", size))).max(axis=2) > 3)[..., None]
     fake = Image.fromarray(np.where(changed, other, seen).astype(np.uint8))
     assert prove(kept, encoded(Image.fromarray(seen), "JPEG", quality=quality)).holds
@@ -142,7 +141,7 @@ def test_the_colour_of_a_word_is_not_hidden_by_black_type(sampling: int) -> None
     grey, green = (
         encoded(coloured_word(ink), "JPEG", quality=92, subsampling=sampling) for ink in ((60, 60, 60), (20, 87, 23))
     )
-    assert prove(grey, encoded(Image.open(io.BytesIO(grey)), "JPEG", quality=75)).holds
+    assert prove(grey, encoded(picture_in(grey), "JPEG", quality=75)).holds
     for kept, duplicate in ((grey, green), (green, grey)):
         assert prove(kept, duplicate).reason in (OTHER_LUMA, OTHER_CHROMA)
 

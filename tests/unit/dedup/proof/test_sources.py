@@ -15,11 +15,11 @@ from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageFont, ImageOps
 
 from clip_client.dedup.compare.proofs import prove_again
 from clip_client.dedup.proof.prove import DUPLICATE, EITHER, KEPT, OTHER_LUMA, prove
-from clip_client.dedup.types import RE_ENCODED, SAME_PIXELS
+from clip_client.dedup.types import EXACT, RE_ENCODED, SAME_PIXELS
 from tests.fixtures.images import phone_files
 from tests.fixtures.images.embedded_files import MP4
 from tests.fixtures.images.image_files import encoded, oriented
-from tests.fixtures.images.scenes import cropped, noisy, resized, scene
+from tests.fixtures.images.scenes import cropped, noisy, picture_in, resized, scene
 
 SIZE = (480, 360)
 
@@ -28,12 +28,7 @@ def jpeg(picture: Image.Image, quality: int, **options: Any) -> bytes:
     return encoded(picture, "JPEG", quality=quality, **options)
 
 
-def read(data: bytes) -> Image.Image:
-    return Image.open(io.BytesIO(data)).convert("RGB")
-
-
 def with_grain() -> Image.Image:
-    """A scene with the grain of a camera."""
     grain = np.random.default_rng(0).normal(0, 6, (SIZE[1], SIZE[0], 3))
     soft = cv2.GaussianBlur(grain, (0, 0), 0.7)
     return Image.fromarray(np.clip(np.asarray(scene(0, SIZE)) + soft, 0, 255).astype(np.uint8))
@@ -41,7 +36,7 @@ def with_grain() -> Image.Image:
 
 PHOTO = with_grain()
 CAMERA = jpeg(PHOTO, 92)
-SEEN = read(CAMERA)
+SEEN = picture_in(CAMERA)
 
 
 def moves(kept: bytes, duplicate: bytes) -> bool:
@@ -84,7 +79,7 @@ def test_a_page_moves_for_its_scan_but_not_if_digits_differ(kind: str, scale: fl
         return page(changed) if kind == "page" else photographed(page(changed), 1)
 
     kept = jpeg(shown(0), 92)
-    assert moves(kept, copied(read(kept)))
+    assert moves(kept, copied(picture_in(kept)))
     for changed in (1, 12):
         assert prove(kept, copied(shown(changed))).reason == OTHER_LUMA
     if kind == "photo of a page":  # and its noise, too
@@ -100,6 +95,12 @@ def test_neither_half_of_a_focus_stack_moves_for_the_other() -> None:
     assert not moves(jpeg(near, 92), jpeg(PHOTO, 85)), "merged of both"
 
 
+def with_a_pixel(picture: Image.Image) -> Image.Image:
+    changed = picture.copy()
+    changed.putpixel((100, 200), (0, 0, 0))
+    return changed
+
+
 @pytest.mark.parametrize("way", ["TIFF", "WEBP", "JPEG XL"])
 def test_a_lossless_file_with_another_pixel_does_not_move(way: str) -> None:
     def written(picture: Image.Image) -> bytes:
@@ -107,11 +108,9 @@ def test_a_lossless_file_with_another_pixel_does_not_move(way: str) -> None:
             return phone_files.jxl(picture, lossless=True)
         return encoded(picture, way, **({"lossless": True} if way == "WEBP" else {}))
 
-    changed = PHOTO.copy()
-    changed.putpixel((100, 200), (0, 0, 0))
     kept = encoded(PHOTO, "PNG")
     assert moves(kept, written(PHOTO))
-    assert not moves(kept, written(changed))
+    assert not moves(kept, written(with_a_pixel(PHOTO)))
 
 
 def softer_colours(picture: Image.Image) -> Image.Image:
@@ -130,16 +129,16 @@ WORSE: dict[str, Callable[[Image.Image], bytes]] = {
     "sharpened": lambda picture: jpeg(picture.filter(ImageFilter.UnsharpMask(2, 80, 0)), 96),
     "sharpened and larger": lambda picture: jpeg(resized(picture.filter(ImageFilter.UnsharpMask(2, 80, 0)), 1.5), 96),
     "quality 75": lambda picture: jpeg(picture, 75),
-    "quality 25, then 100": lambda picture: jpeg(read(jpeg(picture, 25)), 100),
-    "quality 40, then PNG": lambda picture: encoded(read(jpeg(picture, 40)), "PNG"),
-    "WebP, then 98": lambda picture: jpeg(read(encoded(picture, "WEBP", quality=40)), 98),
+    "quality 25, then 100": lambda picture: jpeg(picture_in(jpeg(picture, 25)), 100),
+    "quality 40, then PNG": lambda picture: encoded(picture_in(jpeg(picture, 40)), "PNG"),
+    "WebP, then 98": lambda picture: jpeg(picture_in(encoded(picture, "WEBP", quality=40)), 98),
     "more contrast": lambda picture: jpeg(ImageEnhance.Contrast(picture).enhance(1.05), 96),
     "darker": lambda picture: jpeg(ImageEnhance.Brightness(picture).enhance(0.85), 95),
     "weaker colours": lambda picture: jpeg(ImageEnhance.Color(picture).enhance(0.95), 96),
     "stronger colours": lambda picture: jpeg(ImageEnhance.Color(picture).enhance(1.04), 98),
     "softer colours": lambda picture: jpeg(softer_colours(picture), 98),
     "another hue": lambda picture: jpeg(another_hue(picture), 98),
-    "compressed off the grid": lambda one: jpeg(ImageOps.crop(read(jpeg(ImageOps.expand(one, 4), 70)), 4), 98),
+    "compressed off the grid": lambda one: jpeg(ImageOps.crop(picture_in(jpeg(ImageOps.expand(one, 4), 70)), 4), 98),
     "grain, then PNG": lambda picture: encoded(noisy(picture, 3, 1), "PNG"),
     "turned": lambda picture: jpeg(picture.transpose(Image.Transpose.ROTATE_90), 75),
     "larger": lambda picture: jpeg(picture.resize((720, 540), Image.Resampling.BILINEAR), 95),
@@ -183,7 +182,7 @@ def test_fine_colours_do_not_move_for_a_file_that_stores_them_at_half_size() -> 
         draw.text((30, 24 + 17 * row), "0123456789 abcdefghijklm 9876543210", fill=(200, 0, 0), font=font)
     fine, halved = jpeg(picture, 90, subsampling=0), jpeg(picture, 97, subsampling=2)
     assert not moves(halved, fine)
-    assert moves(fine, jpeg(read(fine), 80, subsampling=0))
+    assert moves(fine, jpeg(picture_in(fine), 80, subsampling=0))
     smooth = Image.fromarray(np.random.default_rng(7).integers(60, 200, (45, 60, 3), dtype=np.uint8)).resize(SIZE)
     half, across, full = (jpeg(smooth, 85, subsampling=sampling) for sampling in (2, 1, 0))
     for duplicate in (full, across):
@@ -198,7 +197,11 @@ def test_files_are_proved_from_their_paths(tmp_path: Path, monkeypatch: pytest.M
         "crop": jpeg(cropped(SEEN, 0.1, 0.1, 0, 0.05), 85),
         "page": jpeg(page(), 92),
         "digit": jpeg(page(1), 85),
+        "text": b"text",
+        "other text": b"other text",
+        "empty": b"",
         "still": encoded(page(), "BMP"),
+        "another pixel": encoded(with_a_pixel(page()), "BMP"),
         "film behind": encoded(page(), "BMP") + MP4,
         "cut out": encoded(Image.merge("RGBA", (*page().split(), ImageOps.invert(page().convert("L")))), "PNG"),
     }
@@ -210,8 +213,11 @@ def test_files_are_proved_from_their_paths(tmp_path: Path, monkeypatch: pytest.M
 
     assert proved("original", "copy") == RE_ENCODED
     assert proved("film behind", "still") == SAME_PIXELS
+    assert proved("text", "text") == EXACT
     pairs = (("copy", "original"), ("original", "coarse"), ("page", "digit"), ("page", "gone"), ("gone", "page"))
-    for kept, unproved in (*pairs, ("original", "crop"), ("still", "film behind"), ("still", "cut out")):
+    others = (("original", "crop"), ("text", "other text"), ("empty", "empty"))
+    of_still = (("still", other) for other in ("film behind", "cut out", "another pixel"))
+    for kept, unproved in (*pairs, *others, *of_still):
         assert proved(kept, unproved) == ""
     monkeypatch.setitem(sys.modules, "clip_client.dedup.proof.prove", None)
     assert proved("original", "copy") == "", "without OpenCV"

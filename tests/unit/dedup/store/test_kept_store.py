@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -65,9 +66,8 @@ def test_choices_wait_and_rules_are_saved(kept: Path) -> None:
     }
 
 
-def test_undo_restores_every_photo(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["undo", "--store", str(kept / "store")]) == 0
-    assert capsys.readouterr().out == "6 photos restored\n"
+def test_undo_restores_every_photo(kept: Path, said: Callable[..., list[str]]) -> None:
+    assert said("undo", "--store", kept / "store") == ["6 photos restored"]
     photos = kept / "photos"
     assert below(photos) == {name: 1_700_000_000 + place for place, name in enumerate(AT_FIRST)}
     assert not (photos / "linked" / "one.jpg").samefile(photos / "linked" / "two.jpg")
@@ -108,30 +108,24 @@ def test_purge_proves_again_what_moved(kept: Path, monkeypatch: pytest.MonkeyPat
     (kept / "photos" / "pixels" / "picture copy.png").write_bytes(b"changed")
     sent = trashed(monkeypatch)
     assert main(["purge", "--yes", "--store", str(kept / "store")]) == 1
-    assert {path.split("/photos/")[1].partition("/")[0] for path in sent} == {
-        *("chosen", "exact", "linked", "rated"),
-    }
+    assert {path.split("/photos/")[1].partition("/")[0] for path in sent} == {"chosen", "exact", "linked", "rated"}
     assert sorted(runs(kept)) == ["edited", "pixels"]
 
 
-def test_suspects_are_listed_and_restored(
-    kept: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_suspects_are_listed_and_restored(kept: Path, said: Callable[..., list[str]]) -> None:
     """Each entry has to be proved again, and one kept photo has changed."""
-    where = ["--store", str(kept / "store")]
+    suspects = ["undo", "--suspects", "--store", kept / "store"]
     change(kept / "store" / "journal.sqlite", "UPDATE units SET proof = 0")
-    assert main(["undo", "--suspects", "--list", *where]) == 0
-    listed = capsys.readouterr().out
+    listed = "".join(said(*suspects, "--list"))
     assert "edited/grey.jpg" in listed
     assert "pixels/picture.png" not in listed
     with Store(kept / "store") as store:
         assert PROOF in {entry.proof for entry in store.journal.entries(IN_QUARANTINE)}
     (kept / "photos" / "pixels" / "picture copy.png").write_bytes(b"changed")
-    assert main(["undo", "--suspects", *where]) == 0
+    said(*suspects)
     assert (kept / "photos" / "pixels" / "picture.png").exists()
     assert (kept / "photos" / "edited" / "grey.jpg").exists()
-    assert main(["undo", "--suspects", "--list", *where]) == 0
-    assert "a remaining photo is proved to show the same picture" in capsys.readouterr().out
+    assert "a remaining photo is proved to show the same picture" in "".join(said(*suspects, "--list"))
 
 
 # The files of an earlier version are taken over.
