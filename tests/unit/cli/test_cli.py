@@ -33,18 +33,6 @@ def test_every_command_that_reports_has_json(capsys: pytest.CaptureFixture[str])
     assert [one for one in commands if "--json" not in printed([one, "--help"], capsys)] == ["review"]
 
 
-def test_help_loads_nothing_heavy() -> None:
-    script = (
-        "import sys\nfrom clip_client.cli.main import main\n"
-        "try: main(['dedup', '--help'])\n"
-        "except SystemExit: pass\n"
-        "heavy = {'grpc', 'rich', 'pyarrow', 'jinja2', 'PIL', 'torch', 'clip_client.distributed'}\n"
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
-
-
 def test_a_reader_that_has_closed_the_output_is_no_crash() -> None:
     reader, writer = os.pipe()
     os.close(reader)

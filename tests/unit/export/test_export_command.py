@@ -137,12 +137,6 @@ def test_a_download_by_open_clip_that_fails_has_the_same_message(monkeypatch: py
         exporter.load_model("ViT-B-32", "laion2b_s34b_b79k")
 
 
-def test_help_does_not_wait_for_pytorch() -> None:
-    with python("-c", "import preprocess_ensemble.export.command, sys; print('torch' in sys.modules)") as process:
-        said, _ = process.communicate()
-    assert said == "False\n"
-
-
 TABLES = SHIPPED.with_name("models.md").read_text(encoding="utf-8")
 HEADINGS, _, *ROWS = (
     [cell.strip(" `") for cell in line.split("|")[1:-1]] for line in TABLES.split("\n\n")[0].splitlines()
