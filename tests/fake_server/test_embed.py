@@ -55,8 +55,6 @@ async def test_every_kind_of_image_alone_and_among_others(server: FakeTriton, cl
 
 
 class Recorded(io.BytesIO):
-    """Notes which thread reads it."""
-
     reader: threading.Thread | None = None
 
     def read(self, size: int | None = -1) -> bytes:

@@ -161,8 +161,6 @@ async def test_a_label_is_the_mean_of_its_templates(bias: float | None) -> None:
 
 
 class Slow(FakeTriton):
-    """Its handshakes take three seconds."""
-
     async def ModelConfig(self, request: Any, context: Any) -> Any:
         await asyncio.sleep(3)
         return await super().ModelConfig(request, context)

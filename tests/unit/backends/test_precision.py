@@ -104,7 +104,6 @@ def demands_nothing_and_has_bf16(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 @pytest.fixture(scope="module")
 def model(tiny_repository: Path) -> Path:
-    """The small CLIP; its passport is beside it."""
     return tiny_repository / MODEL_FILE
 
 

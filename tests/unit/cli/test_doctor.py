@@ -31,7 +31,6 @@ def unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def cpu_info(folder: Path, vendor: str, flags: str) -> Path:
-    """Linux's description of a processor."""
     file = folder / "cpuinfo"
     file.write_text(f"processor\t: 0\nvendor_id\t: {vendor}\nflags\t\t: {flags}\n")
     return file

@@ -16,7 +16,6 @@ RAY = ["--engine", "ray"]
 
 
 def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    """Return the exit code, and what is on standard error."""
     try:
         code: int | str | None = main(words)
     except SystemExit as ended:

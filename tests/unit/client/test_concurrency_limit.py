@@ -27,7 +27,6 @@ class FifoServer:
 
     @property
     def capacity(self) -> float:
-        """Images per second with full batches."""
         return MAX_BATCH / (self.fixed_s + MAX_BATCH * self.per_image_s)
 
 
@@ -66,7 +65,6 @@ def new_limit(maximum: int = 256, *, target_s: float = 0.5) -> AdaptiveLimit:
 
 
 def answer(limit: AdaptiveLimit, images: int, started_at: float, now: float, time_given_s: float = TIMEOUT_S) -> None:
-    """Let a request start and be answered."""
     limit.started(images)
     limit.answered(images, started_at=started_at, now=now, time_given_s=time_given_s)
 

@@ -67,7 +67,6 @@ def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @contextmanager
 def another_library(library: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have the decoder load this library."""
     load = ctypes.CDLL
     monkeypatch.setattr(ctypes, "CDLL", lambda name: library if "turbojpeg" in name else load(name))
     turbojpeg_decoder.installed.cache_clear()

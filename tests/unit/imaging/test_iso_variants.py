@@ -96,7 +96,6 @@ def with_matrix(number: int) -> bytes:
 
 
 def with_optional_rotation(data: bytes) -> bytes:
-    """Say that a decoder may ignore the rotation."""
     (place,) = (place for place, one in IsoMedia(data).listed_properties(1) if one.name == b"irot")
     return data[: place.start] + bytes([data[place.start] & 0x7F]) + data[place.stop :]
 
@@ -193,7 +192,6 @@ def test_a_heic_of_a_codec_that_is_not_installed_is_a_variant() -> None:
 
 
 def located(places: list[tuple[int, int]]) -> bytes:
-    """A ``iloc`` box of items at these positions and of these lengths."""
     items = [struct.pack(">HHHII", number, 0, 1, *place) for number, place in enumerate(places, 1)]
     return box(b"iloc", bytes(4), b"\x44\0", struct.pack(">H", len(items)), *items)
 

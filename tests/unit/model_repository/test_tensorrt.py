@@ -31,7 +31,6 @@ def exported(folder: Path, passport: Passport, version: int | None = None, cache
 
 
 def keys(config: Any) -> dict[str, str]:
-    """Return the parameters of the accelerator, if there is one."""
     found = config.optimization.execution_accelerators.gpu_execution_accelerator
     return dict(found[0].parameters) if found else {}
 

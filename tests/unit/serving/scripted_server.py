@@ -157,7 +157,6 @@ class FakeServer:
 
     @property
     def pauses(self) -> list[float]:
-        """Seconds between the starts."""
         return [later - earlier for earlier, later in pairwise(self.starts)]
 
     @property
