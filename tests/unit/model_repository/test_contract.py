@@ -47,22 +47,6 @@ def test_models_and_tensors_are_those_of_the_wire_contract() -> None:
     assert {name: (signature(one.input), signature(one.output)) for name, one in configs.items()} == TENSORS
 
 
-def test_the_ensemble_joins_tensors_of_one_type_and_shape() -> None:
-    ensemble = parse(contract.DEFAULT_NAMES.image)
-    known = {name: (kind, dims) for name, kind, dims in signature(ensemble.input)}
-    for step in ensemble.ensemble_scheduling.step:
-        model = parse(step.model_name)
-        assert 0 < ensemble.max_batch_size <= model.max_batch_size
-        takes = {name: (kind, dims) for name, kind, dims in signature(model.input)}
-        gives = {name: (kind, dims) for name, kind, dims in signature(model.output)}
-        assert takes == {tensor: known[joined] for tensor, joined in step.input_map.items()}
-        for tensor, joined in step.output_map.items():
-            assert joined not in known, "each tensor has one source"
-            known[joined] = gives[tensor]
-    for name, kind, dims in signature(ensemble.output):
-        assert known[name] == (kind, dims)
-
-
 def test_tracked_files_are_what_an_export_of_the_default_model_writes(tmp_path: Path) -> None:
     for path, text in repository.pending_files(tmp_path, DEFAULT).items():
         assert (TRITON_MODELS / path.relative_to(tmp_path)).read_text() == text
