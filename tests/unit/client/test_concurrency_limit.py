@@ -109,14 +109,6 @@ def test_a_limit_that_makes_no_image_wait_does_not_grow() -> None:
     assert 30 <= limit.limit <= 32
 
 
-def test_a_refusal_halves_once_per_round_trip() -> None:
-    limit = new_limit()
-    for started_at, now, expected in ((0.0, 1.0, 8), (0.0, 1.1, 8), (1.2, 1.3, 4)):
-        limit.started(4)
-        limit.refused(4, started_at=started_at, now=now)
-        assert limit.limit == expected
-
-
 def test_never_below_one_and_never_above_the_maximum() -> None:
     limit = new_limit(maximum=20)
     for step in range(50):
