@@ -116,15 +116,6 @@ async def test_auto_uses_a_server_that_responds_even_an_unhealthy_one(
     assert not caplog.records
 
 
-async def test_concurrent_calls_resolve_auto_once(fake: FakeTriton) -> None:
-    async with InMemoryClient({"localhost": fake}, "auto:") as clip:
-        assert repr(clip) == "<ClipClient auto:grpc://localhost:8001 [open]>"
-        await asyncio.gather(clip.health(), *(clip.embed(image) for image in images(5)))
-        assert repr(clip).startswith("<ClipClient grpc://localhost:8001 [open] model=fake")
-        # One to see who is there, and the one that stays.
-        assert [channel.closed for channel in clip.transports.channels["localhost"]] == [True, False]
-
-
 class Silent(FakeTriton):
     async def ServerLive(self, request: Any, context: Any) -> Any:
         await asyncio.Event().wait()
