@@ -59,11 +59,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Refuse PyTorch, with which each fork would take ten times as long; import it in a fixture or a test.
+    """Refuse PyTorch and Ray: they cost seconds, and each fork would take ten times as long; a fixture imports them.
 
     Leave what the imports made out of each garbage collection, and out of the pages that a fork copies.
     """
-    assert "torch" not in sys.modules, "a module of the tests imports PyTorch while it is imported"
+    heavy = {"langchain_openai", "ray", "torch", "transformers"}.intersection(sys.modules)
+    assert not heavy, f"a module of the tests imports {heavy} while it is imported"
     if sys.version_info < (3, 14):  # from there on, Hypothesis looks for referrers, and would find none that are frozen
         gc.collect()
         gc.freeze()
