@@ -19,15 +19,10 @@ from clip_client import (
     Unavailable,
 )
 from clip_client.testing import FakeTriton, Reply
-from tests.fixtures.fakes import InMemoryClient, Stalled, images, listening, now
+from tests.fixtures.fakes import InMemoryClient, OfTheFuture, Stalled, images, listening, now
 from tests.fixtures.simulated_time import simulated
 
 NAME = "clip.example.org"
-
-
-class OfTheFuture(FakeTriton):
-    def passport(self) -> dict[str, Any]:
-        return {"contract": 2}
 
 
 def client_of(*servers: FakeTriton) -> InMemoryClient:

@@ -9,7 +9,7 @@ import re
 import resource
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import nullcontext
 from functools import partial
 from itertools import count
@@ -34,12 +34,6 @@ from clip_client.testing import FakeTriton, Reply
 
 MODEL = FileModel("fake/random:0@00000000", "fake/random:0@00000000|shortest-bicubic-224x224|original", 8)
 NOTHING = np.empty(0, "S16")
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[FakeTriton]:
-    async with FakeTriton() as running:
-        yield running
 
 
 def partition_of(*reads: Callable[[], bytes], size_bytes: int | None = None) -> Partition:
