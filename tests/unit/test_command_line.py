@@ -41,10 +41,7 @@ def misuse(line: str, capsys: pytest.CaptureFixture[str]) -> str:
         ("clip-export --tensorrt 9", "invalid choice: 9 (choose from 10, 11)"),
         ("clip-export --precision fp61", "did you mean fp16?"),
         ("clip-export --towers image,txt", "did you mean image,text?"),
-        (
-            "clip-gateway --max-body-bytes 0",
-            "--max-body-bytes: expected a whole number of at least 1, got '0'",
-        ),
+        ("clip-gateway --max-body-bytes 0", "--max-body-bytes: expected a whole number of at least 1, got '0'"),
         ("clip-gateway --port 0", "expected a port from 1 to 65535, got '0'"),
         ("clip-gateway --workers 0", "expected a whole number of at least 1, got '0'"),
         ("clip-serve --grpc-port 65536", "expected a port from 1 to 65535, got '65536'"),

@@ -264,10 +264,7 @@ def test_other_tests_import_only_the_fixtures_that_benchmarks_share() -> None:
     ("top", "adapters"),
     [
         ("grpc", {"clip_client._transports.grpc", "clip_client._transports.grpc_errors", "clip_client.testing"}),
-        (
-            "tritonclient",
-            {"clip_client._transports", "clip_client.testing", "preprocess_ensemble.model_repository.config"},
-        ),
+        ("tritonclient", {"clip_client._transports", "clip_client.testing", "preprocess_ensemble.model_repository"}),
         ("openvino", {"preprocess_ensemble.runtimes.openvino_model"}),
         ("cv2", {"clip_client.dedup.describe", "clip_client.dedup.proof"}),
         ("torch", {"preprocess_ensemble.export.pytorch", "preprocess_ensemble.export.exporter"}),

@@ -65,10 +65,7 @@ async def test_metrics_count_requests_and_items(http: httpx.AsyncClient) -> None
         (["--url", "grpc://far.example:8001", "--token-file", __file__], "in one line"),
         (["--tls-ca", "/nowhere/ca.pem"], "see --tls-ca"),
         (["--url", "grpcs://a", "--tls-ca", __file__], "is not a PEM certificate"),
-        (
-            ["--url", "grpcs://a", "--tls-certificate", __file__, "--tls-key", __file__],
-            "see --tls-certificate and --tls-key",
-        ),
+        (["--url=grpcs://a", f"--tls-certificate={__file__}", f"--tls-key={__file__}"], "see --tls-certificate and"),
         (["--url", "grpcs://a", "--tls-key", __file__], "--tls-certificate and --tls-key belong together"),
         (["--url", "a", "--tls-name", "b"], "--tls-ca, --tls-certificate and --tls-name are for gRPC with TLS"),
         (["--ssl-certfile", "/nowhere.pem", "--ssl-keyfile", "/nowhere.pem", "--workers", "2"], "see --ssl-certfile"),

@@ -77,11 +77,7 @@ def test_wrong_usage_is_told_with_the_usage(words: list[str], said: str, capsys:
     [
         # Contradictions.
         (["dedup", ""], 2, "a PATH is empty; . is the current folder"),
-        (
-            ["dedup", "https://example.com/a.jpg"],
-            2,
-            "only files are read; download it first: curl -O https",
-        ),
+        (["dedup", "https://example.com/a.jpg"], 2, "only files are read; download it first: curl -O https"),
         (["dedup", ".", "--url", "ftp://localhost:8000"], 2, "gRPC port"),
         (["doctor", "--url", "ftp://localhost:8000"], 2, "gRPC port"),
         (["dedup", ".", "--without-model", "--url", "localhost:1"], 2, "--without-model needs none"),
