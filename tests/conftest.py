@@ -27,11 +27,7 @@ FORKING_FILES = (
 )
 """They fork hundreds of times, which takes the longer the larger the process is, and others make it large."""
 
-LONG_FILES = (
-    "live/distributed/test_groups.py",
-    "live/serving/test_end.py",
-    "live/serving/test_serve.py",
-)
+LONG_FILES = ("live/distributed/test_groups.py", "live/serving/test_end.py", "live/serving/test_serve.py")
 """Files of tests/live whose tests take half a minute or more."""
 
 

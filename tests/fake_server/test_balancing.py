@@ -9,15 +9,7 @@ from typing import Any
 import pytest
 import trustme
 
-from clip_client import (
-    ClientConfig,
-    ClipClient,
-    ClipError,
-    ModelNotReady,
-    ProtocolMismatch,
-    Unauthorized,
-    Unavailable,
-)
+from clip_client import ClientConfig, ClipClient, ClipError, ModelNotReady, ProtocolMismatch, Unauthorized, Unavailable
 from clip_client.testing import FakeTriton, Reply
 from tests.fixtures.fakes import InMemoryClient, OfTheFuture, Stalled, images, listening, now
 from tests.fixtures.simulated_time import simulated

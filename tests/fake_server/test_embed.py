@@ -184,8 +184,7 @@ class Garbled(FakeTriton):
 
 
 @pytest.mark.parametrize(
-    "broken",
-    ["embedding", "status", "error", "fingerprint", "length", b"", b"\1\0", b"\4\0\0\0abc", b"\1\0\0\0a" * 2],
+    "broken", ["embedding", "status", "error", "fingerprint", "length", b"", b"\1\0", b"\4\0\0\0abc", b"\1\0\0\0a" * 2]
 )
 async def test_an_answer_that_does_not_follow_the_contract(broken: str | bytes) -> None:
     """A tensor is missing, vectors have the wrong length, or the texts are damaged."""

@@ -18,10 +18,7 @@ from tests.fixtures.fakes import listening
 AUTHORITY: Final = trustme.CA()
 CA: Final = AUTHORITY.cert_pem.bytes()
 MINE, OTHER = (AUTHORITY.issue_cert(f"{name}@example.org") for name in ("me", "you"))
-OWN: Final = {
-    "client_certificate": MINE.cert_chain_pems[0].bytes(),
-    "client_key": MINE.private_key_pem.bytes(),
-}
+OWN: Final = {"client_certificate": MINE.cert_chain_pems[0].bytes(), "client_key": MINE.private_key_pem.bytes()}
 
 
 def tls_server(*, is_mutual: bool) -> FakeTriton:

@@ -8,14 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clip_client import (
-    ClipClient,
-    DeadlineExceeded,
-    ItemErrors,
-    ModelNotReady,
-    ProtocolMismatch,
-    TextError,
-)
+from clip_client import ClipClient, DeadlineExceeded, ItemErrors, ModelNotReady, ProtocolMismatch, TextError
 from clip_client.testing import FakeTriton, Reply, fake_vector
 from tests.fixtures.fakes import LOST, NEVER, InMemoryClient, asynchronous, now
 from tests.fixtures.simulated_time import connected, simulated

@@ -26,11 +26,7 @@ def server_tls(pair: Pair, **more: Path) -> ServerTls:
 
 @pytest.mark.parametrize(
     ("issued_to", "name"),
-    [
-        ("clip.example.org", "clip.example.org"),
-        ("*.example.org", "canary.example.org"),
-        ("127.0.0.1", "127.0.0.1"),
-    ],
+    [("clip.example.org", "clip.example.org"), ("*.example.org", "canary.example.org"), ("127.0.0.1", "127.0.0.1")],
 )
 @pytest.mark.parametrize("mutual", [False, True], ids=["tls", "mutual"])
 def test_good_files_pass_and_give_a_name(issued_to: str, name: str, mutual: bool, authority: Authority) -> None:

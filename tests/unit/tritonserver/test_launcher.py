@@ -22,12 +22,7 @@ import pytest
 
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.tritonserver import installation, launcher
-from preprocess_ensemble.tritonserver.cleanup import (
-    LINKS_SUFFIX,
-    TEMPORARY,
-    region_prefix,
-    remove_leftovers,
-)
+from preprocess_ensemble.tritonserver.cleanup import LINKS_SUFFIX, TEMPORARY, region_prefix, remove_leftovers
 from preprocess_ensemble.tritonserver.installation import Triton, find_triton
 from tests.paths import ROOT
 
