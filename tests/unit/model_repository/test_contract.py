@@ -11,7 +11,7 @@ from tritonclient.grpc import model_config_pb2
 from preprocess_ensemble import contract
 from preprocess_ensemble.backends.preprocess_settings import PreprocessSettings
 from preprocess_ensemble.model_repository import config as repository
-from tests.fixtures.models.configurations import DEFAULT
+from tests.fixtures.models.passports import DEFAULT
 from tests.paths import ROOT
 
 TRITON_MODELS = ROOT / "triton_models"
