@@ -20,6 +20,8 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "clip-gateway": clip_gateway,
     "clip-serve": clip_serve,
 }
+MUTUAL = "clip-serve --tls-certificate=c --tls-key=k --tls-client-ca=a"
+TO_ALL = "--http-port would let clients in without the certificate that --tls-client-ca requires"
 
 
 def misuse(line: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -34,7 +36,6 @@ def misuse(line: str, capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("clip-client dedpu", "did you mean dedup?"),
         ("clip-export --modle ViT-L-14", "there is no option --modle; did you mean --model?"),
         ("clip-gateway --prot 80", "there is no option --prot; did you mean --port?"),
         ("clip-export --tensort", "there is no option --tensort; did you mean --tensorrt?"),
@@ -44,7 +45,17 @@ def misuse(line: str, capsys: pytest.CaptureFixture[str]) -> str:
         ("clip-gateway --max-body-bytes 0", "--max-body-bytes: expected a whole number of at least 1, got '0'"),
         ("clip-gateway --port 0", "expected a port from 1 to 65535, got '0'"),
         ("clip-gateway --workers 0", "expected a whole number of at least 1, got '0'"),
+        ("clip-serve models", "put arguments for tritonserver after --"),
         ("clip-serve --grpc-port 65536", "expected a port from 1 to 65535, got '65536'"),
+        ("clip-serve --grpc-port x", "expected a port from 1 to 65535, got 'x'"),
+        ("clip-serve --frozen-after-s -5", "a number of seconds above 0, got '-5'"),
+        ("clip-serve --pretrained=openai", "--pretrained needs --model"),
+        ("clip-serve --tls-key=k", "belong together"),
+        ("clip-serve --tls-client-ca=c", "--tls-client-ca needs"),
+        ("clip-serve --canary-key=k", "belong together"),
+        ("clip-serve --canary-key=k --canary-certificate=c", "--canary-certificate needs --tls-client-ca"),
+        *((f"{MUTUAL} {http}", TO_ALL) for http in ("--http-port=8000", "-- --allow-http=true", "-- --http-port=8000")),
+        ("clip-serve --http-host=0.0.0.0", "--http-host needs --http-port"),
         ("clip-serve --start-timeout-s inf", "expected a number of seconds above 0, got 'inf'"),
     ],
 )

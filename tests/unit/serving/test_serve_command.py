@@ -128,14 +128,8 @@ def test_a_wildcard_listens_on_both_families_for_everything(
                 with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=10):
                     open_to.append((address, port))
 
-    serve(
-        repository,
-        signal.SIGTERM,
-        f"--host={host}",
-        f"--metrics-port={metrics}",
-        f"--health-port={health}",
-        before=look,
-    )
+    options = [f"--host={host}", f"--metrics-port={metrics}", f"--health-port={health}"]
+    serve(repository, signal.SIGTERM, *options, before=look)
     assert {*open_to} == {(one, port) for one in ("127.0.0.1", "::1") for port in (metrics, health)}
     assert ServeConfig(repository=repository, host=host).families == families
     assert ServeConfig(repository=repository, host="127.0.0.1").families == ["127.0.0.1"]
@@ -190,9 +184,7 @@ def test_a_user_without_a_home_gets_a_sentence_and_only_if_a_home_is_needed(
 
 
 def test_half_an_image_tower_is_named_before_the_start(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def message() -> str:
-        return refused(capsys, f"--repository={repository}")
-
+    message = partial(refused, capsys, f"--repository={repository}")
     (repository / "clip_encoder").mkdir()
     export = f"run `clip-export --repository {repository}`"
     assert f"no model.onnx, because git holds no weights: {export}" in message()
@@ -208,9 +200,7 @@ def test_half_a_text_tower_is_named_before_the_start(repository: Path, capsys: p
         (repository / name).parent.mkdir(parents=True, exist_ok=True)
         (repository / name).write_text(text)
 
-    def message() -> str:
-        return refused(capsys, f"--repository={repository}")
-
+    message = partial(refused, capsys, f"--repository={repository}")
     touch("clip_encoder/1/model.onnx")
     touch("clip_encoder/1/model.json", WITH_TEXT.to_json())
     needed = [f"{name}/config.pbtxt" for name in ("clip_tokenize", "clip_text_encoder", "clip_text")]
@@ -237,31 +227,3 @@ def test_a_named_model_is_checked_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "other_preprocess" / "1" / "model.py").unlink()
     with pytest.raises(ReportedError, match=r"other_preprocess has no model\.py: run `clip-export .* --name other`"):
         check_repository(tmp_path)
-
-
-TLS = ("--tls-certificate=c", "--tls-key=k")
-TO_ALL = "--http-port would let clients in without the certificate that --tls-client-ca requires"
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (["models"], "put arguments for tritonserver after --"),
-        (["--grpc-port", "x"], "a port from 1 to 65535, got 'x'"),
-        (["--frozen-after-s", "-5"], "a number of seconds above 0, got '-5'"),
-        (["--pretrained=openai"], "--pretrained needs --model"),
-        (["--tls-key=k"], "belong together"),
-        (["--tls-client-ca=c"], "--tls-client-ca needs"),
-        (["--canary-key=k"], "belong together"),
-        (["--canary-key=k", "--canary-certificate=c"], "--canary-certificate needs --tls-client-ca"),
-        ([*TLS, "--tls-client-ca=a", "--http-port=8000"], TO_ALL),
-        ([*TLS, "--tls-client-ca=a", "--", "--allow-http=true"], TO_ALL),
-        ([*TLS, "--tls-client-ca=a", "--", "--http-port=8000"], TO_ALL),
-        (["--http-host=0.0.0.0"], "--http-host needs --http-port"),
-    ],
-)
-def test_misuse_exits_with_2(options: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        main(options)
-    assert exit_.value.code == 2
-    assert sentence in capsys.readouterr().err
