@@ -27,7 +27,6 @@ from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.decode import (
     SCALE_INFO,
-    DecodeError,
     DecodeLimits,
     DecodePath,
     Decoder,
@@ -36,7 +35,7 @@ from preprocess_ensemble.imaging.decode import (
 )  # fmt: skip
 from preprocess_ensemble.imaging.transform import PreprocessConfig, ResizeMode, preprocess
 from tests.fixtures.images import image_files
-from tests.fixtures.images.good_files import refused
+from tests.fixtures.images.good_files import refused, status_of
 
 CONFIG = PreprocessConfig(size=(64, 64), mean=(0, 0, 0), std=(1, 1, 1))
 AT_LEAST = CONFIG.decode_at_least
@@ -217,14 +216,6 @@ def test_the_header_of_an_oriented_jpeg_is_read_once_by_pillow(
     assert len(opened) == 1
 
 
-def outcome(data: bytes, limits: DecodeLimits, **options: Any) -> ImageStatus:
-    try:
-        decode_image(data, limits, **options)
-    except DecodeError as error:
-        return error.status
-    return ImageStatus.OK
-
-
 LARGE, LARGE_PROGRESSIVE = large_jpeg(), large_jpeg(progressive=True)
 
 
@@ -241,15 +232,15 @@ LARGE, LARGE_PROGRESSIVE = large_jpeg(), large_jpeg(progressive=True)
 def test_limits_and_damage_have_their_status_on_the_fast_path_too(
     decoder: Decoder, data: bytes, limits: dict[str, Any], status: ImageStatus
 ) -> None:
-    assert outcome(data, DecodeLimits(**limits), at_least=AT_LEAST) is status
-    assert outcome(data, DecodeLimits(**limits), out=np.zeros((300, 400, 3), np.uint8)) is status
+    assert status_of(data, DecodeLimits(**limits), at_least=AT_LEAST) is status
+    assert status_of(data, DecodeLimits(**limits), out=np.zeros((300, 400, 3), np.uint8)) is status
 
 
 def test_a_corrupt_file_has_the_exact_paths_answer(decoder: Decoder) -> None:
     scan, limits = LARGE.index(b"\xff\xda") + 14, DecodeLimits(max_pixels=4_000_000)
     for start in range(scan, len(LARGE) - 200, 1500):
         data = LARGE[:start] + bytes(range(100, 200)) + LARGE[start + 100 :]
-        assert outcome(data, limits) is outcome(data, limits, at_least=AT_LEAST)
+        assert status_of(data, limits) is status_of(data, limits, at_least=AT_LEAST)
 
 
 def with_scans(count: int, size: tuple[int, int]) -> bytes:
@@ -279,7 +270,7 @@ def test_a_bad_file_is_refused_before_the_library_reads_it(
         return decompress(handle, source, size, *arguments)
 
     with another_library(decompressing(good_files_only), monkeypatch):
-        assert outcome(data, DecodeLimits(), at_least=AT_LEAST) is status
+        assert status_of(data, at_least=AT_LEAST) is status
 
 
 def test_what_only_looks_like_a_bomb_of_scans_is_decoded(decoder: Decoder) -> None:
