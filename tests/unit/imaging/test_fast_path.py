@@ -25,14 +25,7 @@ from PIL import Image, ImageOps, JpegImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging import turbojpeg_decoder
-from preprocess_ensemble.imaging.decode import (
-    SCALE_INFO,
-    DecodeLimits,
-    DecodePath,
-    Decoder,
-    decode,
-    decode_image,
-)  # fmt: skip
+from preprocess_ensemble.imaging.decode import SCALE_INFO, DecodeLimits, DecodePath, Decoder, decode, decode_image
 from preprocess_ensemble.imaging.transform import PreprocessConfig, ResizeMode, preprocess
 from tests.fixtures.images import image_files
 from tests.fixtures.images.good_files import refused, status_of
