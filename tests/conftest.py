@@ -14,9 +14,10 @@ from filelock import FileLock
 
 from benchmarks.fixtures.sample_photos import write_originals
 from benchmarks.fixtures.server import TINY_CLIP
+from tests.fixtures.commands import run
 from tests.skipped import pytest_terminal_summary
 
-__all__ = ("pytest_terminal_summary",)
+__all__ = ("pytest_terminal_summary", "run")
 
 TESTS = Path(__file__).parent
 

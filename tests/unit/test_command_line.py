@@ -12,6 +12,7 @@ from clip_client.gateway.command import main as clip_gateway
 from clip_client.serving.command import main as clip_serve
 from preprocess_ensemble.export.command import main as clip_export
 from preprocess_ensemble.refusals import GONE, refusal
+from tests.fixtures.commands import Run
 from tests.paths import ROOT
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
@@ -24,13 +25,9 @@ MUTUAL = "clip-serve --tls-certificate=c --tls-key=k --tls-client-ca=a"
 TO_ALL = "--http-port would let clients in without the certificate that --tls-client-ca requires"
 
 
-def misuse(line: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """Run a command line, which must end with exit code 2; return what it says."""
+def misuse(line: str, run: Run) -> str:
     name, *words = line.split()
-    with pytest.raises(SystemExit) as ended:
-        COMMANDS[name](words)
-    assert ended.value.code == 2
-    return capsys.readouterr().err
+    return run(COMMANDS[name], *words, code=2).err
 
 
 @pytest.mark.parametrize(
@@ -59,23 +56,20 @@ def misuse(line: str, capsys: pytest.CaptureFixture[str]) -> str:
         ("clip-serve --start-timeout-s inf", "expected a number of seconds above 0, got 'inf'"),
     ],
 )
-def test_wrong_words_get_the_usage_and_a_sentence(line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    error = misuse(line, capsys)
+def test_wrong_words_get_the_usage_and_a_sentence(line: str, says: str, run: Run) -> None:
+    error = misuse(line, run)
     assert error.startswith(f"usage: {line.split()[0]} ")
     assert says in error.splitlines()[-1]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_tells_the_version(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        COMMANDS[name](["--version"])
-    assert ended.value.code == 0
-    assert re.fullmatch(rf"{name} [0-9]\S*\n", capsys.readouterr().out)
+def test_every_command_tells_the_version(name: str, run: Run) -> None:
+    assert re.fullmatch(rf"{name} [0-9]\S*\n", run(COMMANDS[name], "--version").out)
 
 
-def test_what_is_gone_gets_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_gone_gets_one_sentence(run: Run) -> None:
     for line, instead in GONE.items():
-        assert misuse(line, capsys) == f"{line} is gone: {instead}\n"
+        assert misuse(line, run) == f"{line} is gone: {instead}\n"
         for page in re.findall(r"docs/\S+\.md", instead):
             assert (ROOT / page).is_file(), line
 
