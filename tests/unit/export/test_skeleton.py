@@ -1,7 +1,4 @@
-"""Exports without PyTorch: the same file as with it, from a skeleton and weights that need no PyTorch either.
-
-Graphs compute no shapes that the batch does not change.
-"""
+"""Exports without PyTorch: the same file as with it, from a skeleton and weights that need no PyTorch either."""
 
 from __future__ import annotations
 
