@@ -14,9 +14,10 @@ from filelock import FileLock
 
 from benchmarks.fixtures.sample_photos import write_originals
 from benchmarks.fixtures.server import TINY_CLIP
+from tests.fixtures.commands import run
 from tests.skipped import pytest_terminal_summary
 
-__all__ = ("pytest_terminal_summary",)
+__all__ = ("pytest_terminal_summary", "run")
 
 TESTS = Path(__file__).parent
 
@@ -27,11 +28,7 @@ FORKING_FILES = (
 )
 """They fork hundreds of times, which takes the longer the larger the process is, and others make it large."""
 
-LONG_FILES = (
-    "live/distributed/test_groups.py",
-    "live/serving/test_end.py",
-    "live/serving/test_serve.py",
-)
+LONG_FILES = ("live/distributed/test_groups.py", "live/serving/test_end.py", "live/serving/test_serve.py")
 """Files of tests/live whose tests take half a minute or more."""
 
 
@@ -59,11 +56,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Refuse PyTorch, with which each fork would take ten times as long; import it in a fixture or a test.
+    """Refuse PyTorch and Ray: they cost seconds, and each fork would take ten times as long; a fixture imports them.
 
     Leave what the imports made out of each garbage collection, and out of the pages that a fork copies.
     """
-    assert "torch" not in sys.modules, "a module of the tests imports PyTorch while it is imported"
+    heavy = {"langchain_openai", "ray", "torch", "transformers"}.intersection(sys.modules)
+    assert not heavy, f"a module of the tests imports {heavy} while it is imported"
     if sys.version_info < (3, 14):  # from there on, Hypothesis looks for referrers, and would find none that are frozen
         gc.collect()
         gc.freeze()

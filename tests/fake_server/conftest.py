@@ -31,6 +31,5 @@ def fake() -> FakeTriton:
 
 @pytest.fixture
 async def near(fake: FakeTriton) -> AsyncIterator[InMemoryClient]:
-    """A client of ``fake``."""
     async with InMemoryClient({"localhost": fake}) as client:
         yield client

@@ -9,25 +9,12 @@ from typing import Any
 import pytest
 import trustme
 
-from clip_client import (
-    ClientConfig,
-    ClipClient,
-    ClipError,
-    ModelNotReady,
-    ProtocolMismatch,
-    Unauthorized,
-    Unavailable,
-)
+from clip_client import ClientConfig, ClipClient, ClipError, ModelNotReady, ProtocolMismatch, Unauthorized, Unavailable
 from clip_client.testing import FakeTriton, Reply
-from tests.fixtures.fakes import InMemoryClient, Stalled, images, listening, now
+from tests.fixtures.fakes import InMemoryClient, OfTheFuture, Stalled, images, listening, now
 from tests.fixtures.simulated_time import simulated
 
 NAME = "clip.example.org"
-
-
-class OfTheFuture(FakeTriton):
-    def passport(self) -> dict[str, Any]:
-        return {"contract": 2}
 
 
 def client_of(*servers: FakeTriton) -> InMemoryClient:
@@ -114,15 +101,6 @@ async def test_auto_uses_a_server_that_responds_even_an_unhealthy_one(
             await clip.embed(b"x")
         assert not clip.is_local
     assert not caplog.records
-
-
-async def test_concurrent_calls_resolve_auto_once(fake: FakeTriton) -> None:
-    async with InMemoryClient({"localhost": fake}, "auto:") as clip:
-        assert repr(clip) == "<ClipClient auto:grpc://localhost:8001 [open]>"
-        await asyncio.gather(clip.health(), *(clip.embed(image) for image in images(5)))
-        assert repr(clip).startswith("<ClipClient grpc://localhost:8001 [open] model=fake")
-        # One to see who is there, and the one that stays.
-        assert [channel.closed for channel in clip.transports.channels["localhost"]] == [True, False]
 
 
 class Silent(FakeTriton):

@@ -80,8 +80,6 @@ async def test_a_handshake_has_the_time_of_the_call_that_waits_for_it() -> None:
 
 
 class Slow(FakeTriton):
-    """Its handshakes take 80 seconds."""
-
     async def ModelConfig(self, request: Any, context: Any) -> Any:
         await asyncio.sleep(80)
         return await super().ModelConfig(request, context)

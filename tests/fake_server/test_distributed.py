@@ -9,7 +9,7 @@ import re
 import resource
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import nullcontext
 from functools import partial
 from itertools import count
@@ -31,15 +31,10 @@ from clip_client.distributed.embedding import Outcome, embed_partition
 from clip_client.distributed.sources import DamagedInput, Partition, SourceImage, image_files
 from clip_client.distributed.storage import Location
 from clip_client.testing import FakeTriton, Reply
+from tests.fixtures.commands import Run
 
 MODEL = FileModel("fake/random:0@00000000", "fake/random:0@00000000|shortest-bicubic-224x224|original", 8)
 NOTHING = np.empty(0, "S16")
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[FakeTriton]:
-    async with FakeTriton() as running:
-        yield running
 
 
 def partition_of(*reads: Callable[[], bytes], size_bytes: int | None = None) -> Partition:
@@ -252,18 +247,15 @@ async def test_partitions_that_cannot_be_finished_are_named_when_all_others_are(
     assert pq.read_table(tmp_path).num_rows == 1
 
 
-def test_what_ray_prints_is_not_in_the_output(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_ray_prints_is_not_in_the_output(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def embed(_: list[Partition], **settings: Any) -> EmbeddingSummary:
         sys.stdout.write("(raylet) A worker died.")  # as a thread of Ray does
         return EmbeddingSummary(output="out", images=3, failed=1, partitions=1, partitions_before=0)
 
     monkeypatch.setattr("clip_client.distributed.embed_partitions", embed)
     (tmp_path / "a.jpg").touch()
-    options = ("--engine", "ray", "--url", "127.0.0.1:1", "--output", str(tmp_path / "out"), "--json", "-")
-    assert main(["embed", str(tmp_path), *options]) == 0
-    assert json.loads(capsys.readouterr().out)["written"] == 2
+    options = ("--engine", "ray", "--url", "127.0.0.1:1", "--output", tmp_path / "out", "--json", "-")
+    assert json.loads(run(main, "embed", tmp_path, *options).out)["written"] == 2
 
 
 @pytest.mark.parametrize(

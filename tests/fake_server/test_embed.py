@@ -55,8 +55,6 @@ async def test_every_kind_of_image_alone_and_among_others(server: FakeTriton, cl
 
 
 class Recorded(io.BytesIO):
-    """Notes which thread reads it."""
-
     reader: threading.Thread | None = None
 
     def read(self, size: int | None = -1) -> bytes:
@@ -186,8 +184,7 @@ class Garbled(FakeTriton):
 
 
 @pytest.mark.parametrize(
-    "broken",
-    ["embedding", "status", "error", "fingerprint", "length", b"", b"\1\0", b"\4\0\0\0abc", b"\1\0\0\0a" * 2],
+    "broken", ["embedding", "status", "error", "fingerprint", "length", b"", b"\1\0", b"\4\0\0\0abc", b"\1\0\0\0a" * 2]
 )
 async def test_an_answer_that_does_not_follow_the_contract(broken: str | bytes) -> None:
     """A tensor is missing, vectors have the wrong length, or the texts are damaged."""

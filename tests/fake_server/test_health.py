@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2
 from clip_client import ClientConfig, ClipClient, ClipError, DeadlineExceeded, HealthStep
 from clip_client.cli.commands.doctor_checks import check_server
 from clip_client.testing import PNG_1X1, FakeTriton, Reply, fake_vector
-from tests.fixtures.fakes import NEVER, InMemoryClient, now
+from tests.fixtures.fakes import NEVER, InMemoryClient, OfTheFuture, now
 from tests.fixtures.simulated_time import simulated
 
 STEPS = ["connect", "server live", "models ready", "handshake", "canary"]
@@ -52,11 +52,6 @@ async def test_no_server() -> None:
     assert failed.name == "connect"
     assert failed.message.startswith("No server answers")
     assert "is clip-serve or tritonserver running there" in failed.message
-
-
-class OfTheFuture(FakeTriton):
-    def passport(self) -> dict[str, Any]:
-        return {"contract": 2}
 
 
 @pytest.mark.parametrize(

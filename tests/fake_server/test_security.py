@@ -18,10 +18,7 @@ from tests.fixtures.fakes import listening
 AUTHORITY: Final = trustme.CA()
 CA: Final = AUTHORITY.cert_pem.bytes()
 MINE, OTHER = (AUTHORITY.issue_cert(f"{name}@example.org") for name in ("me", "you"))
-OWN: Final = {
-    "client_certificate": MINE.cert_chain_pems[0].bytes(),
-    "client_key": MINE.private_key_pem.bytes(),
-}
+OWN: Final = {"client_certificate": MINE.cert_chain_pems[0].bytes(), "client_key": MINE.private_key_pem.bytes()}
 
 
 def tls_server(*, is_mutual: bool) -> FakeTriton:
@@ -70,14 +67,15 @@ NO_PEM = "is not in PEM form, or the key is another certificate's"
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"ca_certificate": trustme.CA().cert_pem.bytes()}, "failed on a certificate"),
+        ({"ca_certificate": trustme.CA().cert_pem.bytes()}, "failed on a certificate.*check ca_certificate"),
         ({"ca_certificate": None}, "failed on a certificate"),
+        ({"server_name": "other.example.org"}, "failed on a certificate"),
         ({"ca_certificate": b"junk"}, NO_PEM),
         ({"client_certificate": b"junk"}, NO_PEM),
         ({"client_key": b"junk"}, NO_PEM),
         ({"client_key": OTHER.private_key_pem.bytes()}, NO_PEM),
     ],
-    ids=["another authority", "the system's", "no CA", "no certificate", "no key", "another key"],
+    ids=["another authority", "the system's", "another name", "no CA", "no certificate", "no key", "another key"],
 )
 async def test_certificates_that_do_not_fit(wrong: dict[str, Any], says: str) -> None:
     async with tls_server(is_mutual=True) as server:

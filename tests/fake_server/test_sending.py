@@ -71,8 +71,6 @@ async def test_retried_images_go_before_waiting_ones() -> None:
 
 @simulated
 async def test_an_image_to_retry_fails_at_its_deadline_while_its_server_is_busy() -> None:
-    """The image fails at its deadline, not at the next event on that server."""
-
     async def source() -> AsyncIterator[bytes]:
         yield b"first"
         await asyncio.sleep(3)

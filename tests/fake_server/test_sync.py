@@ -13,20 +13,17 @@ from typing import Any
 
 import anyio
 import pytest
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import BlockingPortal
 
 from clip_client import ClientConfig, SyncClipClient, Unavailable
 from clip_client.testing import FakeTriton, Reply
-from tests.fixtures.fakes import NEVER, images
+from tests.fixtures.fakes import NEVER, images, served
 
 
 @pytest.fixture
-def server() -> Iterator[FakeTriton]:
-    """A fake in an event loop of its own, because these tests block theirs."""
-    with start_blocking_portal() as portal:
-        fake = portal.call(lambda: FakeTriton(has_text=True))
-        with portal.wrap_async_context_manager(fake):
-            yield fake
+def server(fake: FakeTriton) -> Iterator[FakeTriton]:
+    with served(fake) as running:
+        yield running
 
 
 def until(condition: Callable[[], object]) -> None:

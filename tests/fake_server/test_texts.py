@@ -8,14 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clip_client import (
-    ClipClient,
-    DeadlineExceeded,
-    ItemErrors,
-    ModelNotReady,
-    ProtocolMismatch,
-    TextError,
-)
+from clip_client import ClipClient, DeadlineExceeded, ItemErrors, ModelNotReady, ProtocolMismatch, TextError
 from clip_client.testing import FakeTriton, Reply, fake_vector
 from tests.fixtures.fakes import LOST, NEVER, InMemoryClient, asynchronous, now
 from tests.fixtures.simulated_time import connected, simulated
@@ -161,8 +154,6 @@ async def test_a_label_is_the_mean_of_its_templates(bias: float | None) -> None:
 
 
 class Slow(FakeTriton):
-    """Its handshakes take three seconds."""
-
     async def ModelConfig(self, request: Any, context: Any) -> Any:
         await asyncio.sleep(3)
         return await super().ModelConfig(request, context)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.fixtures.server import QUIET, Server, serving
+from tests.fixtures.models.exports import export
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +27,20 @@ def server(tiny_repository: Path) -> Iterator[Server]:
 def pair_server(tiny_pair_repository: Path) -> Iterator[Server]:
     """One for all tests of texts that do not damage it."""
     with serving(tiny_pair_repository, *QUIET) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def two_models_repository(tiny_pair_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model ``clip`` with both towers, and the image tower of ``second``."""
+    folder = shutil.copytree(tiny_pair_repository, tmp_path_factory.mktemp("two") / "triton_models")
+    export(folder, weights="random:1", name="second", text=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def two_models(two_models_repository: Path) -> Iterator[Server]:
+    with serving(two_models_repository, *QUIET) as running:
         yield running
 
 

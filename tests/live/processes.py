@@ -1,10 +1,26 @@
-"""Find the processes of a server that are still running."""
+"""The health of a server, and its processes that are still running."""
 
 from __future__ import annotations
 
+import json
+import urllib.error
+import urllib.request
 from collections.abc import Iterable
+from typing import Any
 
 import psutil
+
+from benchmarks.fixtures.server import Server
+
+
+def health(server: Server) -> tuple[int, dict[str, Any]]:
+    """Return the HTTP status and the report of the health port."""
+    try:
+        with urllib.request.urlopen(server.health_url, timeout=60) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
 
 
 def still_running(processes: Iterable[psutil.Process]) -> list[psutil.Process]:

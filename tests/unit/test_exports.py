@@ -14,7 +14,10 @@ import pytest
 import clip_client
 import clip_client.testing
 
-HEAVY = ("torch", "onnxruntime", "scipy", "faiss", "pyarrow", "grpc", "tritonclient", "PIL", "pandas", "sklearn")
+HEAVY = "torch onnxruntime scipy faiss pyarrow grpc tritonclient PIL pandas sklearn"
+HELP = """from clip_client.cli.main import main
+try: main(["dedup", "--help"])
+except SystemExit: pass"""
 
 
 @pytest.mark.parametrize("module", [clip_client, clip_client.testing], ids=lambda module: module.__name__)
@@ -57,12 +60,22 @@ def test_the_blocking_client_has_the_same_surface() -> None:
     assert hasattr(clip_client.SyncClipClient, "close")
 
 
-def test_importing_loads_nothing_heavy_and_little_else() -> None:
-    code = "import clip_client, json, sys; print(json.dumps(sorted(sys.modules)))"
+@pytest.mark.parametrize(
+    ("code", "heavy", "most"),
+    [
+        ("import clip_client", HEAVY, 500),  # most of them NumPy's and asyncio's
+        ("import clip_client.distributed", "ray pyarrow fsspec faiss", 1000),
+        ("import preprocess_ensemble.export.command", "torch", 1000),
+        (HELP, "grpc rich pyarrow jinja2 PIL torch clip_client.distributed", 1000),
+    ],
+    ids=["client", "distributed", "export", "help"],
+)
+def test_what_must_be_quick_loads_nothing_heavy(code: str, heavy: str, most: int) -> None:
+    code = f"{code}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
     printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    modules = json.loads(printed)
-    assert [name for name in HEAVY if name in modules] == []
-    assert len(modules) < 500, "most of them NumPy's and asyncio's"
+    modules = json.loads(printed.splitlines()[-1])
+    assert [name for name in heavy.split() if name in modules] == []
+    assert len(modules) < most
 
 
 def test_importing_reads_no_environment_and_configures_no_logging() -> None:

@@ -180,15 +180,6 @@ def test_no_file_names_an_address_of_packages() -> None:
     assert {name: found[0] for name, found in named.items() if found} == {}
 
 
-@pytest.mark.parametrize("path", [ROOT / "tests", ROOT / "benchmarks" / "fixtures"], ids=lambda path: path.name)
-def test_no_test_loads_pytorch_or_ray_when_it_is_collected(path: Path) -> None:
-    """Each process of pytest collects all tests: that would cost seconds, and slow down every fork."""
-    heavy = re.compile(
-        r"^(?:import|from) (?:langchain_openai|open_clip|ray|torch|torchvision|transformers)\b", re.MULTILINE
-    )
-    assert [file for file in path.rglob("*.py") if heavy.search(file.read_text(encoding="utf-8"))] == []
-
-
 def test_a_type_checker_follows_an_editable_installation(tmp_path: Path) -> None:
     tree, wheels, elsewhere = (tmp_path / name for name in ("tree", "wheels", "elsewhere"))
     for path in (tree, wheels, elsewhere):

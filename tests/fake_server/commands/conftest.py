@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from anyio.from_thread import start_blocking_portal
 
 from clip_client.testing import FakeTriton
+from tests.fixtures.fakes import served
 
 
 @pytest.fixture(scope="module")
 def serve() -> Iterator[Callable[[FakeTriton], FakeTriton]]:
-    """Start a server in another thread, for the tests of a module."""
     with ExitStack() as stack:
-        portal = stack.enter_context(start_blocking_portal())
-        yield lambda fake: stack.enter_context(portal.wrap_async_context_manager(fake))
+        yield lambda fake: stack.enter_context(served(fake))

@@ -23,6 +23,7 @@ from clip_client._storage.vector_file import FileVersion, VectorFolder, vector_r
 from clip_client.cli.main import main
 from clip_client.dedup import scan
 from clip_client.testing import FakeTriton
+from tests.fixtures.commands import Run
 from tests.fixtures.images.image_files import encoded, picture
 from tests.fixtures.images.raw_files import dng
 from tests.fixtures.models.model_info import model_info
@@ -69,7 +70,6 @@ def files_in(folder: Path) -> list[Path]:
 
 
 def rows_in(folder: Path) -> Counter[bytes]:
-    """Return path -> number of its rows."""
     return Counter(path for shard in files_in(folder) for path in pq.read_table(shard)["path_bytes"].to_pylist())
 
 
@@ -93,11 +93,10 @@ def stopped(photos: Path, output: Path, server: FakeTriton) -> str:
 
 @pytest.mark.parametrize("suffix", ["parquet", "npz"])
 def test_embed_writes_what_the_library_gives(
-    server: FakeTriton, album: Path, tmp_path: Path, suffix: str, capsys: pytest.CaptureFixture[str]
+    server: FakeTriton, album: Path, tmp_path: Path, suffix: str, run: Run
 ) -> None:
     output = tmp_path / f"vectors.{suffix}"
-    assert main(["embed", str(album), "--url", server.url, "--output", str(output), "--json", "-"]) == 0
-    said = capsys.readouterr()
+    said = run(main, "embed", album, "--url", server.url, "--output", output, "--json", "-")
     counts = {"output": str(output), "written": 3, "failed": 1, "done_before": 0, "skipped": {}}
     assert (json.loads(said.out), "EMPTY" in said.err) == (counts, True)
 
@@ -124,17 +123,12 @@ def test_embed_writes_what_the_library_gives(
     assert written_id == vector_id
 
 
-def test_embed_says_that_it_skips_raw_files(
-    server: FakeTriton, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_embed_says_that_it_skips_raw_files(server: FakeTriton, album: Path, tmp_path: Path, run: Run) -> None:
     (album / "1.nef").write_bytes(dng(Image.new("RGB", (64, 48))))
     (album / "notes.txt").touch()
-    words = ["embed", str(album), "--url", server.url, "--output", str(tmp_path / "vectors.npz")]
-    assert main(words) == 0
-    raw, others, *_ = capsys.readouterr().out.splitlines()
-    assert raw.startswith(
-        "1 RAW file skipped, which this command cannot read; clip-client search and clip-client dedup"
-    )
+    said = run(main, "embed", album, "--url", server.url, "--output", tmp_path / "vectors.npz").out
+    raw, others, *_ = said.splitlines()
+    assert raw.startswith("1 RAW file skipped, which this command cannot read; clip-client search and clip-client")
     assert others == "1 file skipped, not named like photos: 1 .txt"
 
 
@@ -156,7 +150,7 @@ def test_a_single_file_that_sigterm_stops_keeps_what_was_answered(
 
 
 def test_a_killed_run_goes_on_where_it_was(
-    slow: FakeTriton, server: FakeTriton, many: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    slow: FakeTriton, server: FakeTriton, many: Path, tmp_path: Path, run: Run
 ) -> None:
     output = tmp_path / "vectors"
     stopped(many, output, slow)
@@ -170,8 +164,8 @@ def test_a_killed_run_goes_on_where_it_was(
     assert 1 <= rows_in(output).total() < MANY
     (output / "part-00099.part").touch()  # as if it had been killed while it wrote one
 
-    assert main(["embed", str(many), "--url", server.url, "--output", str(output)]) == 0
-    assert f"{sum(pq.read_metadata(shard).num_rows for shard in before):,} done before" in capsys.readouterr().out
+    said = run(main, "embed", many, "--url", server.url, "--output", output).out
+    assert f"{sum(pq.read_metadata(shard).num_rows for shard in before):,} done before" in said
     assert rows_in(output) == Counter(os.fsencode(path) for path in scan([many]).photos)
     assert all(shard.read_bytes() == content for shard, content in before.items())
     assert {path.name for path in output.iterdir()} == {".lock", *(shard.name for shard in files_in(output))}
@@ -191,16 +185,12 @@ def test_an_interrupted_run_keeps_all_that_was_answered(slow: FakeTriton, many: 
     assert max(rows_in(output).values()) == 1
 
 
-def test_a_folder_is_added_to(
-    server: FakeTriton, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_is_added_to(server: FakeTriton, album: Path, tmp_path: Path, run: Run) -> None:
     output = tmp_path / "vectors"
-    command = ["embed", str(album), "--url", server.url, "--output", str(output)]
     os.mkfifo(album / "pipe.jpg")
 
     def said(*options: str) -> str:
-        assert main([*command, *options]) == 0
-        return "".join(capsys.readouterr())
+        return "".join(run(main, "embed", album, "--url", server.url, "--output", output, *options))
 
     first = said()
     assert "3 vectors written" in first
@@ -216,22 +206,17 @@ def test_a_folder_is_added_to(
     assert rows_in(output)[os.fsencode(album / "empty.jpg")] == 2
 
 
-def test_a_folder_of_another_model_is_refused(
-    server: FakeTriton, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_of_another_model_is_refused(server: FakeTriton, album: Path, tmp_path: Path, run: Run) -> None:
     other = VectorFolder(tmp_path / "out", model_info(id="other"))
     other.add(vector_row(FileVersion(path="/a.jpg"), np.zeros(2, dtype=np.float32)))
     other.flush()
-    for command in (["embed", str(album), "--output"], ["similar", str(album / "a.png"), "--in"]):
-        assert main([*command, str(tmp_path / "out"), "--url", server.url]) == 1
-        said = capsys.readouterr().err
+    for command in (["embed", album, "--output"], ["similar", album / "a.png", "--in"]):
+        said = run(main, *command, tmp_path / "out", "--url", server.url, code=1).err
         assert "vectors of other|p|original, which must not be compared with those of fake" in said
     assert len(files_in(tmp_path / "out")) == 1
 
 
-def test_embed_without_a_good_photo_fails(
-    server: FakeTriton, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_embed_without_a_good_photo_fails(server: FakeTriton, tmp_path: Path, run: Run) -> None:
     (tmp_path / "a.jpg").touch()
-    assert main(["embed", str(tmp_path), "--url", server.url, "--output", str(tmp_path / "out.npz")]) == 1
-    assert "none of the photos could be embedded" in capsys.readouterr().err
+    said = run(main, "embed", tmp_path, "--url", server.url, "--output", tmp_path / "out.npz", code=1).err
+    assert "none of the photos could be embedded" in said

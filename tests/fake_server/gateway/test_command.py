@@ -21,6 +21,7 @@ import uvicorn
 from benchmarks.fixtures.server import free_port
 from clip_client.gateway.command import main
 from clip_client.testing import PNG_1X1, FakeTriton
+from tests.fixtures.commands import Run
 from tests.fixtures.gateways import data_uri
 from tests.unit.serving.authority import Authority
 
@@ -34,12 +35,8 @@ async def test_the_openapi_document_names_every_address(http: httpx.AsyncClient)
         assert (await http.request("OPTIONS", path)).status_code == 405, path
         for content in operations.get("post", {}).get("requestBody", {}).get("content", {}).values():
             required.add((path.rpartition("/")[2], *content["schema"]["required"]))
-    assert required == {
-        ("embeddings", "input"),
-        ("embeddings_image", "input"),
-        ("embed", "images"),
-        ("base64", "images"),
-    }
+    inputs = {("embeddings", "input"), ("embeddings_image", "input"), ("embed", "images"), ("base64", "images")}
+    assert required == inputs
 
 
 async def test_metrics_count_requests_and_items(http: httpx.AsyncClient) -> None:
@@ -65,60 +62,50 @@ async def test_metrics_count_requests_and_items(http: httpx.AsyncClient) -> None
         (["--url", "grpc://far.example:8001", "--token-file", __file__], "in one line"),
         (["--tls-ca", "/nowhere/ca.pem"], "see --tls-ca"),
         (["--url", "grpcs://a", "--tls-ca", __file__], "is not a PEM certificate"),
-        (
-            ["--url", "grpcs://a", "--tls-certificate", __file__, "--tls-key", __file__],
-            "see --tls-certificate and --tls-key",
-        ),
+        (["--url=grpcs://a", f"--tls-certificate={__file__}", f"--tls-key={__file__}"], "see --tls-certificate and"),
         (["--url", "grpcs://a", "--tls-key", __file__], "--tls-certificate and --tls-key belong together"),
         (["--url", "a", "--tls-name", "b"], "--tls-ca, --tls-certificate and --tls-name are for gRPC with TLS"),
         (["--ssl-certfile", "/nowhere.pem", "--ssl-keyfile", "/nowhere.pem", "--workers", "2"], "see --ssl-certfile"),
         (["--ssl-certfile", __file__, "--ssl-keyfile", __file__], "are not a PEM certificate"),
     ],
 )
-def test_misuse_is_one_sentence(
-    arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_misuse_is_one_sentence(arguments: list[str], says: str, tmp_path: Path, run: Run) -> None:
     (tmp_path / "token").write_text("secret\n")
-    with pytest.raises(SystemExit) as ended:
-        main([argument.replace("{token}", str(tmp_path / "token")) for argument in arguments])
-    assert ended.value.code == 2
-    assert says in capsys.readouterr().err
+    words = [argument.replace("{token}", str(tmp_path / "token")) for argument in arguments]
+    assert says in run(main, *words, code=2).err
 
 
 @pytest.mark.parametrize("of_callers", [True, False])
 def test_a_token_for_triton_alone_asks_nothing_of_callers_and_says_so(
-    of_callers: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    of_callers: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     """The option named the token of callers in former versions."""
-    token = str(tmp_path / "token")
-    (tmp_path / "token").write_text("secret\n")
+    (token := tmp_path / "token").write_text("secret\n")
     monkeypatch.setattr(uvicorn, "run", lambda *_, **__: None)
-    options = ["--port", str(free_port()), "--token-file", token]
-    assert main([*options, *(["--callers-token-file", token] if of_callers else [])]) == 0
-    assert ("callers need none" in capsys.readouterr().err) != of_callers
+    options = ["--port", free_port(), "--token-file", token]
+    said = run(main, *options, *(["--callers-token-file", token] if of_callers else [])).err
+    assert ("callers need none" in said) != of_callers
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_used_port_is_one_sentence(workers: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_used_port_is_one_sentence(workers: str, run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        assert main(["--port", str(port), "--workers", workers]) == 1
-    assert capsys.readouterr().err == (
+        said = run(main, "--port", port, "--workers", workers, code=1).err
+    assert said == (
         f"clip-gateway: port {port} on 127.0.0.1 cannot be used (Address already in use): "
         "stop the program that uses it, or choose another with --port or --host\n"
     )
 
 
-def test_an_impossible_host_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--host", "a..b", "--port", str(free_port())]) == 1
-    (sentence,) = capsys.readouterr().err.splitlines()
-    assert "on a..b cannot be used" in sentence
-
-
-def test_an_empty_host_is_every_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_impossible_host_is_one_sentence_and_an_empty_one_every_address(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hosts = []
     monkeypatch.setattr(uvicorn, "run", lambda *_, host, **__: hosts.append(host))
-    assert main(["--host", "", "--port", str(free_port())]) == 0
+    (sentence,) = run(main, "--host", "a..b", "--port", free_port(), code=1).err.splitlines()
+    assert "on a..b cannot be used" in sentence
+    run(main, "--host", "", "--port", free_port())
     assert hosts == [""]
 
 

@@ -41,6 +41,10 @@ def raw(url: str, content: bytes, content_type: str = FORM) -> dict[str, Any]:
     return {"url": url, "content": content, "headers": {"content-type": content_type}}
 
 
+def raw_json(content: bytes) -> dict[str, Any]:
+    return raw("/v1/embeddings", content, "application/json")
+
+
 @pytest.mark.parametrize(
     ("request_", "status", "says"),
     [
@@ -62,13 +66,10 @@ def raw(url: str, content: bytes, content_type: str = FORM) -> dict[str, Any]:
         (asked(input=["data:application/octet-stream,%FF%D8"]), 400, "send data:image"),
         (asked(input=[{"text": "a cat", "image_url": URI}]), 400, "a text and an image"),
         *(
-            (
-                raw("/v1/embeddings", b'{"input": ["good", "cut emoji %b"]}' % half, "application/json"),
-                *(400, '"param":"input.1","code":"NOT_UTF8"'),
-            )
+            (raw_json(b'{"input": ["good", "cut emoji %b"]}' % half), 400, '"param":"input.1","code":"NOT_UTF8"')
             for half in (rb"\ud83d", rb"\ud83d!", rb"\ud83d\n", rb"\uDE00", rb"\ud83d\ud83d")
         ),
-        (raw("/v1/embeddings", b'{"input": "\\ud83d"', "application/json"), 400, "JSON"),
+        (raw_json(b'{"input": "\\ud83d"'), 400, "JSON"),
         (asked(input=URI, modality="audio"), 400, "modality: "),
         (asked(input=URI, dimensions=4), 400, "dimensions_not_supported"),
         (asked(input=URI, encoding_format="hex"), 400, "encoding_format: "),

@@ -8,9 +8,8 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import httpx
 import pytest
@@ -23,9 +22,6 @@ from clip_client import ClipClient
 from preprocess_ensemble.contract import ImageStatus
 from tests.paths import ROOT
 
-if TYPE_CHECKING:
-    from benchmarks.peers.baseline.service import Batcher
-
 pytestmark = pytest.mark.long
 
 
@@ -33,14 +29,6 @@ pytestmark = pytest.mark.long
 def plain() -> Iterator[str]:
     with plain_service(str(TINY_CLIP), "random:0") as service:
         yield service.url
-
-
-@pytest.fixture
-def batcher() -> Callable[..., Batcher]:
-    """The class; its module imports PyTorch, which would make each fork of another test ten times as slow."""
-    from benchmarks.peers.baseline.service import Batcher
-
-    return Batcher
 
 
 @pytest.fixture
@@ -76,7 +64,9 @@ def test_the_health_check_of_its_image_finds_it(plain: str) -> None:
         assert subprocess.run(command, capture_output=True, check=False).returncode == code
 
 
-async def test_requests_that_wait_share_a_run_up_to_the_limit(batcher: Callable[..., Batcher]) -> None:
+async def test_requests_that_wait_share_a_run_up_to_the_limit() -> None:
+    from benchmarks.peers.baseline.service import Batcher  # it imports PyTorch
+
     runs: list[list[int]] = []
     started, all_wait = threading.Event(), threading.Event()
 
@@ -86,7 +76,7 @@ async def test_requests_that_wait_share_a_run_up_to_the_limit(batcher: Callable[
         runs.append(items)
         return [10 * item for item in items]
 
-    batches = batcher(work, max_items=4)
+    batches = Batcher(work, max_items=4)
     first = asyncio.create_task(batches.submit([0, 0]))
     await asyncio.to_thread(started.wait, 30)
     others = [asyncio.create_task(batches.submit([n, n])) for n in range(1, 6)]
@@ -95,15 +85,3 @@ async def test_requests_that_wait_share_a_run_up_to_the_limit(batcher: Callable[
     answers = await asyncio.gather(first, *others)
     assert answers == [[10 * n, 10 * n] for n in range(6)]
     assert runs == [[0, 0], [1, 1, 2, 2], [3, 3, 4, 4], [5, 5]]
-
-
-async def test_a_batch_that_fails_fails_its_callers_and_no_others(batcher: Callable[..., Batcher]) -> None:
-    def work(items: list[int]) -> list[int]:
-        if 0 in items:
-            raise ValueError("zero")
-        return items
-
-    batches = batcher(work, max_items=1)
-    answers = await asyncio.gather(*(batches.submit([n, n]) for n in range(3)), return_exceptions=True)
-    assert isinstance(answers[0], ValueError)
-    assert answers[1:] == [[1, 1], [2, 2]]

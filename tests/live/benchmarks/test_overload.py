@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import os
 import sys
 import time
-import urllib.error
-import urllib.request
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
@@ -21,6 +18,7 @@ from benchmarks.fixtures.null_repository import write_null_repository
 from benchmarks.fixtures.server import serving
 from benchmarks.load.loops import open_loop
 from clip_client import ClipClient, DeadlineExceeded, Overloaded
+from tests.live.processes import health
 
 pytestmark = pytest.mark.long
 
@@ -49,16 +47,6 @@ async def offer(client: ClipClient, rate: float, seconds: float) -> list[tuple[s
     return calls
 
 
-def health(url: str) -> str:
-    """Return the status that the supervisor reports: ready, overloaded, failing or restarting."""
-    try:
-        with urllib.request.urlopen(url, timeout=5) as response:
-            return str(json.load(response)["status"])
-    except urllib.error.HTTPError as error:
-        with error:
-            return str(json.load(error)["status"])
-
-
 async def served_again(client: ClipClient) -> None:
     """Offer a tenth of what the server can do until each call of a second is answered."""
     deadline = time.monotonic() + RECOVERY_S
@@ -82,7 +70,7 @@ async def test_more_than_the_server_can_do(tmp_path: Path) -> None:
         assert sum(outcome == "good" and ended <= LOUD_S for outcome, _, ended in loud) > 0.1 * CAPACITY * LOUD_S
         # What the supervisor found amid the noise is true until it looks again.
         deadline = time.monotonic() + RECOVERY_S
-        while await asyncio.to_thread(health, server.health_url) != "ready":
+        while (await asyncio.to_thread(health, server))[1]["status"] != "ready":
             assert time.monotonic() < deadline, "the server does not recover"
             await asyncio.sleep(0.1)
         assert psutil.Process(server.process.pid).children(recursive=True) == processes

@@ -84,7 +84,6 @@ class TritonPythonModel(RealModel):
 
 
 def rows(*texts: tuple[str, str]) -> list[ErrorRow]:
-    """The rows of the error table for these statuses and texts."""
     return [find_row(grpc.StatusCode[code], text) for code, text in texts]
 
 
@@ -283,7 +282,6 @@ async def test_a_server_that_refuses_and_then_dies(
 
 
 def _fill_disk(file: Path) -> None:
-    """Fill the file system of this file."""
     with file.open("wb", buffering=0) as opened, contextlib.suppress(OSError):
         while True:
             opened.write(bytes(2**16))

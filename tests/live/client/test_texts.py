@@ -5,15 +5,15 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from PIL import Image
 
-from benchmarks.fixtures.server import QUIET, TINY_CLIP, Server, serving
+from benchmarks.fixtures.server import TINY_CLIP, Server
 from clip_client import ClientConfig, ClipClient, ModelNotReady, SyncClipClient, nearest
 from preprocess_ensemble.export import exporter
 
@@ -22,30 +22,13 @@ BAD = [" \n", "half a \ud83d", "long" * 2**15]
 LABELS = ["cat", "a dog on the beach", "tax return"]
 
 
-@pytest.fixture(scope="module")
-def repository(tiny_pair_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two models: ``clip`` with both towers, and the image tower of ``second``."""
-    folder = tmp_path_factory.mktemp("two") / "triton_models"
-    shutil.copytree(tiny_pair_repository, folder)
-    exporter.export_model(model=str(TINY_CLIP), pretrained="random:1", name="second", text=False, repository=folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def pair(repository: Path) -> Iterator[Server]:
-    with serving(repository, *QUIET) as running:
-        yield running
-
-
 def local(repository: Path, **settings: Any) -> ClientConfig:
     return ClientConfig(urls=(f"local:{repository}",), local_precision="fp32", **settings)
 
 
 def open_clips(images: list[Path], templates: Any) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """The vectors of TEXTS, and the probabilities of LABELS for the images."""
     import open_clip
     import torch
-    from PIL import Image
 
     model: Any = exporter.load_model(str(TINY_CLIP), "random:0")
     tokenizer: Any = open_clip.get_tokenizer(TINY_CLIP.stem)
@@ -58,13 +41,13 @@ def open_clips(images: list[Path], templates: Any) -> tuple[NDArray[np.float32],
     return texts.numpy(), logits.softmax(dim=-1).numpy()
 
 
-async def test_texts_have_the_vectors_of_open_clip_from_both(pair: Server, photos: Path) -> None:
+async def test_texts_have_the_vectors_of_open_clip_from_both(two_models: Server, photos: Path) -> None:
     from open_clip.zero_shot_metadata import SIMPLE_IMAGENET_TEMPLATES
 
     files = [photos / name for name in ("coffee.jpg", "chelsea.png")]
     expected, shares = open_clips(files, SIMPLE_IMAGENET_TEMPLATES)
-    config = local(pair.repository, transfer="original")
-    async with ClipClient(pair.grpc_url, transfer="original") as remote, ClipClient(config=config) as here:
+    config = local(two_models.repository, transfer="original")
+    async with ClipClient(two_models.grpc_url, transfer="original") as remote, ClipClient(config=config) as here:
         for clip in (remote, here):
             batch = await clip.embed_text([*TEXTS, *BAD])
             assert ((batch.vectors[: len(TEXTS)] * expected).sum(axis=1) > 0.999999).all()
@@ -81,8 +64,8 @@ async def test_texts_have_the_vectors_of_open_clip_from_both(pair: Server, photo
             assert there.vector_id == there_not.vector_id
 
 
-async def test_the_name_of_an_architecture_is_no_name_of_a_model(pair: Server) -> None:
-    for url in (pair.grpc_url, f"local:{pair.repository}"):
+async def test_the_name_of_an_architecture_is_no_name_of_a_model(two_models: Server) -> None:
+    for url in (two_models.grpc_url, f"local:{two_models.repository}"):
         async with ClipClient(url, model="ViT-B-32") as clip:
             with pytest.raises(
                 ModelNotReady, match=r"model named 'ViT-B-32'.*'clip', 'second'\. Name a model with model="
@@ -90,11 +73,14 @@ async def test_the_name_of_an_architecture_is_no_name_of_a_model(pair: Server) -
                 await clip.model()
 
 
-async def test_a_model_is_chosen_by_name(pair: Server, photos: Path) -> None:
+async def test_a_model_is_chosen_by_name(two_models: Server, photos: Path) -> None:
     photo = photos / "coffee.jpg"
     for first, second in (
-        (ClipClient(pair.grpc_url), ClipClient(pair.grpc_url, model="second")),
-        (ClipClient(config=local(pair.repository)), ClipClient(config=local(pair.repository), model="second")),
+        (ClipClient(two_models.grpc_url), ClipClient(two_models.grpc_url, model="second")),
+        (
+            ClipClient(config=local(two_models.repository)),
+            ClipClient(config=local(two_models.repository), model="second"),
+        ),
     ):
         async with first, second:
             image, other = await first.embed(photo), await second.embed(photo)
@@ -106,7 +92,7 @@ async def test_a_model_is_chosen_by_name(pair: Server, photos: Path) -> None:
             assert len(nearest(await first.embed_text("coffee"), image, 1)[0]) == 1
 
 
-def test_only_a_text_loads_the_text_tower(repository: Path, photos: Path) -> None:
+def test_only_a_text_loads_the_text_tower(two_models_repository: Path, photos: Path) -> None:
     script = (
         "import sys\n"
         "from clip_client import SyncClipClient\n"
@@ -117,7 +103,7 @@ def test_only_a_text_loads_the_text_tower(repository: Path, photos: Path) -> Non
         "    assert not clip.embed_text('a').errors\n"
         "    print(sorted({'tokenizers', 'ftfy', 'regex'} & set(sys.modules)))\n"
     )
-    arguments = [f"local:{repository}", str(photos / "coffee.jpg")]
+    arguments = [f"local:{two_models_repository}", str(photos / "coffee.jpg")]
     done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["[]", "['ftfy', 'regex', 'tokenizers']"]
 

@@ -13,14 +13,13 @@ import pytest
 
 from benchmarks.fixtures.server import Server, free_port
 from clip_client.cli.main import main
+from tests.fixtures.commands import Run
 from tests.fixtures.report_schema import check
 
 
-def test_dedup_writes_json_and_a_page(
-    server: Server, album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dedup_writes_json_and_a_page(server: Server, album: Path, tmp_path: Path, run: Run) -> None:
     groups, page = tmp_path / "groups.json", tmp_path / "report.html"
-    assert main(["dedup", str(album), "--url", server.grpc_url, "--json", str(groups), "--report", str(page)]) == 0
+    printed = run(main, "dedup", album, "--url", server.grpc_url, "--json", groups, "--report", page)
     written = json.loads(groups.read_text("ascii"))
     check(written)
     assert written["model"].startswith("tiny_clip/random:0@")
@@ -32,7 +31,6 @@ def test_dedup_writes_json_and_a_page(
     html = page.read_text("utf-8")
     assert html.count("<img") == 2
     assert "weights of this model are random" in html
-    printed = capsys.readouterr()
     copy, kept = (album / name for name in ("caf\\xe9.jpg", "coffee.jpg"))
     assert printed.out == f"exact\t{kept.stat().st_size}\t{copy}\t{kept}\tby default\n"
     assert "4 photos compared, 1 group" in printed.err
@@ -40,16 +38,14 @@ def test_dedup_writes_json_and_a_page(
 
 
 def test_similar_finds_the_same_in_photos_and_in_what_embed_wrote(
-    server: Server, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: Server, photos: Path, tmp_path: Path, run: Run
 ) -> None:
-    vectors, store = tmp_path / "vectors", ["--store", str(tmp_path / "store")]
-    assert main(["embed", str(photos), "--url", server.grpc_url, "--output", str(vectors)]) == 0
-    capsys.readouterr()
+    vectors, options = tmp_path / "vectors", ["--store", tmp_path / "store", "--top", 5, "--json", "-"]
+    run(main, "embed", photos, "--url", server.grpc_url, "--output", vectors)
     photo, found = str(photos / "coffee.jpg"), []
     for place in (photos, vectors):
-        command = ["similar", photo, "--in", str(place), "--url", server.grpc_url, *store]
-        assert main([*command, "--top", "5", "--json", "-"]) == 0
-        found.append(json.loads(capsys.readouterr().out))
+        said = run(main, "similar", photo, "--in", place, "--url", server.grpc_url, *options)
+        found.append(json.loads(said.out))
     assert [report["compared"] for report in found] == [20, 20]
     paths, others = ([one["path"] for one in report["photos"]] for report in found)
     assert (len(paths), photo in paths, paths == others) == (5, False, True)
@@ -58,9 +54,8 @@ def test_similar_finds_the_same_in_photos_and_in_what_embed_wrote(
     np.testing.assert_allclose(scores[0], scores[1], atol=2e-6)
 
 
-def test_doctor_tells_about_the_server(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "--url", server.grpc_url, "--json", "-"]) == 0
-    report = json.loads(capsys.readouterr().out)
+def test_doctor_tells_about_the_server(server: Server, run: Run) -> None:
+    report = json.loads(run(main, "doctor", "--url", server.grpc_url, "--json", "-").out)
     found = {finding["name"]: finding["value"] for finding in report["findings"]}
     assert report["ok"] is True
     assert found["Triton"] == "2.51.0 (clip-serve:clip)"
@@ -70,38 +65,32 @@ def test_doctor_tells_about_the_server(server: Server, capsys: pytest.CaptureFix
     assert found["decoder threads"] == "one for each core of the server"
     assert found["model"].startswith("tiny_clip/random:0@")
     assert re.fullmatch(r"-?\d+ -?\d+", found["fingerprint"])
-    assert main(["doctor", "--url", server.grpc_url]) == 0
-    assert "its weights are random" in capsys.readouterr().out
-    assert main(["doctor", "--url", server.http_url.removeprefix("http://")]) == 1
-    assert "! health" in capsys.readouterr().out
+    assert "its weights are random" in run(main, "doctor", "--url", server.grpc_url).out
+    assert "! health" in run(main, "doctor", "--url", server.http_url.removeprefix("http://"), code=1).out
 
 
 def test_without_a_server_doctor_checks_the_model_on_this_machine(
-    tiny_repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny_repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     monkeypatch.setattr("clip_client._endpoint.DEFAULT_URL", f"127.0.0.1:{free_port()}")
     monkeypatch.setenv("CLIP_REPOSITORY", str(tiny_repository))
     monkeypatch.chdir(tmp_path)
-    assert main(["doctor", "--json", "-"]) == 0
-    found = {finding["name"]: finding["value"] for finding in json.loads(capsys.readouterr().out)["findings"]}
+    findings = json.loads(run(main, "doctor", "--json", "-").out)["findings"]
+    found = {finding["name"]: finding["value"] for finding in findings}
     assert found["address"] == f"local:{tiny_repository} (the default)"
     assert found["model"].startswith("tiny_clip/random:0@")
     assert found["model repository"] == f"{tiny_repository}, with a model"
     monkeypatch.setenv("CLIP_REPOSITORY", str(tmp_path))
-    assert main(["doctor", "--json", "-"]) == 1
-    said = capsys.readouterr().out
+    said = run(main, "doctor", "--json", "-", code=1).out
     assert f"There is no model in {tmp_path}" in said
     assert "tritonserver running there" not in said
 
 
-def test_health_of_a_whole_server_and_of_a_wrong_port(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_health_of_a_whole_server_and_of_a_wrong_port(server: Server, run: Run) -> None:
     asyncio.run(asyncio.sleep(0))  # a command works where a loop was used before
-    assert main(["health", "--quiet", "--timeout", "30", "--url", server.grpc_url]) == 0
-    assert capsys.readouterr() == ("", "")
-    assert main(["health", "--url", server.grpc_url]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    assert run(main, "health", "--quiet", "--timeout", 30, "--url", server.grpc_url) == ("", "")
+    lines = run(main, "health", "--url", server.grpc_url).out.splitlines()
     assert (all(line.startswith("ok ") for line in lines), "canary" in lines[-1]) == (True, True)
     for url, step, error in ((server.grpc_url, -1, None), (server.http_url.removeprefix("http://"), 0, "Unavailable")):
-        assert main(["health", "--json", "-", "--url", url]) == (error is not None)
-        report = json.loads(capsys.readouterr().out)
+        report = json.loads(run(main, "health", "--json", "-", "--url", url, code=error is not None).out)
         assert (report["ok"], report["steps"][step]["error"]) == (error is None, error)

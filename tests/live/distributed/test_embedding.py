@@ -54,7 +54,6 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """A folder for each partition."""
     root = tmp_path_factory.mktemp("partitions")
     files = iter(coarse_noise(_PARTITIONS * (_IMAGES - 1)))
     found = []

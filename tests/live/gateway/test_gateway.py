@@ -6,7 +6,6 @@ import asyncio
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,8 @@ import httpx
 import numpy as np
 import pytest
 
-from benchmarks.fixtures.server import TINY_CLIP, Server, serving
+from benchmarks.fixtures.server import Server, serving
 from clip_client import ClipClient, ModelNotReady
-from preprocess_ensemble.export.exporter import export_model
 from tests.fixtures.gateways import data_uri, gateway
 from tests.fixtures.images.image_files import png_bomb
 from tests.fixtures.packaging.pages import programs
@@ -29,16 +27,6 @@ def jpegs(photos: Path) -> list[bytes]:
 def vectors_of(answer: httpx.Response) -> Any:
     assert answer.status_code == 200, answer.text
     return np.array([one["embedding"] for one in answer.json()["data"]], np.float32)
-
-
-@pytest.fixture(scope="module")
-def two_models(tiny_pair_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A Triton with the model clip, which has both towers, and the model copies, which has the image tower only."""
-    repository = tmp_path_factory.mktemp("two_models") / "triton_models"
-    shutil.copytree(tiny_pair_repository, repository)
-    export_model(model=str(TINY_CLIP), pretrained="random:1", name="copies", text=False, repository=repository)
-    with serving(repository) as server:
-        yield server
 
 
 async def test_every_dialect_gives_the_vectors_of_grpc(server: Server, photos: Path) -> None:
@@ -99,28 +87,28 @@ async def test_the_model_field_chooses_among_models(two_models: Server, photos: 
     image, texts = jpegs(photos)[0], ["a photo of a cat", "ein Foto von einer Katze", "word " * 100]
     async with ClipClient(two_models.grpc_url, transfer="original") as clip:
         of_clip = np.concatenate([(await clip.embed_text(texts)).vectors, (await clip.embed(image)).vectors])
-    async with ClipClient(two_models.grpc_url, model="copies") as client:
-        of_copies = (await client.embed(image)).vectors
-    async with gateway(two_models.grpc_url, models=("clip", "copies")) as http:
+    async with ClipClient(two_models.grpc_url, model="second") as client:
+        of_second = (await client.embed(image)).vectors
+    async with gateway(two_models.grpc_url, models=("clip", "second")) as http:
 
         async def asked(*items: str, **named: str) -> httpx.Response:
             return await http.post("/v1/embeddings", json={"input": items, **named})
 
         uri = data_uri(image, "jpeg")
         listed = {model["id"]: model["model"] for model in (await http.get("/v1/models")).json()["data"]}
-        assert list(listed) == ["clip", "copies"]
+        assert list(listed) == ["clip", "second"]
         for named in ({}, {"model": "clip"}):
             answer = await asked(*texts, uri, **named)
             assert np.array_equal(vectors_of(answer), of_clip)
             assert answer.json()["truncated"] == [2]
-        for name in ("copies", listed["copies"]):
-            assert np.all(vectors_of(await asked(uri, model=name)) @ of_copies.T > 0.99)
+        for name in ("second", listed["second"]):
+            assert np.all(vectors_of(await asked(uri, model=name)) @ of_second.T > 0.99)
         unknown = await asked(uri, model="third")
         assert all(name in unknown.json()["error"]["message"] for name in listed)
-        assert (await asked("a cat", model="copies")).json()["error"]["code"] == "no_text_tower"
+        assert (await asked("a cat", model="second")).json()["error"]["code"] == "no_text_tower"
         assert (await http.get("/health")).status_code == 200
     async with ClipClient(two_models.grpc_url, model="third") as client:
-        with pytest.raises(ModelNotReady, match="'clip', 'copies'"):
+        with pytest.raises(ModelNotReady, match="'clip', 'second'"):
             await client.model()
 
 

@@ -12,7 +12,6 @@ from tests.fixtures.packaging.installed_wheel import build_distributions, instal
 
 @pytest.fixture(scope="session")
 def distributions(shared_folder: Path) -> tuple[Path, Path]:
-    """The wheel and the source distribution of this tree."""
     pytest.importorskip("build", reason="the package build is not installed")
     folder = shared_folder / "dist"
     with FileLock(shared_folder / "dist.lock"):

@@ -34,8 +34,6 @@ TRITON = f"nvcr.io/nvidia/tritonserver:{TRITON_VERSION}-py3"
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """The required properties of the image of a target."""
-
     base: str = TRITON
     program: str = "clip-serve"
     ports: tuple[int, ...] = (8001, 8002, 8003)

@@ -46,10 +46,7 @@ def _preprocessor(metrics_url: str) -> Iterator[float]:
 @pytest.mark.long
 def test_what_is_in_flight_at_sigterm_is_answered(tiny_repository: Path, request_of_many: Any) -> None:
     callers = 8
-    with (
-        serving(tiny_repository, *QUIET) as server,
-        grpc.insecure_channel(server.grpc_url) as channel,
-    ):
+    with serving(tiny_repository, *QUIET) as server, grpc.insecure_channel(server.grpc_url) as channel:
         before = sum(_preprocessor(server.metrics_url))
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         calls = [stub.ModelInfer.future(request_of_many, timeout=240) for _ in range(callers)]

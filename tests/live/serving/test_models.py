@@ -19,18 +19,13 @@ from numpy.typing import NDArray
 
 from benchmarks.fixtures.server import Server
 from preprocess_ensemble.contract import DEFAULT_NAMES, ImageStatus
-from preprocess_ensemble.model_repository.config import installed_passport
 from tests.fixtures.images import image_files
+from tests.fixtures.models.exports import installed, text_of
 from tests.live.raw import infer
 
 GROWTH_BYTES = 300 * 2**20
 """Far more than small images need, far less than a decoded bomb."""
-TEXTS = [
-    b"a dog on the beach",
-    "ein Hund am Strand \U0001f436".encode(),
-    b"Cafe\xcc\x81 &amp; <b>tea</b>",
-    b"word " * 200,
-]
+TEXTS = [b"a dog on the beach", "ein Hund \U0001f436".encode(), b"Cafe\xcc\x81 &amp; <b>tea</b>", b"word " * 200]
 
 
 def counted(server: Server) -> Counter[str]:
@@ -66,12 +61,8 @@ def test_bad_texts_have_a_status_change_no_neighbour_and_are_counted(pair_server
         outputs = ("embedding", "status", "error", "fingerprint", "truncated")
         return infer(pair_server.grpc_url, DEFAULT_NAMES.text, texts, outputs=outputs, tensor="text")
 
-    bad = {
-        b"": ImageStatus.EMPTY,
-        b" \n": ImageStatus.EMPTY,
-        b"caf\xe9": ImageStatus.NOT_UTF8,
-        b"x" * 65_537: ImageStatus.TOO_LARGE,
-    }
+    bad = {b"": ImageStatus.EMPTY, b" \n": ImageStatus.EMPTY, b"caf\xe9": ImageStatus.NOT_UTF8}
+    bad[b"x" * 65_537] = ImageStatus.TOO_LARGE
     alone = embed(*(text for text in TEXTS for _ in range(2)))
     before = counted(pair_server)
     mixed = embed(*(text for pair in zip(TEXTS, bad, strict=True) for text in pair))
@@ -89,11 +80,7 @@ def test_bad_texts_have_a_status_change_no_neighbour_and_are_counted(pair_server
     assert mixed["status"].ravel().tolist() == [number for status in bad.values() for number in (0, status)]
     assert [bool(text) for text in mixed["error"].ravel()] == [False, True] * 4
     assert mixed["truncated"].ravel().tolist() == [False] * 6 + [True, False]
-    passport = installed_passport(pair_server.repository)
-    assert passport is not None
-    assert passport.text is not None
-    assert {tuple(row) for row in mixed["fingerprint"]} == {passport.text.fingerprint}
-    assert passport.text.fingerprint != passport.fingerprint
+    assert {tuple(row) for row in mixed["fingerprint"]} == {text_of(installed(pair_server.repository)).fingerprint}
 
 
 def test_no_model_has_loaded_pytorch(pair_server: Server) -> None:

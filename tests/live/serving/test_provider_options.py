@@ -44,19 +44,14 @@ OPTIONS: Final[tuple[tuple[str, Mapping[str, str], Mapping[str, str], Mapping[st
     ("cuda", {}, {"cudnn_conv_algo_search": "1"}, {"cudnn_conv_algo_search": "HEURISTIC"}),
     ("cuda", {}, {"cudnn_conv_algo_search": "2"}, {"cudnn_conv_algo_search": "DEFAULT"}),
     ("cuda", {}, {"do_copy_in_default_stream": "0"}, {"do_copy_in_default_stream": "0"}),
-    (
-        "tensorrt",
-        {"precision_mode": "FP16", "max_workspace_size_bytes": str(2**30)},
-        {},
-        {"device_id": "0", "trt_fp16_enable": "1", "trt_max_workspace_size": str(2**30)},
-    ),
+    ("tensorrt", {"precision_mode": "FP16"}, {}, {"device_id": "0", "trt_fp16_enable": "1"}),
+    ("tensorrt", {"max_workspace_size_bytes": str(2**30)}, {}, {"trt_max_workspace_size": str(2**30)}),
     ("tensorrt", {"trt_engine_cache_enable": "true", **_CACHE}, {}, {"trt_engine_cache_enable": "1", **_CACHE}),
     ("tensorrt", {"trt_timing_cache_enable": "true", **_TUNED}, {}, {"trt_timing_cache_enable": "1", **_TUNED}),
 )
 
 
 def skip_without(device: str) -> None:
-    """Skip the test if the options of a device cannot be tried here."""
     if PROVIDERS[device] not in onnxruntime.get_available_providers():
         pytest.skip(f"this ONNX Runtime has no {PROVIDERS[device]}")
     if device == "tensorrt":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import resource
@@ -17,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
@@ -31,21 +29,12 @@ from clip_client import ClipClient, ProtocolMismatch
 from preprocess_ensemble.tritonserver.cleanup import LINKS_SUFFIX, SHARED_MEMORY, region_prefix
 from tests.fixtures.models.exports import export
 from tests.fixtures.waiting import wait_until
-from tests.live.processes import still_running
-
-
-def _health(server: Server) -> tuple[int, dict[str, Any]]:
-    try:
-        with urllib.request.urlopen(server.health_url, timeout=60) as response:
-            return response.status, json.load(response)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, json.load(error)
+from tests.live.processes import health, still_running
 
 
 def _is_restored(server: Server, restarts: int) -> bool:
     """Whether it is ready after more than so many restarts; :func:`_check_restarts` says how many more are right."""
-    status, report = _health(server)
+    status, report = health(server)
     return status == 200 and report["status"] == "ready" and report["restarts"] > restarts
 
 
@@ -76,7 +65,7 @@ def test_a_dead_stub_needs_no_canary_to_be_noticed_and_tritonserver_dies_with_cl
         first = server.triton.pid
         server.stub("clip_encoder").kill()
         wait_until(partial(_is_restored, server, 0), "restarted")
-        _check_restarts(capfd.readouterr().err, 1, _health(server)[1]["restarts"])
+        _check_restarts(capfd.readouterr().err, 1, health(server)[1]["restarts"])
         assert server.triton.pid != first
         family, prefix = _family(server), region_prefix(server.triton.pid)
         assert _regions(prefix)
@@ -125,15 +114,15 @@ def test_whatever_ends_or_hangs_is_noticed_and_restored(
     options = ("--canary-interval-s", "0.5", "--frozen-after-s", "1", "--canary-timeout-s", "2")
     with serving(tiny_repository, *options, health=True) as server:
         for what, break_it in BREAKS.items():
-            restarts = _health(server)[1]["restarts"]
+            restarts = health(server)[1]["restarts"]
             prefix = region_prefix(server.triton.pid)
             break_it(server)
-            wait_until(lambda: _health(server)[0] == 503, f"{what}: noticed")
+            wait_until(lambda: health(server)[0] == 503, f"{what}: noticed")
             wait_until(partial(_is_restored, server, restarts), f"{what}: restored")
             assert not _regions(prefix), what
             new = region_prefix(server.triton.pid)
             assert {oct((SHARED_MEMORY / name).stat().st_mode & 0o777) for name in _regions(new)} == {"0o600"}, what
-        family, restarts = _family(server), _health(server)[1]["restarts"]
+        family, restarts = _family(server), health(server)[1]["restarts"]
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(60) == 0
     assert not still_running(family)
@@ -184,7 +173,7 @@ async def test_models_are_swapped_without_a_lost_request(
             assert second.id != first.id
             assert (await clip.embed(photo)).model_id == second.id
         assert set(answered) == {first.fingerprint, second.fingerprint}
-        assert _health(server) == (200, {"status": "ready", "model": second.id, "restarts": 0})
+        assert health(server) == (200, {"status": "ready", "model": second.id, "restarts": 0})
 
 
 def _admin_secrets(server: Server) -> list[str]:

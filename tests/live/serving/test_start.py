@@ -10,19 +10,17 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-import urllib.error
-import urllib.request
 import venv
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
-from benchmarks.fixtures.server import QUIET, Server, command_line, free_port, serving
+from benchmarks.fixtures.server import QUIET, command_line, free_port, serving
 from clip_client import SyncClipClient
 from tests.fixtures.waiting import wait_until
+from tests.live.processes import health
 from tests.paths import ROOT
 
 SERVE = (sys.executable, "-m", "clip_client.serving.command")
@@ -99,15 +97,6 @@ def container(tiny_repository: Path) -> Iterator[tuple[Path, Path, Path]]:
         yield python, own, shutil.copytree(tiny_repository, Path(folder, "models"))
 
 
-def _is_healthy(server: Server) -> bool:
-    try:
-        with urllib.request.urlopen(server.health_url, timeout=60):
-            return True
-    except urllib.error.HTTPError as error:
-        error.close()
-        return False
-
-
 def test_as_process_1_it_waits_for_the_processes_of_dead_servers_and_leaves_nothing_in_tmp(
     container: tuple[Path, Path, Path],
 ) -> None:
@@ -118,12 +107,12 @@ def test_as_process_1_it_waits_for_the_processes_of_dead_servers_and_leaves_noth
         of_one_server = len(list(own.iterdir()))
         try:
             for _ in range(2):
-                wait_until(partial(_is_healthy, server), "the server is ready")
+                wait_until(lambda: health(server)[0] == 200, "the server is ready")
                 (triton,) = serve.children()
                 (stub,) = (one for one in triton.children() if "/clip_encoder/" in " ".join(command_line(one)))
                 stub.kill()
-                wait_until(lambda: not _is_healthy(server), "the death is noticed")
-            wait_until(partial(_is_healthy, server), "the server is ready again")
+                wait_until(lambda: health(server)[0] != 200, "the death is noticed")
+            wait_until(lambda: health(server)[0] == 200, "the server is ready again")
             assert len(list(own.iterdir())) == of_one_server, "those of dead servers are removed"
             assert not [child for child in serve.children(recursive=True) if child.status() == psutil.STATUS_ZOMBIE]
             serve.send_signal(signal.SIGTERM)

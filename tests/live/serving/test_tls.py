@@ -13,6 +13,7 @@ from PIL import Image
 from benchmarks.fixtures.server import Server, serving
 from clip_client import ClientConfig, ClipClient, ClipError, Unauthorized, Unavailable
 from clip_client.cli.main import main
+from tests.fixtures.commands import Run
 from tests.unit.serving.authority import Authority, Pair
 
 NAME = "clip.example.org"
@@ -28,14 +29,14 @@ class Secured:
     mine: Pair
     other: Authority
 
-    def config(self, client: Pair | None, *, authority: Authority | None = None, name: str = NAME) -> ClientConfig:
+    def config(self, client: Pair | None) -> ClientConfig:
         certificate, key = client or (None, None)
         return ClientConfig(
             urls=(f"grpcs://{self.server.grpc_url}",),
-            ca_certificate=(authority or self.authority).file,
+            ca_certificate=self.authority.file,
             client_certificate=certificate,
             client_key=key,
-            server_name=name,
+            server_name=NAME,
             timeout_s=10,
         )
 
@@ -69,21 +70,13 @@ async def test_a_client_without_a_good_certificate_is_refused(client: str, mutua
     await _embed(mutual.config(mutual.mine))
 
 
-async def test_a_server_of_another_authority_or_name_is_refused(mutual: Secured) -> None:
-    with pytest.raises(Unauthorized, match="check ca_certificate"):
-        await _embed(mutual.config(mutual.mine, authority=mutual.other))
-    with pytest.raises(Unauthorized, match="failed on a certificate"):
-        await _embed(mutual.config(mutual.mine, name="other.example.org"))
-
-
 async def test_a_client_without_tls_learns_of_it(mutual: Secured) -> None:
     with pytest.raises(ClipError, match="grpcs://"):
         await _embed(ClientConfig(urls=(mutual.server.grpc_url,), timeout_s=5))
 
 
-def test_the_command_line_takes_the_same_files(mutual: Secured, capsys: pytest.CaptureFixture[str]) -> None:
-    server, ca = f"--url=grpcs://{mutual.server.grpc_url}", f"--tls-ca={mutual.authority.file}"
+def test_the_command_line_takes_the_same_files(mutual: Secured, run: Run) -> None:
+    command = ["health", "--quiet", f"--url=grpcs://{mutual.server.grpc_url}", f"--tls-ca={mutual.authority.file}"]
     mine = [f"--tls-certificate={mutual.mine.certificate}", f"--tls-key={mutual.mine.key}"]
-    assert main(["health", "--quiet", server, ca, f"--tls-name={NAME}", *mine]) == 0
-    assert main(["health", "--quiet", server, ca, f"--tls-name={NAME}"]) == 1
-    assert "not healthy: connect: " in capsys.readouterr().err
+    run(main, *command, f"--tls-name={NAME}", *mine)
+    assert "not healthy: connect: " in run(main, *command, f"--tls-name={NAME}", code=1).err

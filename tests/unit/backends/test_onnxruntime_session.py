@@ -34,7 +34,6 @@ def affine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def opened(affine: Path, config: dict[str, Any]) -> onnxruntime.SessionOptions:
-    """Return the options that a session with this configuration reports."""
     return open_planned_session(affine, plan_session(config, kind="CPU", device_id=0)).get_session_options()
 
 
@@ -118,11 +117,14 @@ AS_TENSORRT_OPTIONS = {
     [
         (accelerators("gpu", "no-such-accelerator", any_key="1"), "CPU", []),
         ({}, "GPU", [("CUDA", {}, False)]),
+        (parameters(precision="fp32"), "GPU", [("CUDA", {"use_tf32": "0"}, False)]),
+        (parameters(precision="fp32") | accelerators("gpu", "cuda", use_tf32="1"), "GPU",
+         [("CUDA", {"use_tf32": "1"}, True)]),
         (CUDA_KEYS, "GPU", [("CUDA", AS_CUDA_OPTIONS, True)]),
         (accelerators("gpu", "tensorrt", **TENSORRT_KEYS, **CACHE), "GPU",
          [("Tensorrt", AS_TENSORRT_OPTIONS, True), ("CUDA", {}, False)]),
     ],
-    ids=["ignored on a CPU", "CUDA by default", "CUDA", "TensorRT, then CUDA"],
+    ids=["ignored on a CPU", "CUDA by default", "fp32 is not TF32", "TF32 in fp32", "CUDA", "TensorRT, then CUDA"],
 )  # fmt: skip
 def test_providers(
     config: dict[str, Any],
@@ -321,19 +323,6 @@ def test_buckets_hold_every_batch_and_waste_less_than_half(most: int, rows: int)
 def test_buckets_of_a_plan(config: dict[str, Any], kind: str, buckets: tuple[int, ...]) -> None:
     plan = plan_session({"max_batch_size": 24, **config}, kind=kind, device_id=0)
     assert plan.buckets == buckets
-
-
-@pytest.mark.parametrize(
-    ("config", "tf32"),
-    [({}, None), (parameters(precision="fp32"), "0"),
-     (parameters(precision="fp32") | accelerators("gpu", "cuda", use_tf32="1"), "1")],
-)  # fmt: skip
-def test_fp32_is_not_tf32_unless_the_configuration_says_so(
-    config: dict[str, Any], tf32: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("CLIP_PRECISION")
-    cuda = plan_session(config, kind="GPU", device_id=0).providers[0]
-    assert cuda.options.get("use_tf32") == tf32
 
 
 def test_a_bucket_that_cannot_run_fails_the_load(tmp_path: Path) -> None:

@@ -133,7 +133,6 @@ def run_model_file(folder: Path) -> Any:
 
 
 def load_error(module: types.ModuleType, arguments: dict[str, str]) -> str:
-    """Return the message of the model that fails to load."""
     with pytest.raises(TritonModelException) as caught:
         module.TritonPythonModel().initialize(arguments)
     return str(caught.value)

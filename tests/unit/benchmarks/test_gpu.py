@@ -19,7 +19,7 @@ from benchmarks.gpu.in_process import verdict
 from benchmarks.gpu.kit import copy_tree, write_parts
 from clip_client.serving.tensorrt import usable_gpus
 from preprocess_ensemble.contract import DEFAULT_NAMES
-from tests.fixtures.models.configurations import configs
+from tests.fixtures.models.passports import configs
 from tests.paths import ROOT
 
 

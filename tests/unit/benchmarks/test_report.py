@@ -19,8 +19,6 @@ MACHINE = {
 
 
 def three_way(cosine: float = 1.0) -> dict[str, Any]:
-    """The summary of a comparison of two systems."""
-
     def at(low: float, median: float, high: float) -> dict[str, Any]:
         return {"32": {"images_per_second": {"min": low, "median": median, "max": high}, "p50_ms": 5.0}}
 

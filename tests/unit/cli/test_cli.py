@@ -15,34 +15,15 @@ import pytest
 
 from clip_client.cli.main import main
 from tests.fixtures.albums import write
+from tests.fixtures.commands import Run
 
 PROGRAM = "import sys; from clip_client.cli.main import main; sys.exit(main(sys.argv[1:]))"
 GOES_ON = "; the work that is done is kept, and the same command continues it"
 
 
-def printed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """Return what a command prints that ends while it is parsed."""
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 0
-    return capsys.readouterr().out
-
-
-def test_every_command_that_reports_has_json(capsys: pytest.CaptureFixture[str]) -> None:
-    commands = re.findall(r"^    (\w+) ", printed(["--help"], capsys), re.MULTILINE)
-    assert [one for one in commands if "--json" not in printed([one, "--help"], capsys)] == ["review"]
-
-
-def test_help_loads_nothing_heavy() -> None:
-    script = (
-        "import sys\nfrom clip_client.cli.main import main\n"
-        "try: main(['dedup', '--help'])\n"
-        "except SystemExit: pass\n"
-        "heavy = {'grpc', 'rich', 'pyarrow', 'jinja2', 'PIL', 'torch', 'clip_client.distributed'}\n"
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
+def test_every_command_that_reports_has_json(run: Run) -> None:
+    commands = re.findall(r"^    (\w+) ", run(main, "--help").out, re.MULTILINE)
+    assert [one for one in commands if "--json" not in run(main, one, "--help").out] == ["review"]
 
 
 def test_a_reader_that_has_closed_the_output_is_no_crash() -> None:
@@ -59,12 +40,10 @@ def test_a_reader_that_has_closed_the_output_is_no_crash() -> None:
     ("words", "expected"),
     [("ded", "dedup"), ("dedup --thr", "--threshold"), ("dedup pho", "photos"), ("embed --o", "--output")],
 )
-def test_bash_completes_commands_options_and_paths(
-    words: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bash_completes_commands_options_and_paths(words: str, expected: str, tmp_path: Path, run: Run) -> None:
     pytest.importorskip("shtab")
     (tmp_path / "photos").mkdir()
-    (tmp_path / "script").write_text(printed(["--completion", "bash"], capsys))
+    (tmp_path / "script").write_text(run(main, "--completion", "bash").out)
     asked = (
         f"source ./script; COMP_WORDS=(clip-client {words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); "
         "$(complete -p clip-client | sed 's/.*-F \\([^ ]*\\).*/\\1/'); printf '%s\\n' \"${COMPREPLY[@]}\""
@@ -89,13 +68,10 @@ def refusing() -> Iterator[str]:
         ("health --quiet", "clip-client: not healthy: connect: "),
     ],
 )
-def test_no_server_is_one_sentence(
-    command: str, said: str, refusing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_server_is_one_sentence(command: str, said: str, refusing: str, tmp_path: Path, run: Run) -> None:
     photo = write(tmp_path / "1.jpg", b"x")  # without a photo the command does not look for a server
-    options = [str(photo), "--store", str(tmp_path / "store")] if command == "dedup" else []
-    assert main([*command.split(), *options, "--url", refusing]) == 1
-    output = capsys.readouterr()
+    options = [photo, "--store", tmp_path / "store"] if command == "dedup" else []
+    output = run(main, *command.split(), *options, "--url", refusing, code=1)
     assert (output.out + output.err).startswith(said)
     assert refusing in output.out + output.err
     assert output.err.count("\n") == (command != "health"), "health prints its steps"

@@ -42,7 +42,6 @@ def copies(root: Path, *names: str) -> list[str]:
 
 
 def found(root: Path) -> list[list[str]]:
-    """Return the names of each group of a search below ``root``."""
     with Store(root / "store") as store:
         groups = searched(root / "photos", store=store).groups
     return [sorted(os.path.basename(member.path) for member in group.members) for group in groups]

@@ -13,6 +13,7 @@ from clip_client.cli.commands import doctor_checks
 from clip_client.cli.commands.doctor_checks import CLIENT, SERVER, Check, Level, check_machine, table_lines
 from clip_client.cli.main import main
 from preprocess_ensemble.runtimes import processor
+from tests.fixtures.commands import Run
 
 
 def machine(*, server_answers: bool = False) -> dict[str, Check]:
@@ -31,21 +32,17 @@ def unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def cpu_info(folder: Path, vendor: str, flags: str) -> Path:
-    """Linux's description of a processor."""
     file = folder / "cpuinfo"
     file.write_text(f"processor\t: 0\nvendor_id\t: {vendor}\nflags\t\t: {flags}\n")
     return file
 
 
-def test_without_a_server_it_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_server_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     monkeypatch.chdir(tmp_path)
     with socket.socket() as closed:  # holds the port, so that no other program takes it, and refuses every connection
         closed.bind(("127.0.0.1", 0))
         url = f"127.0.0.1:{closed.getsockname()[1]}"
-        assert main(["doctor", "--url", url, "--json", "-"]) == 1
-    report: dict[str, Any] = json.loads(capsys.readouterr().out)
+        report: dict[str, Any] = json.loads(run(main, "doctor", "--url", url, "--json", "-", code=1).out)
     found = {check["name"]: check for check in report["findings"]}
     assert report["ok"] is False
     assert found["health"]["level"] == "problem"
@@ -84,12 +81,7 @@ def test_missing_packages_are_named_with_the_remedy(
     ("vendor", "flags", "says", "names_openvino"),
     [
         ("AuthenticAMD", "avx2", "ONNX Runtime fp32 for images, ", False),
-        (
-            "GenuineIntel",
-            "avx512_bf16",
-            "OpenVINO fp32 for images, OpenVINO fp32 for texts, as measured on Intel",
-            True,
-        ),
+        ("GenuineIntel", "avx512_bf16", "OpenVINO fp32 for images, OpenVINO fp32 for texts, as measured", True),
         ("GenuineIntel", "avx2", "; python -m benchmarks runtimes, in a clone of the source, measures it", False),
     ],
 )

@@ -17,6 +17,7 @@ from clip_client.cli.options.connection import add_server_options, client_config
 from clip_client.cli.options.paths import WalkOptions, add_walk_options, read_walk_options
 from preprocess_ensemble.command_line import user_path
 from tests.fixtures.albums import write
+from tests.fixtures.commands import Run
 
 PEM = b"-----BEGIN CERTIFICATE-----\n"
 
@@ -34,10 +35,8 @@ def read(*words: str) -> WalkOptions:
 
 
 @pytest.mark.parametrize("command", ["embed", "similar", "dedup", "health", "doctor"])
-def test_every_command_of_a_server_has_the_same_options(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main([command, "--help"])
-    said = capsys.readouterr().out
+def test_every_command_of_a_server_has_the_same_options(command: str, run: Run) -> None:
+    said = run(main, command, "--help").out
     assert said.index("--url") < said.index("TLS and token:") < said.index("--tls-ca") < said.index("--token-file")
     assert "local:DIR" in said
 
@@ -129,24 +128,21 @@ def test_one_file_system_stays_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ],
 )
 def test_a_command_refuses_a_named_path_that_does_not_exist(
-    tmp_path: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     photo = write(tmp_path / "a.jpg", b"x")
     monkeypatch.chdir(tmp_path)
     for misspelt in (tmp_path / "gone", tmp_path / "*.png"):
-        assert main([*command, str(photo), str(misspelt), "--url", "local:/no/model"]) == 1
-        assert capsys.readouterr().err == f"clip-client: there is no file or folder {misspelt}\n"
+        said = run(main, *command, photo, misspelt, "--url", "local:/no/model", code=1).err
+        assert said == f"clip-client: there is no file or folder {misspelt}\n"
     assert os.listdir() == ["a.jpg"], "nothing was started"
 
 
-def test_a_listed_path_may_be_gone_and_a_link_may_lead_nowhere(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_listed_path_may_be_gone_and_a_link_may_lead_nowhere(tmp_path: Path, run: Run) -> None:
     names, link, store = write(tmp_path / "list", b"/gone.jpg\n"), tmp_path / "link.jpg", tmp_path / "store"
     link.symlink_to(tmp_path / "gone")
-    command = ["dedup", str(link), "--files-from", str(names), "--url", "local:/no/model", "--store", str(store)]
-    assert main(command) == 1
-    *unreadable, last = capsys.readouterr().err.splitlines()
+    command = ["dedup", link, "--files-from", names, "--url", "local:/no/model", "--store", store]
+    *unreadable, last = run(main, *command, code=1).err.splitlines()
     assert [line.split(":")[0] for line in unreadable] == ["UNREADABLE /gone.jpg", f"UNREADABLE {link}"]
     assert last == "clip-client: there is no photo to compare in the given paths"
     assert not store.exists(), "nothing was started"

@@ -9,22 +9,11 @@ import pytest
 
 from clip_client.cli.main import main
 from tests.fixtures.albums import write
+from tests.fixtures.commands import Run
 
 USAGE = "usage: clip-client "
 VECTORS = ["embed", ".", "--output", "vectors"]
 RAY = ["--engine", "ray"]
-
-
-def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    """Return the exit code, and what is on standard error."""
-    try:
-        code: int | str | None = main(words)
-    except SystemExit as ended:
-        code = ended.code
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert isinstance(code, int)
-    return code, output.err
 
 
 @pytest.mark.parametrize(
@@ -65,10 +54,9 @@ def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, 
         (["rules", "delete", "mine", "newest"], "delete takes a NAME"),
     ],
 )
-def test_wrong_usage_is_told_with_the_usage(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, error = refusal(words, capsys)
-    assert code == 2
-    assert error.startswith(USAGE)
+def test_wrong_usage_is_told_with_the_usage(words: list[str], said: str, run: Run) -> None:
+    out, error = run(main, *words, code=2)
+    assert (out, error[: len(USAGE)]) == ("", USAGE)
     assert said in error
     assert error.count("\n") == 2 or not words
 
@@ -78,11 +66,7 @@ def test_wrong_usage_is_told_with_the_usage(words: list[str], said: str, capsys:
     [
         # Contradictions.
         (["dedup", ""], 2, "a PATH is empty; . is the current folder"),
-        (
-            ["dedup", "https://example.com/a.jpg"],
-            2,
-            "only files are read; download it first: curl -O https",
-        ),
+        (["dedup", "https://example.com/a.jpg"], 2, "only files are read; download it first: curl -O https"),
         (["dedup", ".", "--url", "ftp://localhost:8000"], 2, "gRPC port"),
         (["doctor", "--url", "ftp://localhost:8000"], 2, "gRPC port"),
         (["dedup", ".", "--without-model", "--url", "localhost:1"], 2, "--without-model needs none"),
@@ -139,12 +123,7 @@ def test_wrong_usage_is_told_with_the_usage(words: list[str], said: str, capsys:
     ],
 )
 def test_what_cannot_work_is_one_sentence(
-    words: list[str],
-    code: int,
-    said: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    words: list[str], code: int, said: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if set(RAY) <= set(words):
         pytest.importorskip("ray", reason="Ray is not installed (extra: ray)")
@@ -158,8 +137,8 @@ def test_what_cannot_work_is_one_sentence(
         "empty": tmp_path / "empty",
     }
     places["empty"].mkdir()
-    exit_code, error = refusal([word.format(**places) for word in words], capsys)
-    assert (exit_code, error.count("\n"), error.startswith("clip-client: ")) == (code, 1, True)
+    out, error = run(main, *(word.format(**places) for word in words), code=code)
+    assert (out, error.count("\n"), error.startswith("clip-client: ")) == ("", 1, True)
     assert said in error
     assert {path for path in tmp_path.iterdir() if path.name != "store"} == set(places.values())
 
@@ -175,7 +154,7 @@ def test_what_cannot_work_is_one_sentence(
     ],
 )
 def test_a_current_folder_that_was_deleted_is_one_sentence(
-    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    words: list[str], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CLIP_STORE", str(tmp_path / "store"))
     folder = tmp_path / "deleted"
@@ -183,14 +162,13 @@ def test_a_current_folder_that_was_deleted_is_one_sentence(
     monkeypatch.chdir(folder)
     folder.rmdir()
     said = "clip-client: the current folder no longer exists; change to another folder, and run the command again\n"
-    assert refusal(words, capsys) == (1, said)
-    assert refusal(["rules", "delete", "x"], capsys)[1].startswith("clip-client: no rules are saved as x"), "needs none"
+    assert run(main, *words, code=1).err == said
+    assert run(main, "rules", "delete", "x", code=1).err.startswith("clip-client: no rules are saved as x"), (
+        "needs none"
+    )
 
 
-def test_without_ray_the_command_says_how_to_install_it(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_ray_the_command_says_how_to_install_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.delitem(sys.modules, "ray.data", raising=False)
-    code, error = refusal([*VECTORS, *RAY], capsys)
-    assert (code, "install it with: pip install 'clip-triton[ray]'" in error) == (1, True)
+    assert "install it with: pip install 'clip-triton[ray]'" in run(main, *VECTORS, *RAY, code=1).err

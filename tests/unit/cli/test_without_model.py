@@ -19,13 +19,14 @@ from PIL import Image
 from clip_client.cli.main import main
 from clip_client.dedup.types import NO_MODEL
 from tests.fixtures.albums import write
+from tests.fixtures.commands import Run
 from tests.fixtures.images.camera_files import packet
 from tests.fixtures.images.image_files import jpeg
 from tests.fixtures.images.scenes import scene
 
 
 def test_copies_are_found_and_moved_and_the_output_names_no_model(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CLIP_URL", "127.0.0.1:1")  # no server is asked
     (photos := tmp_path / "photos").mkdir()
@@ -35,8 +36,8 @@ def test_copies_are_found_and_moved_and_the_output_names_no_model(
     scene(2, (640, 480)).save(photos / "other.jpg")
     words = ["dedup", str(photos), "--without-model", "--store", str(tmp_path / "store")]
     files = ["--json", str(tmp_path / "found.json"), "--csv", str(tmp_path / "found.csv")]
-    assert main([*words, *files, "--report", str(tmp_path / "page.html")]) == 0
-    assert "Searched without a model: strong crops and edits may be missing." in capsys.readouterr().err
+    said = run(main, *words, *files, "--report", tmp_path / "page.html").err
+    assert "Searched without a model: strong crops and edits may be missing." in said
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["model"] == NO_MODEL
     (group,) = found["groups"]
@@ -56,16 +57,11 @@ def test_copies_are_found_and_moved_and_the_output_names_no_model(
     assert len(list(photos.glob("*.jpg"))) == 2
 
 
-def test_a_machine_without_a_model_is_told_of_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_without_a_model_is_told_of_it(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLIP_REPOSITORY", str(tmp_path / "none"))
     photo = write(tmp_path / "a.jpg", b"x")
-    assert main(["dedup", str(photo), "--url", "auto:127.0.0.1:1", "--store", str(tmp_path / "store")]) == 1
-    assert (
-        "no model is on this machine, and no server responds at 127.0.0.1:1: search without any model"
-        in capsys.readouterr().err
-    )
+    said = run(main, "dedup", photo, "--url", "auto:127.0.0.1:1", "--store", tmp_path / "store", code=1).err
+    assert "no model is on this machine, and no server responds at 127.0.0.1:1: search without any model" in said
 
 
 def test_what_only_a_copy_says_is_saved_if_the_command_says_so(tmp_path: Path) -> None:
@@ -79,10 +75,9 @@ def test_what_only_a_copy_says_is_saved_if_the_command_says_so(tmp_path: Path) -
 
 @pytest.mark.parametrize(("option", "first", "rows"), [("--json", "{", None), ("--csv", "group,kept,tier,path,", 3)])
 def test_what_standard_output_is_named_for_is_alone_there(
-    search: list[str], option: str, first: str, rows: int | None, capsys: pytest.CaptureFixture[str]
+    search: list[str], option: str, first: str, rows: int | None, run: Run
 ) -> None:
-    assert main([*search, option, "-", "--quiet"]) == 0
-    printed = capsys.readouterr()
+    printed = run(main, *search, option, "-", "--quiet")
     assert (printed.out.startswith(first), printed.err) == (True, "")
     assert len(json.loads(printed.out)["groups"]) == 1 if rows is None else printed.out.count("\n") == rows
 
@@ -117,8 +112,7 @@ def test_a_terminal_says_once_why_a_photo_stays(search: list[str]) -> None:
     assert "--apply would move nothing" in said
 
 
-def test_a_search_of_no_picture_fails_and_lists_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_search_of_no_picture_fails_and_lists_why(tmp_path: Path, run: Run) -> None:
     text = write(tmp_path / "text.jpg", b"This is no image.")
-    assert main(["dedup", str(text), "--without-model", "--store", str(tmp_path / "store")]) == 1
-    output = capsys.readouterr()
+    output = run(main, "dedup", text, "--without-model", "--store", tmp_path / "store", code=1)
     assert (output.out, "NOT_AN_IMAGE" in output.err, "no photo to compare" in output.err) == ("", True, True)

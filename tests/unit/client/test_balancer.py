@@ -23,8 +23,6 @@ FIRST, SECOND, THIRD = "192.0.2.1", "192.0.2.2", "192.0.2.3"
 
 
 class Longest:
-    """Every back-off is as long as it can be."""
-
     def uniform(self, _: float, b: float) -> float:
         return b
 

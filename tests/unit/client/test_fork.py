@@ -7,9 +7,9 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from anyio.from_thread import start_blocking_portal
 
 from clip_client.testing import FakeTriton
+from tests.fixtures.fakes import served
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no fork here")
 
@@ -53,11 +53,8 @@ def embed_blocking():
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """The URL of a fake in an event loop of its own."""
-    with start_blocking_portal() as portal:
-        fake = portal.call(FakeTriton)
-        with portal.wrap_async_context_manager(fake):
-            yield fake.url
+    with served(FakeTriton()) as fake:
+        yield fake.url
 
 
 REFUSED = "refused: This client was opened in process "

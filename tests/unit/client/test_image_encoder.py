@@ -19,6 +19,7 @@ from clip_client._encoding import IMAGE_ENCODINGS, TransferName
 from clip_client._pipeline.encoder import ImageEncoder
 from preprocess_ensemble.imaging.decode import DecodeError, decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
+from tests.fixtures.images.image_files import encoded, oriented
 from tests.fixtures.models.model_info import model_info
 
 MAX = 1 << 20
@@ -46,12 +47,6 @@ def encode(source: object, transfer: TransferName = "thumbnail", **settings: Any
 def read(source: object) -> bytes:
     """Return what is sent of the source as it is."""
     return encode(source, "original", max_image_bytes=MAX)
-
-
-def encoded(image: Image.Image, image_format: str, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, image_format, **options)
-    return buffer.getvalue()
 
 
 def opened(file: bytes) -> Image.Image:
@@ -187,9 +182,7 @@ def test_a_large_file_becomes_the_pixels_that_the_model_takes(transfer: Transfer
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_the_orientation_is_applied(orientation: int) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    file = encoded(SCENE, "JPEG", quality=95, subsampling=0, exif=exif.tobytes())
+    file = encoded(SCENE, "JPEG", quality=95, subsampling=0, exif=oriented(orientation).tobytes())
     file += b"\0" * (SMALL + 1 - len(file))
     thumbnail = encode(file)
     upright = ImageOps.exif_transpose(opened(file))

@@ -23,7 +23,6 @@ TRUNCATED = ImageError("The file ends early.", code="TRUNCATED", index=1, source
 
 
 def batch(**changes: Any) -> EmbeddingBatch:
-    """Three images, of which the second failed."""
     vectors = np.array([[1, 0], [np.nan, np.nan], [0, 1]], dtype=np.float32)
     known: dict[str, Any] = {"vectors": vectors, "errors": {1: TRUNCATED}, "model_id": "m", "vector_id": "m|p|original"}
     return EmbeddingBatch(**{**known, **changes})

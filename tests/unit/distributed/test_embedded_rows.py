@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import uuid
 from contextlib import suppress
 from dataclasses import replace
@@ -239,9 +237,3 @@ def test_of_a_content_that_failed_once_the_row_with_the_vector_counts() -> None:
     assert group_photos(table.slice(0, 0), rules).groups == ()
     (group,) = group_photos(table, rules).groups
     assert {member.path for member in group.members} == {"/failed.jpg", "/same.jpg", "/alike.jpg"}
-
-
-def test_importing_the_package_loads_neither_ray_nor_pyarrow() -> None:
-    code = "import sys, clip_client.distributed; print(*{'ray', 'pyarrow', 'fsspec', 'faiss'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == ""

@@ -124,14 +124,8 @@ def test_an_address_that_makes_no_sense_costs_its_own_row_only(tmp_path: Path) -
     ("find", "reason"),
     [
         (partial(parquet_images, column="jpg"), r"images\.parquet has no column 'jpg'; it has bytes, number, image"),
-        (
-            partial(parquet_images, column="number"),
-            r"the column 'number' of .*images\.parquet holds int64; it must hold",
-        ),
-        (
-            partial(parquet_images, column="image.jpg"),
-            r"images\.parquet has no column 'image\.jpg'; it has bytes, number, image\.bytes",
-        ),
+        (partial(parquet_images, column="number"), "the column 'number' of .*images.parquet holds int64; it must"),
+        (partial(parquet_images, column="image.jpg"), "no column 'image.jpg'; it has bytes, number, image.bytes"),
         (lambda folder: parquet_images(folder / "none"), "there is no file or folder .*/none"),
         (lambda _: parquet_images("nonsense://bucket/x"), "nonsense://bucket/x cannot be opened: .*nonsense"),
         (lambda _: parquet_images(KEYS), "^s3://bucket/x.* cannot be opened: Unexpected .* 'nonsense'"),

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from benchmarks.fixtures.server import TINY_CLIP
-from preprocess_ensemble.export import command as export_command
 from preprocess_ensemble.export import exporter
+from preprocess_ensemble.export.command import main
 from preprocess_ensemble.export.model_source import SHIPPED, ExportError, WrongChoice, shipped_models
 from preprocess_ensemble.export.skeleton import GENERATED, find_skeleton
+from tests.fixtures.commands import Run
 from tests.fixtures.models.exports import WITHOUT_PYTORCH, python
 from tests.paths import ROOT
 
@@ -31,40 +32,33 @@ from tests.paths import ROOT
     ],
 )
 def test_a_wrong_choice_is_misuse(
-    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert export_command.main([*arguments, "--repository", str(tmp_path / "models")]) == 2
-    assert message in capsys.readouterr().err
+    assert message in run(main, *arguments, "--repository", tmp_path / "models", code=2).err
     assert not (tmp_path / "models").exists()
 
 
-def test_the_environment_names_model_and_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_environment_names_model_and_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     monkeypatch.setenv("CLIP_MODEL", "/nowhere/model.json")
-    assert export_command.main(["--pretrained", "random"]) == 2
-    assert "/nowhere/model.json cannot be read" in capsys.readouterr().err
+    assert "/nowhere/model.json cannot be read" in run(main, "--pretrained", "random", code=2).err
     monkeypatch.setenv("CLIP_MODEL", "ViT-B-32")
     monkeypatch.setenv("CLIP_PRETRAINED", "/nowhere/weights.pt")
-    assert export_command.main([]) == 2
-    assert "no checkpoint file /nowhere/weights.pt" in capsys.readouterr().err
-    assert export_command.main(["--model", "/nowhere/other.json"]) == 2
-    assert "weights.pt" not in capsys.readouterr().err, "these are the weights of another model"
+    assert "no checkpoint file /nowhere/weights.pt" in run(main, code=2).err
+    of_another_model = run(main, "--model", "/nowhere/other.json", code=2).err
+    assert "weights.pt" not in of_another_model
     monkeypatch.setenv("CLIP_MODEL", str(tmp_path))
-    assert export_command.main([]) == 2
-    assert "CLIP_REPOSITORY" in capsys.readouterr().err
+    assert "CLIP_REPOSITORY" in run(main, code=2).err
 
 
 @pytest.mark.parametrize("weights", ["mine.safetensors", "folder/mine"])
 def test_a_missing_file_of_weights_is_not_sought_at_the_hub(
-    weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.chdir(tmp_path)
-    assert export_command.main(["--pretrained", weights]) == 2
-    said = capsys.readouterr().err
+    said = run(main, "--pretrained", weights, code=2).err
     assert f"There is no checkpoint file {weights}." in said
     assert "does not answer" not in said
 
@@ -118,11 +112,11 @@ def test_without_a_hub_the_message_names_three_remedies(tmp_path: Path) -> None:
 
 
 def test_a_missing_onnx_runtime_is_named_before_the_download(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    assert export_command.main(["--pretrained", "random", "--repository", str(tmp_path / "models")]) == 1
-    assert capsys.readouterr().err == 'clip-export needs onnxruntime: pip install "clip-triton[local]"\n'
+    said = run(main, "--pretrained", "random", "--repository", tmp_path / "models", code=1).err
+    assert said == 'clip-export needs onnxruntime: pip install "clip-triton[local]"\n'
     assert not (tmp_path / "models").exists()
 
 
@@ -135,12 +129,6 @@ def test_a_download_by_open_clip_that_fails_has_the_same_message(monkeypatch: py
     monkeypatch.setattr(open_clip, "download_pretrained", no_route)
     with pytest.raises(ExportError, match=r"tried: laion/CLIP-ViT-B-32-laion2B-s34B-b79K\n  got:   no route to host"):
         exporter.load_model("ViT-B-32", "laion2b_s34b_b79k")
-
-
-def test_help_does_not_wait_for_pytorch() -> None:
-    with python("-c", "import preprocess_ensemble.export.command, sys; print('torch' in sys.modules)") as process:
-        said, _ = process.communicate()
-    assert said == "False\n"
 
 
 TABLES = SHIPPED.with_name("models.md").read_text(encoding="utf-8")
@@ -185,8 +173,7 @@ def test_the_page_has_the_tables() -> None:
         assert not block.startswith("|") or block.strip() in page
 
 
-def test_the_list_has_every_model(capsys: pytest.CaptureFixture[str]) -> None:
-    assert export_command.main(["--list"]) == 0
-    printed = capsys.readouterr().out
+def test_the_list_has_every_model(run: Run) -> None:
+    printed = run(main, "--list").out
     assert all(printed.count(f"{model['--model']} ") >= 1 for model in MODELS)
     assert "Recall in percent by language" in printed

@@ -42,8 +42,6 @@ CONTENT = bytes(range(256)) * 98_304  # 25 MB, many times what is read at once
 
 
 class Hub(BaseHTTPRequestHandler):
-    """The hub's answers for one file."""
-
     sha256: ClassVar[str]
     sent_ranges: ClassVar[list[str | None]]
     breaks: ClassVar[list[str]]
@@ -103,7 +101,6 @@ def start(endpoint: str, home: Path, program: str = DOWNLOAD) -> subprocess.Pope
 
 
 def download(endpoint: str, home: Path, program: str = DOWNLOAD) -> subprocess.CompletedProcess[str]:
-    """Run :func:`start` to its end."""
     with start(endpoint, home, program) as process:
         output, errors = process.communicate()
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)

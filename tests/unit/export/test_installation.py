@@ -18,13 +18,14 @@ from benchmarks.fixtures.server import TINY_CLIP
 from preprocess_ensemble.contract import PIXELS, STATUS
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.export import atomic_install, parity
-from preprocess_ensemble.export import command as export_command
+from preprocess_ensemble.export.command import main
 from preprocess_ensemble.export.model_source import ExportError
 from preprocess_ensemble.imaging.transform import PreprocessConfig
 from preprocess_ensemble.model_repository.config import version_directory
 from preprocess_ensemble.runtimes.agreement import checked_vectors
 from preprocess_ensemble.runtimes.model import Session
 from preprocess_ensemble.runtimes.onnx_session import open_session
+from tests.fixtures.commands import Run
 from tests.fixtures.models.exports import contents, export, installed, python
 
 
@@ -96,17 +97,16 @@ def a_full_disk(_: Path, __: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_an_export_that_fails_leaves_the_old_model_and_is_one_sentence(
-    fails: Any, says: str, pair: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    fails: Any, says: str, pair: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     arguments = ["--model", str(TINY_CLIP), "--pretrained", "random:1", "--towers", "image", "--repository", str(pair)]
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     fails(pair, monkeypatch)
     before = contents(pair)
     try:
-        assert export_command.main(arguments) == 1
+        last = run(main, *arguments, code=1).err.splitlines()[-1]
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    last = capsys.readouterr().err.splitlines()[-1]
     assert all(part in last for part in says.split(".*"))
     assert contents(pair) == before
 

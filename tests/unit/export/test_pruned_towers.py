@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import onnx
 import pytest
 
 from benchmarks.fixtures.server import TINY_CLIP
+from clip_client import SyncClipClient
 from preprocess_ensemble.contract import DEFAULT_NAMES
 from preprocess_ensemble.export.exporter import load_model
 from preprocess_ensemble.imaging.decode import DecodeError, decode
@@ -21,9 +23,11 @@ from preprocess_ensemble.runtimes.onnx_session import open_session
 from preprocess_ensemble.text.tokenizer import Tokenizer, TokenizerConfig
 from tests.fixtures.images.damaged_files import Inputs
 from tests.fixtures.models.exports import export, installed, text_of
+from tests.fixtures.models.gpu_graphs import without_cuda_kernel
 from tests.fixtures.models.text_towers import KINDS
 from tests.fixtures.texts.fuzzed_texts import fuzzed_text
 
+ENCODERS = (DEFAULT_NAMES.encoder, DEFAULT_NAMES.text_encoder)
 TOKENS = sample_tokens(77, 49408, 0)
 """Texts of 1, 19, 38 and 77 tokens."""
 
@@ -149,14 +153,31 @@ def test_a_tower_that_attends_to_padding_keeps_its_length(kind: str, tmp_path: P
     assert PackedText.of(load_model(str(KINDS[kind](folder)), "random:0")) is None
 
 
-def test_an_fp16_export_keeps_its_length_and_normalizes_in_fp32(tmp_path: Path) -> None:
-    passport = export(tmp_path, weights_dtype="fp16")
+@pytest.fixture(scope="module")
+def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    export(repository := tmp_path_factory.mktemp("fp16"), weights_dtype="fp16")
+    return repository
+
+
+def test_an_fp16_export_keeps_its_length_and_normalizes_in_fp32(half: Path) -> None:
+    passport = installed(half)
     assert min(passport.parity.min_cosine, text_of(passport).parity.min_cosine) >= 0.9999
-    for model in (DEFAULT_NAMES.encoder, DEFAULT_NAMES.text_encoder):
-        graph = onnx.shape_inference.infer_shapes(onnx.load(version_directory(tmp_path, model) / "model.onnx")).graph
+    for model in ENCODERS:
+        graph = onnx.shape_inference.infer_shapes(onnx.load(version_directory(half, model) / "model.onnx")).graph
         types = {value.name: value.type.tensor_type.elem_type for value in graph.value_info}
         found = {(node.op_type, types[node.output[0]]) for node in graph.node if node.output[0] in types}
         for kind in ("LayerNormalization", "Softmax", "ReduceL2"):
             assert {precision for name, precision in found if name == kind} == {onnx.TensorProto.FLOAT}
         assert ("MatMul", onnx.TensorProto.FLOAT16) in found
         assert "NonZero" not in {name for name, _ in found}
+
+
+def test_every_node_has_a_kernel_of_cuda_and_both_towers_run_without_a_gpu(
+    half: Path, tiny_pair_repository: Path
+) -> None:
+    """ONNX Runtime would end the process at the first fp16 vector if it optimised fully."""
+    for repository in (tiny_pair_repository, half):
+        for model in ENCODERS:
+            assert not without_cuda_kernel(Path(shutil.copy(version_directory(repository, model) / "model.onnx", half)))
+        with SyncClipClient(f"local:{repository}") as clip:
+            assert clip.health().ok

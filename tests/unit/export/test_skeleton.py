@@ -1,7 +1,4 @@
-"""Exports without PyTorch: the same file as with it, from a skeleton and weights that need no PyTorch either.
-
-Graphs compute no shapes that the batch does not change.
-"""
+"""Exports without PyTorch: the same file as with it, from a skeleton and weights that need no PyTorch either."""
 
 from __future__ import annotations
 
@@ -172,15 +169,15 @@ def test_a_model_whose_weights_are_combined_has_no_skeleton(tmp_path: Path) -> N
     assert export(tmp_path / "models", model, text=False).parity.min_cosine >= 0.9999
 
 
+PROJ = "visual.proj"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda state: state.pop("visual.proj"), "visual.proj is missing"),
-        (lambda state: state.update(more=state["visual.proj"].clone()), "it has no more"),
-        (
-            lambda state: state.update({"visual.proj": state["visual.proj"][:3, :4].clone()}),
-            r"the shape \[3, 4\], not \[128, 512\]",
-        ),
+        (lambda state: state.pop(PROJ), "visual.proj is missing"),
+        (lambda state: state.update(more=state[PROJ].clone()), "it has no more"),
+        (lambda state: state.update({PROJ: state[PROJ][:3, :4].clone()}), r"the shape \[3, 4\], not \[128, 512\]"),
     ],
 )
 def test_weights_of_another_model_are_refused(

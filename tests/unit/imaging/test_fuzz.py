@@ -41,7 +41,6 @@ CONFIG = PreprocessConfig(size=(224, 224), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25
 
 
 def attempt(data: bytes, at_least: tuple[int, int] | None) -> ImageStatus:
-    """Return the status of one path."""
     try:
         pixels = preprocess(decode(data, DecodeLimits(), at_least=at_least), CONFIG)
     except DecodeError as error:

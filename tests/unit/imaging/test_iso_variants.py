@@ -22,38 +22,34 @@ from tests.fixtures.images.good_files import refused
 needs_avif = pytest.mark.skipif(not features.check("avif"), reason="this Pillow cannot read AVIF")
 
 
-def with_a_box_for_each_item(name: bytes, content: bytes) -> bytes:
+def with_box(data: bytes, name: bytes, make: Callable[[bytes], bytes]) -> bytes:
+    """Replace a box of the file's ``meta`` box by what ``make`` makes of its content."""
+    return with_meta(data, lambda found, content: make(content) if found == name else box(found, content))
+
+
+def a_box_for_each_item(content: bytes) -> bytes:
     """List the properties of each item in a box of its own."""
-    if name != b"iprp":
-        return box(name, content)
     properties, associations = boxes(content, 0, len(content))
     lists, position = [], associations.start + 8
     while position < associations.stop:
         end = position + 3 + content[position + 2]
         lists.append(box(b"ipma", bytes(4), struct.pack(">I", 1), content[position:end]))
         position = end
-    return box(name, box(b"ipco", content[properties.start : properties.stop]), *lists)
+    return box(b"iprp", box(b"ipco", content[properties.start : properties.stop]), *lists)
 
 
-def without_the_size_of_transparency(name: bytes, content: bytes) -> bytes:
+def without_the_size_of_transparency(content: bytes) -> bytes:
     """Leave out the size of the second item, which its list of properties begins with."""
-    if name != b"iprp":
-        return box(name, content)
     properties, associations = boxes(content, 0, len(content))
     first = associations.start + 8
     second = first + 3 + content[first + 2]
     assert content[second : second + 4] == b"\0\2\4\1"
     listed = content[associations.start : second] + b"\0\2\3" + content[second + 4 : associations.stop]
-    return box(name, content[: properties.stop], box(b"ipma", listed))
+    return box(b"iprp", content[: properties.stop], box(b"ipma", listed))
 
 
-def transparency_of_item_0(name: bytes, content: bytes) -> bytes:
-    return box(name, content[:-2] + b"\0\0" if name == b"iref" else content)
-
-
-def with_a_pyramid(name: bytes, content: bytes) -> bytes:
-    more = box(b"grpl", box(b"pymd", bytes(4), struct.pack(">IIIHH", 9, 1, 1, 64, 64))) if name == b"iprp" else b""
-    return box(name, content) + more
+def a_pyramid(content: bytes) -> bytes:
+    return box(b"iprp", content) + box(b"grpl", box(b"pymd", bytes(4), struct.pack(">IIIHH", 9, 1, 1, 64, 64)))
 
 
 def with_tone_map(data: bytes) -> bytes:
@@ -96,7 +92,6 @@ def with_matrix(number: int) -> bytes:
 
 
 def with_optional_rotation(data: bytes) -> bytes:
-    """Say that a decoder may ignore the rotation."""
     (place,) = (place for place, one in IsoMedia(data).listed_properties(1) if one.name == b"irot")
     return data[: place.start] + bytes([data[place.start] & 0x7F]) + data[place.stop :]
 
@@ -106,9 +101,10 @@ def with_optional_rotation(data: bytes) -> bytes:
     ("make", "make_plain", "says"),
     [
         *(
-            (lambda change=change: with_meta(avif("RGBA"), change), lambda: avif("RGBA"), "cannot identify")
-            for change in (
-                with_a_box_for_each_item, without_the_size_of_transparency, transparency_of_item_0, with_a_pyramid,
+            (lambda name=name, make=make: with_box(avif("RGBA"), name, make), lambda: avif("RGBA"), "cannot identify")
+            for name, make in (
+                (b"iprp", a_box_for_each_item), (b"iprp", without_the_size_of_transparency),
+                (b"iref", lambda content: box(b"iref", content[:-2] + b"\0\0")), (b"iprp", a_pyramid),
             )
         ),
         (lambda: with_optional_rotation(avif(exif=phone_files.exif(6))), lambda: avif(exif=phone_files.exif(6)),
@@ -142,21 +138,18 @@ def test_nothing_is_said_of_a_picture_in_the_short_form() -> None:
 
 @needs_avif
 def test_an_avif_shows_only_what_its_crop_leaves() -> None:
-    picture = image_files.picture()
-    data = image_files.encoded(picture, "AVIF", speed=10)
+    data = avif()
     crop = box(b"clap", struct.pack(">IIIIiIiI", 40, 1, 20, 1, -2, 1, 6, 2))  # its middle lies 2 left and 3 below
 
-    def change(name: bytes, content: bytes) -> bytes:
-        if name != b"iprp":
-            return box(name, content)
+    def cropped(content: bytes) -> bytes:
         properties, associations = boxes(content, 0, len(content))
         listed = content[properties.start : properties.stop]
         number = sum(1 for _ in boxes(listed, 0, len(listed))) + 1
         own = bytearray(content[associations.start : associations.stop])
         own[10] += 1
-        return box(name, box(b"ipco", listed, crop), box(b"ipma", bytes(own), bytes([0x80 | number])))
+        return box(b"iprp", box(b"ipco", listed, crop), box(b"ipma", bytes(own), bytes([0x80 | number])))
 
-    shown, whole = decode(with_meta(data, change)), decode(data)
+    shown, whole = decode(with_box(data, b"iprp", cropped)), decode(data)
     assert shown.tobytes() == whole.crop((10, 17, 50, 37)).tobytes()
 
 
@@ -193,7 +186,6 @@ def test_a_heic_of_a_codec_that_is_not_installed_is_a_variant() -> None:
 
 
 def located(places: list[tuple[int, int]]) -> bytes:
-    """A ``iloc`` box of items at these positions and of these lengths."""
     items = [struct.pack(">HHHII", number, 0, 1, *place) for number, place in enumerate(places, 1)]
     return box(b"iloc", bytes(4), b"\x44\0", struct.pack(">H", len(items)), *items)
 
@@ -201,16 +193,10 @@ def located(places: list[tuple[int, int]]) -> bytes:
 @needs_avif
 @pytest.mark.parametrize(("shares", "padding", "is_refused"), [(4, 2**20, False), (6, 2**20, True), (50, 0, False)])
 def test_items_may_share_what_costs_little_or_what_layers_share(shares: int, padding: int, is_refused: bool) -> None:
-    data = image_files.encoded(image_files.picture(), "AVIF", speed=10) + box(b"free", bytes(padding))
+    data = avif() + box(b"free", bytes(padding))
     (stored,) = (one for one in file_boxes(data) if one.name == b"mdat")
-    picture = (stored.start, stored.stop - stored.start)
-
-    def change(name: bytes, content: bytes) -> bytes:
-        if name == b"iloc":
-            return located([picture] + [(0, len(data))] * (shares - 1))
-        return box(name, content)
-
-    shared = with_meta(data, change)
+    places = [(stored.start, stored.stop - stored.start)] + [(0, len(data))] * (shares - 1)
+    shared = with_box(data, b"iloc", lambda _: located(places))
     if is_refused:
         error = refused(shared)
         assert (error.status, "bytes in its parts together" in error.message) == (ImageStatus.LIMIT, True)

@@ -9,8 +9,9 @@ import pytest
 from PIL import Image
 
 from preprocess_ensemble.contract import ImageStatus
-from preprocess_ensemble.imaging.decode import DecodeError, decode
+from preprocess_ensemble.imaging.decode import decode
 from tests.fixtures.images import image_files
+from tests.fixtures.images.good_files import status_of
 
 GREYS = np.random.default_rng(0).integers(0, 256, (9, 12, 3)).astype(np.uint8)
 SMOOTH = Image.fromarray(GREYS).resize((93, 70), Image.Resampling.BICUBIC)
@@ -26,14 +27,6 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def status(data: bytes) -> ImageStatus:
-    try:
-        decode(data)
-    except DecodeError as error:
-        return error.status
-    return ImageStatus.OK
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
 @pytest.mark.parametrize("picture", [SMOOTH, FLAT, MOSTLY_OUTSIDE], ids=["smooth", "flat", "mostly outside"])
@@ -45,8 +38,8 @@ def test_a_jpeg_that_lacks_only_its_end_has_the_same_pixels(picture: Image.Image
     for lost in (3, 5, 6, 9):
         cut = data[:-lost]
         # The last byte of code may hold one bit, of a colour that shows nowhere.
-        assert status(cut) is ImageStatus.TRUNCATED or decode(cut).tobytes() == whole, lost
-    assert status(data[:-50]) is ImageStatus.TRUNCATED
+        assert status_of(cut) is ImageStatus.TRUNCATED or decode(cut).tobytes() == whole, lost
+    assert status_of(data[:-50]) is ImageStatus.TRUNCATED
 
 
 def test_a_part_that_is_missing_as_a_whole_is_noticed() -> None:
@@ -54,8 +47,8 @@ def test_a_part_that_is_missing_as_a_whole_is_noticed() -> None:
     parts = [start for start in range(len(data)) if data[start] == 0xFF and 0xD0 <= data[start + 1] <= 0xD7]
     assert len(parts) == 4
     for start in parts:
-        assert status(data[:start]) is ImageStatus.TRUNCATED
-        assert status(data[: start + 2]) is ImageStatus.TRUNCATED
+        assert status_of(data[:start]) is ImageStatus.TRUNCATED
+        assert status_of(data[: start + 2]) is ImageStatus.TRUNCATED
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])
@@ -66,8 +59,8 @@ def test_a_progressive_jpeg_is_whole_if_all_its_scans_are(mode: str) -> None:
     for start in scans[1:]:
         # Before a scan stands the table of its codes.
         end = progressive.rindex(b"\xff\xc4", 0, start)
-        assert status(progressive[:end]) is ImageStatus.TRUNCATED
-    assert status(progressive[:-50]) is ImageStatus.TRUNCATED
+        assert status_of(progressive[:end]) is ImageStatus.TRUNCATED
+    assert status_of(progressive[:-50]) is ImageStatus.TRUNCATED
 
 
 def test_a_jpeg_without_its_end_is_scaled_and_turned_as_ever() -> None:

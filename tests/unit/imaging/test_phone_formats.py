@@ -164,7 +164,6 @@ def test_exif_alone_does_not_turn_a_heic() -> None:
 
 
 def with_size(data: bytes, width: int, height: int) -> bytes:
-    """Let the first picture of a HEIC claim another size."""
     start = data.index(b"ispe") + 8
     return data[:start] + struct.pack(">II", width, height) + data[start + 8 :]
 
@@ -192,7 +191,6 @@ def codestream(*fields: tuple[int, int]) -> bytes:
 
 
 def jxl_header(width: int, height: int) -> bytes:
-    """A JPEG XL that claims a size and ends."""
     return codestream((0, 1), (3, 2), (height - 1, 30), (0, 3), (3, 2), (width - 1, 30), (1, 1))
 
 

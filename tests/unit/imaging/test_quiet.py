@@ -34,7 +34,6 @@ def damaged_fax() -> bytes:
 
 
 def with_far_tags() -> bytes:
-    """A JPEG whose EXIF names bytes that it does not have."""
     entries = [(0x010F, 2, 5000, 90_000), (0x0112, 3, 1, 1), (0x8769, 4, 1, 99_999)]
     directory = struct.pack("<H", len(entries)) + b"".join(struct.pack("<HHII", *entry) for entry in entries)
     return image_files.jpeg_with_segment(0xE1, b"Exif\0\0II*\0\x08\0\0\0" + directory)

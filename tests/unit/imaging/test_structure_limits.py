@@ -1,7 +1,4 @@
-"""Parts and frames of a file are counted from its bytes, before Pillow reads it: each part may cost far more.
-
-Here the files are put together byte by byte.
-"""
+"""Parts and frames of a file are counted from its bytes, before Pillow reads it: each part may cost far more."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from tritonclient.grpc import model_config_pb2
 from preprocess_ensemble import contract
 from preprocess_ensemble.backends.preprocess_settings import PreprocessSettings
 from preprocess_ensemble.model_repository import config as repository
-from tests.fixtures.models.configurations import DEFAULT
+from tests.fixtures.models.passports import DEFAULT
 from tests.paths import ROOT
 
 TRITON_MODELS = ROOT / "triton_models"
@@ -45,22 +45,6 @@ def test_models_and_tensors_are_those_of_the_wire_contract() -> None:
     configs = {path.parent.name: parse(path.parent.name) for path in TRITON_MODELS.glob("*/config.pbtxt")}
     assert {name: config.name for name, config in configs.items()} == {name: name for name in TENSORS}
     assert {name: (signature(one.input), signature(one.output)) for name, one in configs.items()} == TENSORS
-
-
-def test_the_ensemble_joins_tensors_of_one_type_and_shape() -> None:
-    ensemble = parse(contract.DEFAULT_NAMES.image)
-    known = {name: (kind, dims) for name, kind, dims in signature(ensemble.input)}
-    for step in ensemble.ensemble_scheduling.step:
-        model = parse(step.model_name)
-        assert 0 < ensemble.max_batch_size <= model.max_batch_size
-        takes = {name: (kind, dims) for name, kind, dims in signature(model.input)}
-        gives = {name: (kind, dims) for name, kind, dims in signature(model.output)}
-        assert takes == {tensor: known[joined] for tensor, joined in step.input_map.items()}
-        for tensor, joined in step.output_map.items():
-            assert joined not in known, "each tensor has one source"
-            known[joined] = gives[tensor]
-    for name, kind, dims in signature(ensemble.output):
-        assert known[name] == (kind, dims)
 
 
 def test_tracked_files_are_what_an_export_of_the_default_model_writes(tmp_path: Path) -> None:

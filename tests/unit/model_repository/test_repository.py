@@ -22,8 +22,7 @@ from preprocess_ensemble.model_repository.location import (
     user_repository,
 )
 from preprocess_ensemble.model_repository.passport import Passport
-from tests.fixtures.models.configurations import DEFAULT, configs
-from tests.fixtures.models.passports import PASSPORT, WITH_TEXT
+from tests.fixtures.models.passports import DEFAULT, PASSPORT, WITH_TEXT, configs
 
 LARGER = replace(DEFAULT, preprocess={"size": [256, 320]}, dimension=1024)
 

@@ -16,6 +16,7 @@ from preprocess_ensemble.export.command import main
 from preprocess_ensemble.model_repository.config import pending_files, read_config
 from preprocess_ensemble.model_repository.passport import Passport
 from preprocess_ensemble.model_repository.tensorrt import VERSIONS, Tensorrt
+from tests.fixtures.commands import Run
 from tests.fixtures.models.passports import WITH_TEXT
 
 ENCODERS = ("mine_encoder", "mine_text_encoder")
@@ -31,7 +32,6 @@ def exported(folder: Path, passport: Passport, version: int | None = None, cache
 
 
 def keys(config: Any) -> dict[str, str]:
-    """Return the parameters of the accelerator, if there is one."""
     found = config.optimization.execution_accelerators.gpu_execution_accelerator
     return dict(found[0].parameters) if found else {}
 
@@ -104,10 +104,9 @@ def test_engines_of_other_weights_precision_or_batch_have_another_name(tmp_path:
     ],
 )
 def test_what_tensorrt_cannot_have_is_misuse(
-    options: tuple[str, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    options: tuple[str, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     (tmp_path / ".git").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert main(["--pretrained=random", *options]) == 2
-    assert says in capsys.readouterr().err
+    assert says in run(main, "--pretrained=random", *options, code=2).err
     assert not (tmp_path / "triton_models").exists()

@@ -24,7 +24,6 @@ from tests.paths import ROOT
 
 @pytest.fixture(scope="module")
 def model(tiny_repository: Path) -> Path:
-    """The image tower of the small CLIP."""
     return version_directory(tiny_repository) / "model.onnx"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from preprocess_ensemble.contract import Precision
+from preprocess_ensemble.contract import EMBEDDING, FINGERPRINT, PIXELS, STATUS, TOKENS, Precision
+from preprocess_ensemble.export.parity import canary_image
 from preprocess_ensemble.export.tokenizer_files import write_tokenizer
-from preprocess_ensemble.model_repository.passport import Passport
+from preprocess_ensemble.imaging.transform import PreprocessConfig
+from preprocess_ensemble.model_repository.passport import Canary, Passport
 from preprocess_ensemble.runtimes.model import OpenModel, RuntimeUnusable
 from preprocess_ensemble.runtimes.precision import parse_precision
 from preprocess_ensemble.runtimes.processor import Processor, row_of
 from preprocess_ensemble.runtimes.selection import Selection, select
-from tests.fixtures.models.passports import WITH_TEXT
-from tests.fixtures.models.scripted_runtimes import CLIP, Scripted, turned
+from tests.fixtures.models.passports import PASSPORT, WITH_TEXT
 
+PREPROCESS = PreprocessConfig(size=(8, 8), mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)).to_mapping()
+CLIP = replace(PASSPORT, preprocess=PREPROCESS, canary=Canary(image=canary_image(), vector=(0.6, -0.8)))
+
+Vectors = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
 ZEN_3 = "AuthenticAMD", "avx2"
 ZEN_4 = "AuthenticAMD", "avx2 avx512f avx512_bf16"
 SAPPHIRE_RAPIDS = "GenuineIntel", "avx2 avx512f avx512_bf16 amx_bf16"
@@ -28,6 +34,35 @@ SKYLAKE = "GenuineIntel", "avx2 avx512f"
 
 def processor(kind: tuple[str, str]) -> Processor:
     return Processor(vendor=kind[0], flags=frozenset(kind[1].split()))
+
+
+class Scripted:
+    """A session whose vectors (N, 2) depend on the mean of each row; ``change`` makes others of them."""
+
+    def __init__(
+        self,
+        change: Vectors = lambda vectors: vectors,
+        fingerprint: tuple[int, int] = CLIP.fingerprint,
+        nan: bool = True,
+    ) -> None:
+        self.change, self.fingerprint, self.nan = change, fingerprint, nan
+
+    def run(
+        self, output_names: Sequence[str], input_feed: Mapping[str, Any], run_options: Any = None, /
+    ) -> list[np.ndarray[Any, Any]]:
+        rows, status = input_feed[PIXELS if PIXELS in input_feed else TOKENS], input_feed[STATUS]
+        angles = rows.reshape(len(rows), -1).mean(axis=1) / 100
+        vectors = self.change(np.stack([np.cos(angles), np.sin(angles)], axis=1)).astype(np.float32)
+        vectors[(status[:, 0] != 0) & self.nan] = np.nan
+        outputs = {EMBEDDING: vectors, FINGERPRINT: np.tile(np.array(self.fingerprint, np.int32), (len(rows), 1))}
+        return [outputs[name] for name in output_names]
+
+
+def turned(angle: float) -> Vectors:
+    """Rows turned by this many radians, so that their cosine to the originals is ``cos(angle)``."""
+    return lambda vectors: (
+        vectors @ np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]], np.float32)
+    )
 
 
 class Machine:

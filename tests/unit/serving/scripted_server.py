@@ -106,15 +106,12 @@ class FakeServer:
     dies_at: Callable[[int], float | None] = lambda start: None
     """Start -> seconds after which its process ends by itself; None if it does not."""
     exit_code: int = 1
-    """Exit code of a process that ends by itself."""
     opened: bool = True
-    """True if the process opens its port."""
     finished: Callable[[float], float | None] = lambda now: None
     """Requests finished so far, by the server's own count."""
     answers_all_after: float = 0
     """Seconds after the question until no request is in flight, or no connection is left."""
     make: Callable[[FakeServer], FakeProcess] = FakeProcess
-    """Starts a process."""
     processes: list[FakeProcess] = field(default_factory=list)
     starts: list[float] = field(default_factory=list)
     canaries: list[float] = field(default_factory=list)
@@ -157,7 +154,6 @@ class FakeServer:
 
     @property
     def pauses(self) -> list[float]:
-        """Seconds between the starts."""
         return [later - earlier for earlier, later in pairwise(self.starts)]
 
     @property

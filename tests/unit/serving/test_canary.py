@@ -7,7 +7,10 @@ import contextlib
 import os
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -20,13 +23,7 @@ from clip_client.serving.triton_process import TritonProcess
 from clip_client.testing import PNG_1X1, FakeTriton, Reply
 from tests.fixtures.waiting import until
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from contextlib import AbstractAsyncContextManager
-    from pathlib import Path
-
-    Probing = Callable[..., AbstractAsyncContextManager[ProbedTriton]]
-
+Probing = Callable[..., AbstractAsyncContextManager[ProbedTriton]]
 NO_MEMORY = Reply(status=grpc.StatusCode.INTERNAL, details="Failed to increase the shared memory pool size")
 NO_ANSWER = Reply(delay_s=float("inf"))
 FULL = Reply(status=grpc.StatusCode.UNAVAILABLE, details="Exceeds maximum queue size")

@@ -22,6 +22,7 @@ from clip_client.serving.config import ServeConfig
 from clip_client.serving.first_export import Stopped, export_if_missing
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.config import version_directory
+from tests.fixtures.commands import Run
 from tests.fixtures.models.passports import PASSPORT
 
 EXPORT = first_export._EXPORT
@@ -88,18 +89,14 @@ def test_another_model_is_never_replaced(tmp_path: Path, asked: tuple[str, str |
         export(tmp_path, *asked)
 
 
-def test_the_environment_names_the_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_environment_names_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     _install(tmp_path, model="ViT-B-32", pretrained="laion2b_s34b_b79k")
     monkeypatch.setenv("CLIP_MODEL", "ViT-L-14")
     monkeypatch.setenv("CLIP_PRETRAINED", "openai")
     ports = [f"--{name}-port={free_port()}" for name in ("grpc", "metrics")]
-    assert main([f"--repository={tmp_path}", *ports]) == 1
-    assert "not ViT-L-14 with the weights openai" in capsys.readouterr().err
+    assert "not ViT-L-14 with the weights openai" in run(main, f"--repository={tmp_path}", *ports, code=1).err
     monkeypatch.setenv("CLIP_MODEL", str(tmp_path))
-    assert main([]) == 2
-    assert "CLIP_REPOSITORY" in capsys.readouterr().err
+    assert "CLIP_REPOSITORY" in run(main, code=2).err
 
 
 @pytest.mark.parametrize("log_json", [False, True])

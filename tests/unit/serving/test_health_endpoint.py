@@ -19,8 +19,6 @@ READY = {"status": "ready", "model": "m@1", "restarts": 3}
 
 
 class Endpoint:
-    """A running one, and whether it reports that all is well."""
-
     def __init__(self, port: int) -> None:
         self.healthy = True
         self.port = port

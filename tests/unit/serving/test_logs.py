@@ -26,6 +26,10 @@ def test_a_record_is_one_line_of_json_whatever_it_holds() -> None:
     assert "ValueError: no" in json.loads(JsonFormatter().format(record))["traceback"]
 
 
+FAILED = "E1121 13:04:26.771774 8809 model_lifecycle.cc:642] \"failed to load 'm1' version 1: %s\""
+RAISED = r"Internal: TritonModelException: One sentence.\n\nAt:\n  /a/model.py(6): initialize\n"
+
+
 @pytest.mark.parametrize(
     ("line", "entry"),
     [
@@ -35,31 +39,13 @@ def test_a_record_is_one_line_of_json_whatever_it_holds() -> None:
         ('W1121 12:59:17.755776 8215 a.cc:1] "careful"', (logging.WARNING, "careful")),
         ("/a/bin/tritonserver: unrecognized option '--what'", (logging.ERROR, "unrecognized option '--what'")),
         ("tritonserver: No server is installed.", (logging.ERROR, "No server is installed.")),
-        (
-            "  what():  Failed to create temporary directory for Python environments.",
-            (logging.ERROR, "Failed to create temporary directory for Python environments."),
-        ),
+        ("  what():  Failed to create temporary directory.", (logging.ERROR, "Failed to create temporary directory.")),
         ("error: creating server: Internal - all failed", (logging.ERROR, "creating server: Internal - all failed")),
+        (FAILED % RAISED, (logging.ERROR, "m1 could not be loaded: One sentence.")),
+        (FAILED % "Invalid arg: no", (logging.ERROR, "m1 could not be loaded: no")),
         (
-            (
-                "E1121 13:04:26.771774 8809 model_lifecycle.cc:642] \"failed to load 'm1' version 1: Internal: "
-                'TritonModelException: One sentence.\\n\\nAt:\\n  /a/model.py(6): initialize\\n"'
-            ),
-            (logging.ERROR, "m1 could not be loaded: One sentence."),
-        ),
-        (
-            "E1121 13:04:26.771774 8809 model_lifecycle.cc:642] \"failed to load 'm2' version 1: Invalid arg: no\"",
-            (logging.ERROR, "m2 could not be loaded: no"),
-        ),
-        (
-            (
-                "E1121 13:04:26.771774 8809 model_lifecycle.cc:642] \"failed to load 'm3' version 1: Invalid argument: "
-                "failed to run warmup sample 'batch-32': " + "batch size 32 for 'm3_0_0'; " * 31 + ';"'
-            ),
-            (
-                logging.ERROR,
-                "m3 could not be loaded: failed to run warmup sample 'batch-32': batch size 32 for 'm3_0_0'",
-            ),
+            FAILED % f"Invalid argument: {'batch size 32; ' * 31};",
+            (logging.ERROR, "m1 could not be loaded: batch size 32"),
         ),
     ],
 )

@@ -34,7 +34,6 @@ class SharedPort:
         return sockets
 
     def reaches(self, server: list[socket.socket], *, is_canary: bool = False) -> bool:
-        """Whether each of some connections comes to ``server``."""
         for _ in range(16):
             with socket.socket(self.address[0]) as client:
                 client.settimeout(10)

@@ -24,6 +24,7 @@ from clip_client.serving.preflight import check_repository
 from clip_client.serving.probed_triton import Probe
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.tensorrt import default_cache
+from tests.fixtures.commands import Run
 from tests.fixtures.models.passports import PASSPORT, WITH_TEXT
 from tests.unit.serving.authority import Authority
 
@@ -128,34 +129,27 @@ def test_a_wildcard_listens_on_both_families_for_everything(
                 with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=10):
                     open_to.append((address, port))
 
-    serve(
-        repository,
-        signal.SIGTERM,
-        f"--host={host}",
-        f"--metrics-port={metrics}",
-        f"--health-port={health}",
-        before=look,
-    )
+    options = [f"--host={host}", f"--metrics-port={metrics}", f"--health-port={health}"]
+    serve(repository, signal.SIGTERM, *options, before=look)
     assert {*open_to} == {(one, port) for one in ("127.0.0.1", "::1") for port in (metrics, health)}
     assert ServeConfig(repository=repository, host=host).families == families
     assert ServeConfig(repository=repository, host="127.0.0.1").families == ["127.0.0.1"]
 
 
-def refused(capsys: pytest.CaptureFixture[str], *options: str) -> str:
+def refused(run: Run, *options: str) -> str:
     """Run the command, which must end with exit code 1 before a server starts; return its sentence."""
     ports = [f"--{name}-port={free_port()}" for name in ("grpc", "metrics")]
-    assert main([*ports, *options]) == 1
-    printed = capsys.readouterr()
+    printed = run(main, *ports, *options, code=1)
     (sentence,) = printed.err.splitlines()
     assert printed.out == ""
     return sentence
 
 
 @pytest.mark.parametrize("name", ["grpc", "http", "metrics", "health"])
-def test_a_port_in_use_is_named(name: str, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_named(name: str, repository: Path, run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        sentence = refused(capsys, f"--{name}-port={port}", f"--repository={repository}")
+        sentence = refused(run, f"--{name}-port={port}", f"--repository={repository}")
     assert re.search(rf"Port {port} on 127.0.0.1 cannot be used .*--{name}-port", sentence)
 
 
@@ -171,28 +165,26 @@ def test_a_port_in_use_is_named(name: str, repository: Path, capsys: pytest.Capt
     ],
 )
 def test_what_cannot_be_opened_is_named_before_the_start(
-    options: list[str], words: str, repository: Path, capsys: pytest.CaptureFixture[str]
+    options: list[str], words: str, repository: Path, run: Run
 ) -> None:
-    assert words in refused(capsys, f"--repository={repository}", *options)
+    assert words in refused(run, f"--repository={repository}", *options)
 
 
 def test_a_user_without_a_home_gets_a_sentence_and_only_if_a_home_is_needed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user without a name
     monkeypatch.chdir(tmp_path)
-    assert "no model repository /no/such" in refused(capsys, "--repository=/no/such")
-    assert "This user has no home folder for a model repository: set HOME or CLIP_MODEL" in refused(capsys)
+    assert "no model repository /no/such" in refused(run, "--repository=/no/such")
+    assert "This user has no home folder for a model repository: set HOME or CLIP_MODEL" in refused(run)
     with pytest.raises(ReportedError, match="no home folder for engines: name one with --tensorrt-cache"):
         default_cache()
 
 
-def test_half_an_image_tower_is_named_before_the_start(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def message() -> str:
-        return refused(capsys, f"--repository={repository}")
-
+def test_half_an_image_tower_is_named_before_the_start(repository: Path, run: Run) -> None:
+    message = partial(refused, run, f"--repository={repository}")
     (repository / "clip_encoder").mkdir()
     export = f"run `clip-export --repository {repository}`"
     assert f"no model.onnx, because git holds no weights: {export}" in message()
@@ -203,14 +195,12 @@ def test_half_an_image_tower_is_named_before_the_start(repository: Path, capsys:
     assert "has no model clip_image" in message()
 
 
-def test_half_a_text_tower_is_named_before_the_start(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_half_a_text_tower_is_named_before_the_start(repository: Path, run: Run) -> None:
     def touch(name: str, text: str = "") -> None:
         (repository / name).parent.mkdir(parents=True, exist_ok=True)
         (repository / name).write_text(text)
 
-    def message() -> str:
-        return refused(capsys, f"--repository={repository}")
-
+    message = partial(refused, run, f"--repository={repository}")
     touch("clip_encoder/1/model.onnx")
     touch("clip_encoder/1/model.json", WITH_TEXT.to_json())
     needed = [f"{name}/config.pbtxt" for name in ("clip_tokenize", "clip_text_encoder", "clip_text")]
@@ -237,31 +227,3 @@ def test_a_named_model_is_checked_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "other_preprocess" / "1" / "model.py").unlink()
     with pytest.raises(ReportedError, match=r"other_preprocess has no model\.py: run `clip-export .* --name other`"):
         check_repository(tmp_path)
-
-
-TLS = ("--tls-certificate=c", "--tls-key=k")
-TO_ALL = "--http-port would let clients in without the certificate that --tls-client-ca requires"
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (["models"], "put arguments for tritonserver after --"),
-        (["--grpc-port", "x"], "a port from 1 to 65535, got 'x'"),
-        (["--frozen-after-s", "-5"], "a number of seconds above 0, got '-5'"),
-        (["--pretrained=openai"], "--pretrained needs --model"),
-        (["--tls-key=k"], "belong together"),
-        (["--tls-client-ca=c"], "--tls-client-ca needs"),
-        (["--canary-key=k"], "belong together"),
-        (["--canary-key=k", "--canary-certificate=c"], "--canary-certificate needs --tls-client-ca"),
-        ([*TLS, "--tls-client-ca=a", "--http-port=8000"], TO_ALL),
-        ([*TLS, "--tls-client-ca=a", "--", "--allow-http=true"], TO_ALL),
-        ([*TLS, "--tls-client-ca=a", "--", "--http-port=8000"], TO_ALL),
-        (["--http-host=0.0.0.0"], "--http-host needs --http-port"),
-    ],
-)
-def test_misuse_exits_with_2(options: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        main(options)
-    assert exit_.value.code == 2
-    assert sentence in capsys.readouterr().err

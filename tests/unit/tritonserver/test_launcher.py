@@ -22,16 +22,12 @@ import pytest
 
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.tritonserver import installation, launcher
-from preprocess_ensemble.tritonserver.cleanup import (
-    LINKS_SUFFIX,
-    TEMPORARY,
-    region_prefix,
-    remove_leftovers,
-)
+from preprocess_ensemble.tritonserver.cleanup import LINKS_SUFFIX, TEMPORARY, region_prefix, remove_leftovers
 from preprocess_ensemble.tritonserver.installation import Triton, find_triton
 from tests.paths import ROOT
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+STUB = "backends/python/triton_python_backend_stub"
 
 
 @pytest.fixture
@@ -62,7 +58,7 @@ def nvidia(tmp_path: Path) -> Path:
     for name in (
         "bin/tritonserver",
         "backends/python/libtriton_python.so",
-        "backends/python/triton_python_backend_stub",
+        STUB,
         "backends/onnxruntime/libtriton_onnxruntime.so",
         "TRITON_VERSION",
     ):
@@ -203,12 +199,8 @@ def test_an_unpacked_server_runs_with_its_own_parts(wheel: Triton, nvidia: Path,
     ("name", "content", "sentence"),
     [
         ("bin/tritonserver", None, "is not an unpacked /opt/tritonserver: it has no bin/tritonserver"),
-        ("backends/python/triton_python_backend_stub", None, "it has no backends/python/triton_python_backend_stub"),
-        (
-            "backends/python/triton_python_backend_stub",
-            "libpython3.9.so.1.0",
-            f"was built for Python 3.9, and this is Python {PYTHON}: install clip-triton in an environment with",
-        ),
+        (STUB, None, f"it has no {STUB}"),
+        (STUB, "libpython3.9.so.1.0", f"was built for Python 3.9, and this is Python {PYTHON}: install clip-triton in"),
     ],
 )
 def test_an_unpacked_server_that_cannot_run_is_refused(
