@@ -28,7 +28,6 @@ MODULES: Final = {
     "fidelity": "experiments.imaging.fidelity",
     "accuracy": "experiments.dedup.accuracy",
     "others": "experiments.dedup.others",
-    "golden": "experiments.dedup.golden",
     "first_scan": "experiments.dedup.first_scan",
     "scale": "experiments.dedup.scale",
     "search": "experiments.search",
