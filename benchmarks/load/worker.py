@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.harness.meters import SPAWN, gpu_meter
-from benchmarks.load.adapters import Target
+from benchmarks.load.adapters import Adapter, Target
 from benchmarks.load.loops import closed_loop, open_loop, poisson
 from benchmarks.load.triton_statistics import growth, statistics
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from benchmarks.harness.experiment import Run
-    from benchmarks.load.adapters import Adapter
 
 
 class WorkerFailed(RuntimeError):

@@ -15,7 +15,7 @@ import asyncio
 import multiprocessing
 import tempfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -32,8 +32,6 @@ from clip_client.dedup import Store, find_duplicates
 from clip_client.dedup.actions.plan import plan_moves
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
     from benchmarks.fixtures.copies.case import Case
 
 TOTAL: Final = "all"

@@ -26,17 +26,13 @@ from benchmarks.fixtures.pictures import encoded
 from benchmarks.harness.experiment import MODEL, Run, experiment, option
 from benchmarks.harness.results import show
 from benchmarks.peers.baseline.network import Network
-from clip_client import ClientConfig, ClipClient
+from clip_client import ClientConfig, ClipClient, EmbeddingBatch
 from clip_client.dedup.compare.thresholds import thresholds_for
 from clip_client.dedup.files.scanner import scan
 from preprocess_ensemble.export.exporter import export_model
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from clip_client import EmbeddingBatch
-
-    Vectors = NDArray[np.float32]
+    from benchmarks.fixtures.repositories import Vectors
 
 
 @experiment(
