@@ -19,11 +19,10 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from benchmarks.fixtures.pictures import ENCODERS, KINDS, QUALITIES, STRESS, jpeg, psnr_db
 from benchmarks.fixtures.repositories import bare_encoder, preprocessing
-from benchmarks.fixtures.sample_photos import write_originals
+from benchmarks.fixtures.sample_photos import sample_pictures
 from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option
 from benchmarks.harness.results import show
 from preprocess_ensemble.imaging import turbojpeg_decoder
@@ -74,7 +73,7 @@ def encodings(kind: str) -> list[tuple[str, int]]:
 )
 def measure(run: Run) -> dict[str, Any]:
     embed, config = bare_encoder(run.options.repository), preprocessing(run.options.repository)
-    sources = {path.stem: Image.open(path).convert("RGB") for path in write_originals(run.scratch)}
+    sources = sample_pictures()
     rows = []
     for size, kind in itertools.product(run.options.sizes, run.options.kinds):
         drawn = list(KINDS[kind](sources, SIZES[size]))
