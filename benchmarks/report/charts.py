@@ -14,13 +14,9 @@ from benchmarks.harness.results import spread
 INK, OURS, OTHERS = "#1f2933", "#2563eb", "#9aa5b1"
 STYLE: Final[dict[Any, Any]] = {
     "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right"), False),
+    **dict.fromkeys(("axes.labelcolor", "text.color", "xtick.color", "ytick.color"), INK),
     "axes.edgecolor": OTHERS,
-    "axes.labelcolor": INK,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
     "figure.constrained_layout.use": True,
     "savefig.dpi": 130,
 }

@@ -31,12 +31,7 @@ from preprocess_ensemble.imaging.transform import SCALING_FLOOR, PreprocessConfi
 
 Embed = Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.float32]]
 
-SIZES: Final = {
-    "1.2 MP": (1280, 960),
-    "2 MP": (1632, 1224),
-    "12 MP": (4032, 3024),
-    "24 MP": (6000, 4000),
-}
+SIZES: Final = {"1.2 MP": (1280, 960), "2 MP": (1632, 1224), "12 MP": (4032, 3024), "24 MP": (6000, 4000)}
 """Decoded at a half, a half, a quarter and an eighth; the first and the last are close to the limit of their scale."""
 
 
@@ -52,11 +47,7 @@ def deviation(embed: Embed, config: PreprocessConfig, files: list[bytes]) -> dic
     fast = np.stack(scaled)
     cosines = (embed(exact).astype(np.float64) * embed(fast)).sum(axis=1)
     psnr = [psnr_db(pixels, expected) for pixels, expected in zip(fast, exact, strict=True)]
-    return {
-        "files": len(files),
-        "psnr_db_min": min(psnr),
-        "cosine_min": float(cosines.min()),
-    }
+    return {"files": len(files), "psnr_db_min": min(psnr), "cosine_min": float(cosines.min())}
 
 
 def encodings(kind: str) -> list[tuple[str, int]]:
