@@ -42,15 +42,15 @@ TABLES: Final = (
     "install_size",
 )  # fmt: skip
 """Markers of tables, each with a macro of its name."""
+EXPERIMENTS: Final = {"ratios": "three_way", "thumbnails": "transfer"}
+"""Marker -> its experiment, if that has another name."""
 COMMANDS: Final = {
-    "ratios": "three_way",
     "text": "three_way --text",
-    "thumbnails": "transfer",
     "queue_delay": (
         "ensemble --name queue_delay --parts --delay-us 0 1000 10000 100000 --encoders 1 2 --concurrency 1 64"
     ),
 }
-"""Marker -> the command that makes its result, if it has another name than the marker."""
+"""Experiment -> the command that makes its result, if it needs options."""
 FIGURES: Final = "benchmarks"
 """Marker of the table of single figures in the README."""
 TEMPLATES: Final = Path(__file__).parent / "templates"
@@ -100,19 +100,15 @@ def part_of(name: str, results: Results) -> str:
         # ``python -m benchmarks gpu`` can also run on a CPU.
         on_cards = [one for one in results.values() if one["experiment"].startswith("gpu_")]
         return _macro("on_a_gpu")([one for one in on_cards if one["plan"]["device"] == "cuda"])
-    kept = _experiment_of(name)
+    kept = EXPERIMENTS.get(name, name)
     if kept not in results:
-        return f"Not measured yet: `python -m benchmarks {COMMANDS.get(name, name)}`."
+        return f"Not measured yet: `python -m benchmarks {COMMANDS.get(kept, kept)}`."
     return _macro(name)(results[kept])
 
 
 def tables_of(path: Path) -> str:
     results = newest([path])
-    return "\n\n".join(part_of(name, results) for name in TABLES if _experiment_of(name) in results)
-
-
-def _experiment_of(table: str) -> str:
-    return {"ratios": "three_way", "thumbnails": "transfer"}.get(table, table)
+    return "\n\n".join(part_of(name, results) for name in TABLES if EXPERIMENTS.get(name, name) in results)
 
 
 def _figures(results: Results) -> str:
