@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,8 +21,6 @@ from benchmarks.harness.experiment import Run, experiment, option, rounds
 from clip_client.search import PhotoIndex
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from numpy.typing import NDArray
 
     Answer = Callable[[NDArray[np.float32]], NDArray[np.intp]]

@@ -21,7 +21,7 @@ from typing import Final
 
 from PIL import Image, ImageOps
 
-from benchmarks.fixtures.sample_photos import write_originals, write_thumbnails
+from benchmarks.fixtures.sample_photos import sample_pictures, write_thumbnails
 from benchmarks.harness.results import output
 
 ROOT: Final = Path(__file__).parents[2]
@@ -67,11 +67,9 @@ def write_photos(target: Path) -> None:
     write_thumbnails(target / "256")
     squares = target / "224"
     squares.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as originals:
-        for path in write_originals(Path(originals)):
-            with Image.open(path) as photo:
-                square = ImageOps.fit(photo.convert("RGB"), (SIDE, SIDE), Image.Resampling.LANCZOS)
-                square.save(squares / f"{path.stem}.jpg", quality=QUALITY)
+    for stem, photo in sample_pictures().items():
+        square = ImageOps.fit(photo, (SIDE, SIDE), Image.Resampling.LANCZOS)
+        square.save(squares / f"{stem}.jpg", quality=QUALITY)
 
 
 def write_parts(content: Path, kit: Path, part_bytes: int) -> list[Path]:

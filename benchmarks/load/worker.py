@@ -10,16 +10,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from benchmarks.harness.meters import SPAWN, gpu_meter
-from benchmarks.load.adapters import Target
+from benchmarks.load.adapters import Adapter, Embed, Target
 from benchmarks.load.loops import closed_loop, open_loop, poisson
 from benchmarks.load.triton_statistics import growth, statistics
 
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from benchmarks.harness.experiment import Run
-    from benchmarks.load.adapters import Adapter
 
 
 class WorkerFailed(RuntimeError):
@@ -79,14 +77,34 @@ class Worker:
 
 
 def _work(pipe: Connection, adapter: Adapter, target: Target) -> None:
-    async def serve() -> None:
-        async with load(adapter, target) as (vectors, carry_out):
-            pipe.send(vectors)
-            while True:
-                # Another thread reads the pipe, because connections need the event loop between orders too.
-                pipe.send(await carry_out(await asyncio.to_thread(pipe.recv)))
+    asyncio.run(_answer_orders(pipe, adapter, target))
 
-    asyncio.run(serve())
+
+async def _answer_orders(pipe: Connection, adapter: Adapter, target: Target) -> None:
+    """Warm up, send the vectors of all files, and carry out one order after the other."""
+    count = len(target.files)
+    async with adapter(target) as embed:
+        pipe.send(np.concatenate([await embed([number]) for number in range(count)]))
+        while True:
+            # Another thread reads the pipe, because connections need the event loop between orders too.
+            order = await asyncio.to_thread(pipe.recv)
+            pipe.send(await _carry_out(order, embed, count))
+
+
+async def _carry_out(order: Mapping[str, Any], embed: Embed, count: int) -> dict[str, Any]:
+    rows, seconds = order.get("rows", 1), order["seconds"]
+    starts = itertools.count(step=rows)
+
+    async def call(_: float) -> None:
+        first = next(starts)
+        await embed([(first + row) % count for row in range(rows)])
+
+    if "rate" in order:
+        gaps = poisson(order["rate"] / rows, order.get("seed", 1))
+        answers = await open_loop(call, gaps, seconds=seconds)
+        return {**answers.summary(rows), "offered": order["rate"], "dropped": answers.dropped}
+    answers = await closed_loop(call, callers=order.get("concurrency", 1), seconds=seconds)
+    return answers.summary(rows)
 
 
 def start_load(run: Run, adapter: Adapter, url: str = "", *, name: str = "load") -> Worker:
@@ -94,32 +112,6 @@ def start_load(run: Run, adapter: Adapter, url: str = "", *, name: str = "load")
     model = getattr(run.options, "model", None)
     target = Target(url=url, files=run.files, repository=run.options.repository, model=model)
     return run.stack.enter_context(Worker(name, adapter, target))
-
-
-@asynccontextmanager
-async def load(
-    adapter: Adapter, target: Target
-) -> AsyncIterator[tuple[Any, Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]]]:
-    """Warm up, and give the vectors of all files and what carries out an order; runs in the worker."""
-    count = len(target.files)
-    async with adapter(target) as embed:
-
-        async def carry_out(order: Mapping[str, Any]) -> dict[str, Any]:
-            rows, seconds = order.get("rows", 1), order["seconds"]
-            starts = itertools.count(step=rows)
-
-            async def call(_: float) -> None:
-                first = next(starts)
-                await embed([(first + row) % count for row in range(rows)])
-
-            if "rate" in order:
-                gaps = poisson(order["rate"] / rows, order.get("seed", 1))
-                answers = await open_loop(call, gaps, seconds=seconds)
-                return {**answers.summary(rows), "offered": order["rate"], "dropped": answers.dropped}
-            answers = await closed_loop(call, callers=order.get("concurrency", 1), seconds=seconds)
-            return answers.summary(rows)
-
-        yield np.concatenate([await embed([number]) for number in range(count)]), carry_out
 
 
 def measured(workers: Sequence[Worker], url: str, order: Mapping[str, Any]) -> dict[str, Any]:

@@ -42,19 +42,17 @@ TABLES: Final = (
     "install_size",
 )  # fmt: skip
 """Markers of tables, each with a macro of its name."""
+EXPERIMENTS: Final = {"ratios": "three_way", "thumbnails": "transfer"}
+"""Marker -> its experiment, if that has another name."""
 COMMANDS: Final = {
-    "ratios": "three_way",
     "text": "three_way --text",
-    "thumbnails": "transfer",
     "queue_delay": (
         "ensemble --name queue_delay --parts --delay-us 0 1000 10000 100000 --encoders 1 2 --concurrency 1 64"
     ),
 }
-"""Marker -> the command that makes its result, if it has another name than the marker."""
-FIGURES: Final = {
-    "benchmarks": ("readme_figures.md", "benchmarks/results"),
-}
-"""Marker of a table of single figures -> the file with its rows, and the folder of results from where the table is."""
+"""Experiment -> the command that makes its result, if it needs options."""
+FIGURES: Final = "benchmarks"
+"""Marker of the table of single figures in the README."""
 TEMPLATES: Final = Path(__file__).parent / "templates"
 ENVIRONMENT: Final = Environment(
     loader=FileSystemLoader(TEMPLATES),
@@ -75,8 +73,7 @@ SHOWN_ENCODINGS: Final = (
 def newest(paths: Iterable[Path]) -> Results:
     """Experiment -> the newest of its results, by the time that a result states."""
     results = [{**json.loads(path.read_text(encoding="utf-8")), "file": path.name} for path in sorted(paths)]
-    kept = [result for result in results if result.get("experiment") and "environment" in result]
-    return {result["experiment"]: result for result in sorted(kept, key=lambda one: one["environment"]["time"])}
+    return {result["experiment"]: result for result in sorted(results, key=lambda one: one["environment"]["time"])}
 
 
 def stated(text: str, directory: Path) -> Results:
@@ -89,7 +86,7 @@ def fill(text: str, results: Results) -> str:
     """Return ``text`` with its marked parts rewritten; an unknown marker stays as it is."""
 
     def part(match: re.Match[str]) -> str:
-        known = match["name"] in (*TABLES, *FIGURES, "gpu")
+        known = match["name"] in (*TABLES, FIGURES, "gpu")
         return f"{match[1]}{part_of(match['name'], results)}\n{match[3]}" if known else match[0]
 
     return MARKED.sub(part, text)
@@ -97,32 +94,28 @@ def fill(text: str, results: Results) -> str:
 
 def part_of(name: str, results: Results) -> str:
     """The text for a marker that :func:`fill` knows."""
-    if name in FIGURES:
-        return _figures(*FIGURES[name], results)
+    if name == FIGURES:
+        return _figures(results)
     if name == "gpu":
         # ``python -m benchmarks gpu`` can also run on a CPU.
         on_cards = [one for one in results.values() if one["experiment"].startswith("gpu_")]
         return _macro("on_a_gpu")([one for one in on_cards if one["plan"]["device"] == "cuda"])
-    kept = _experiment_of(name)
+    kept = EXPERIMENTS.get(name, name)
     if kept not in results:
-        return f"Not measured yet: `python -m benchmarks {COMMANDS.get(name, name)}`."
+        return f"Not measured yet: `python -m benchmarks {COMMANDS.get(kept, kept)}`."
     return _macro(name)(results[kept])
 
 
 def tables_of(path: Path) -> str:
     results = newest([path])
-    return "\n\n".join(part_of(name, results) for name in TABLES if _experiment_of(name) in results)
+    return "\n\n".join(part_of(name, results) for name in TABLES if EXPERIMENTS.get(name, name) in results)
 
 
-def _experiment_of(table: str) -> str:
-    return {"ratios": "three_way", "thumbnails": "transfer"}.get(table, table)
-
-
-def _figures(template: str, folder: str, results: Results) -> str:
-    """A table of single figures; a row is left out if its experiment has no result, or was run only in part."""
+def _figures(results: Results) -> str:
+    """The table of single figures; a row is left out if its experiment has no result, or was run only in part."""
     rows = []
-    source = partial(_macro("source"), folder=folder)
-    for row in _ROW.findall((TEMPLATES / template).read_text(encoding="utf-8")):
+    source = partial(_macro("source"), folder="benchmarks/results")
+    for row in _ROW.findall((TEMPLATES / "readme_figures.md").read_text(encoding="utf-8")):
         with suppress(UndefinedError):
             rows.append(ENVIRONMENT.from_string(row).render(results, source=source))
     if not rows:

@@ -15,7 +15,7 @@ import asyncio
 import multiprocessing
 import tempfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -32,8 +32,6 @@ from clip_client.dedup import Store, find_duplicates
 from clip_client.dedup.actions.plan import plan_moves
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
     from benchmarks.fixtures.copies.case import Case
 
 TOTAL: Final = "all"
@@ -42,12 +40,15 @@ HASH_BITS: Final = 10
 CONFIDENCE: Final = 0.95
 
 
-async def moved_in(folder: Path) -> tuple[frozenset[Path], bool]:
-    """Search ``folder`` as the command does, without a model; return what ``--apply`` moves, and if it has a group."""
+def moves_in(folder: Path) -> tuple[dict[Path, Path], bool]:
+    """Search ``folder`` as the command does, without a model.
+
+    Return what ``--apply`` moves -> the file that it keeps instead, and whether there is a group.
+    """
     with Store() as store:
-        report = await find_duplicates(None, [folder], store=store)
+        report = asyncio.run(find_duplicates(None, [folder], store=store))
     moves = plan_moves(report, [folder]).moves
-    return frozenset(Path(move.duplicate.path) for move in moves), bool(report.groups)
+    return {Path(move.duplicate.path): Path(move.kept.path) for move in moves}, bool(report.groups)
 
 
 def harm_of(case: Case, moved: Collection[Path]) -> tuple[list[Path], list[Path]]:
@@ -106,7 +107,7 @@ def judged(kind: str, seed: int, count: int, originals: Sequence[Path]) -> dict[
     for number in range(count):
         with tempfile.TemporaryDirectory() as folder:
             case = write(Path(folder, "case"), kind, seed, number, originals)
-            moved, is_found = asyncio.run(moved_in(Path(folder)))
+            moved, is_found = moves_in(Path(folder))
             row = counted(case, moved, removed_by_hash(case.files), is_found=is_found)
         rows.update(row)
         harmful += [number] if row["harmful_default"] else []
@@ -147,10 +148,9 @@ def summary(found: Iterable[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
     """Return class -> sums over the seeds, with bounds; the same for each group and for all; and the recall."""
     rows: dict[str, Counter[str]] = {}
     for kind, row in found:
+        counts = {key: value for key, value in row.items() if key != "harmful_cases"}
         for name in (kind, f"{TOTAL}: {kind.partition(':')[0]}", TOTAL):
-            rows.setdefault(name, Counter()).update(
-                {key: value for key, value in row.items() if key != "harmful_cases"}
-            )
+            rows.setdefault(name, Counter()).update(counts)
     classes = {
         name: {**row, "bound_default": upper_bound(row["harmful_default"], row["can_harm"])}
         for name, row in sorted(rows.items(), key=lambda item: item[0].startswith(TOTAL))

@@ -7,7 +7,6 @@ file is of another source, or if a source moves for its copy. A move between fil
 
 from __future__ import annotations
 
-import asyncio
 import math
 import re
 import subprocess
@@ -19,9 +18,8 @@ from typing import Any, Final
 import numpy as np
 from PIL import Image
 
+from benchmarks.experiments.dedup.accuracy import moves_in
 from benchmarks.harness.experiment import Run, experiment
-from clip_client.dedup import Store, find_duplicates
-from clip_client.dedup.actions.plan import plan_moves
 
 _JPEG: Final = frozenset({".jpg", ".jpeg"})
 _LARGEST: Final = 4 << 20
@@ -118,7 +116,7 @@ def _git(checkout: Path, *words: str) -> bytes:
 
 def judged(folder: Path, pairs: dict[str, str]) -> dict[str, Any]:
     """Search ``folder``; count the copies of ``pairs`` that move, and list the losses."""
-    moves = dict(asyncio.run(_moves(folder)))
+    moves = {moved.name: kept.name for moved, kept in moves_in(folder)[0].items()}
 
     def has_equal_pixels(*names: str) -> bool:
         with Image.open(folder / names[0]) as first, Image.open(folder / names[1]) as second:
@@ -137,12 +135,6 @@ def judged(folder: Path, pairs: dict[str, str]) -> dict[str, Any]:
         ),
         "losses": [move for move in moves.items() if is_loss(*move)],
     }
-
-
-async def _moves(folder: Path) -> list[tuple[str, str]]:
-    with Store() as store:
-        report = await find_duplicates(None, [folder], store=store)
-    return [(Path(move.duplicate.path).name, Path(move.kept.path).name) for move in plan_moves(report, [folder]).moves]
 
 
 @experiment()

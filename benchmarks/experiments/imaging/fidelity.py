@@ -19,11 +19,10 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from benchmarks.fixtures.pictures import ENCODERS, KINDS, QUALITIES, STRESS, jpeg, psnr_db
 from benchmarks.fixtures.repositories import bare_encoder, preprocessing
-from benchmarks.fixtures.sample_photos import write_originals
+from benchmarks.fixtures.sample_photos import sample_pictures
 from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option
 from benchmarks.harness.results import show
 from preprocess_ensemble.imaging import turbojpeg_decoder
@@ -32,12 +31,7 @@ from preprocess_ensemble.imaging.transform import SCALING_FLOOR, PreprocessConfi
 
 Embed = Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.float32]]
 
-SIZES: Final = {
-    "1.2 MP": (1280, 960),
-    "2 MP": (1632, 1224),
-    "12 MP": (4032, 3024),
-    "24 MP": (6000, 4000),
-}
+SIZES: Final = {"1.2 MP": (1280, 960), "2 MP": (1632, 1224), "12 MP": (4032, 3024), "24 MP": (6000, 4000)}
 """Decoded at a half, a half, a quarter and an eighth; the first and the last are close to the limit of their scale."""
 
 
@@ -53,11 +47,7 @@ def deviation(embed: Embed, config: PreprocessConfig, files: list[bytes]) -> dic
     fast = np.stack(scaled)
     cosines = (embed(exact).astype(np.float64) * embed(fast)).sum(axis=1)
     psnr = [psnr_db(pixels, expected) for pixels, expected in zip(fast, exact, strict=True)]
-    return {
-        "files": len(files),
-        "psnr_db_min": min(psnr),
-        "cosine_min": float(cosines.min()),
-    }
+    return {"files": len(files), "psnr_db_min": min(psnr), "cosine_min": float(cosines.min())}
 
 
 def encodings(kind: str) -> list[tuple[str, int]]:
@@ -74,7 +64,7 @@ def encodings(kind: str) -> list[tuple[str, int]]:
 )
 def measure(run: Run) -> dict[str, Any]:
     embed, config = bare_encoder(run.options.repository), preprocessing(run.options.repository)
-    sources = {path.stem: Image.open(path).convert("RGB") for path in write_originals(run.scratch)}
+    sources = sample_pictures()
     rows = []
     for size, kind in itertools.product(run.options.sizes, run.options.kinds):
         drawn = list(KINDS[kind](sources, SIZES[size]))

@@ -11,10 +11,8 @@ from __future__ import annotations
 import io
 import random
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -25,7 +23,7 @@ from PIL import Image, ImageOps
 from torchvision.transforms import functional
 
 from benchmarks.fixtures.pictures import encoded, mosaic, psnr_db
-from benchmarks.fixtures.sample_photos import write_originals
+from benchmarks.fixtures.sample_photos import sample_pictures
 from benchmarks.harness.experiment import Run, experiment, option, seconds
 from benchmarks.harness.results import show
 from preprocess_ensemble.imaging import turbojpeg_decoder
@@ -53,11 +51,6 @@ _fast = Preprocessor(CONFIG, threads=1)
 _exact = Preprocessor(CONFIG, threads=1, fast_decode=False)
 
 
-def resize_and_crop(image: Image.Image) -> Pixels:
-    resized = functional.resize(image, SIDE, functional.InterpolationMode.BICUBIC)
-    return np.asarray(functional.center_crop(resized, SIDE))
-
-
 def by_open_clip(data: bytes) -> torch.Tensor:
     """Decode upright and run open_clip's transform; returns a float tensor (3, 224, 224)."""
     tensor: torch.Tensor = _reference(ImageOps.exif_transpose(Image.open(io.BytesIO(data))))
@@ -68,7 +61,8 @@ def by_draft(data: bytes) -> Pixels:
     """Pillow's scaled decode, at least as large as the fast path's."""
     image = Image.open(io.BytesIO(data))
     image.draft("RGB", CONFIG.decode_at_least)
-    return resize_and_crop(image)
+    resized = functional.resize(image, SIDE, functional.InterpolationMode.BICUBIC)
+    return np.asarray(functional.center_crop(resized, SIDE))
 
 
 SYSTEMS: Final[dict[str, Callable[[bytes], Any]]] = {
@@ -82,8 +76,7 @@ OTHERS: Final = tuple(name for name in SYSTEMS if name != "open_clip")
 
 
 def files(size: tuple[int, int], count: int) -> list[bytes]:
-    with tempfile.TemporaryDirectory() as directory:
-        sources = [Image.open(path).convert("RGB") for path in write_originals(Path(directory))]
+    sources = list(sample_pictures().values())
     # Nothing is enlarged, so that each size has the detail of a photo.
     mosaics = (mosaic(sources, max(size, SIZES["2 MP"]), 3 * number) for number in range(count))
     return [encoded(picture.resize(size, Image.Resampling.LANCZOS), quality=QUALITY) for picture in mosaics]

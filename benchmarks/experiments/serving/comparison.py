@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.fixtures.server import Server
 from benchmarks.harness.meters import tree_s
 from benchmarks.harness.results import LEAST_COSINE, median_of, spread
-from benchmarks.load.worker import start_load
+from benchmarks.load.worker import Worker, start_load
 from benchmarks.peers.services import Service
 
 if TYPE_CHECKING:
     from benchmarks.harness.experiment import Run
     from benchmarks.load.adapters import Adapter
-    from benchmarks.load.worker import Worker
 
 Found = Mapping[str, Sequence[Mapping[str, Any]]]
 """``SYSTEM xSIZE`` -> its results, one a round."""

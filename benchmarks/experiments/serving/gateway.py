@@ -46,10 +46,7 @@ def measure(run: Run) -> dict[str, Any]:
     options = run.options
     systems = {name: SYSTEMS[name] for name in options.systems}
     triton = comparison.address(run.serve(None, "--precision", "fp32"))
-    services = {
-        "triton": triton,
-        "gateway": run.stack.enter_context(gateway(triton.url, workers=options.workers)),
-    }
+    services = {"triton": triton, "gateway": run.stack.enter_context(gateway(triton.url, workers=options.workers))}
     if "infinity" in systems:
         weights = (options.model or run.passport.model, run.passport.pretrained)
         services["infinity"] = run.stack.enter_context(infinity(*weights))

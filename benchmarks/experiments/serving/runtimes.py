@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 import time
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -25,8 +26,6 @@ from preprocess_ensemble.runtimes.openvino_model import open_openvino
 from preprocess_ensemble.runtimes.processor import ONNX_RUNTIME, OPENVINO, OPENVINO_BF16, Processor, Row, row_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from preprocess_ensemble.runtimes.agreement import Rows
     from preprocess_ensemble.runtimes.model import Session
 

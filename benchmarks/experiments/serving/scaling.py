@@ -57,9 +57,8 @@ def measure(run: Run) -> dict[str, Any]:
     cosines = cosine_to_first({str(count): worker.ready for count, worker in workers.items()})
     order = {"seconds": options.seconds, "concurrency": options.concurrency}
     cards = most if on_card else 0
-    found = run.in_rounds(
-        {f"{count} servers": partial(measured, worker, order, cards) for count, worker in workers.items()}
-    )
+    cells = {f"{count} servers": partial(measured, worker, order, cards) for count, worker in workers.items()}
+    found = run.in_rounds(cells)
     rates = {count: median_of(found[f"{count} servers"], "rate") for count in options.servers}
     first = options.servers[0]
     summary = {

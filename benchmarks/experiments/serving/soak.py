@@ -51,7 +51,6 @@ class Watch:
 
     def __init__(self, server: Server) -> None:
         self.readings: defaultdict[str, list[float]] = defaultdict(list)
-        """Quantity -> what was read of it."""
         self._server = server
         self._restarts = 0
         self._find()
@@ -181,9 +180,5 @@ def measure(run: Run) -> dict[str, Any]:
     show(f"{counts['requests']:,} requests in {counts['seconds'] / 60:.0f} min, {counts['model']}", series)
     run.name = "soak_mixed" if options.mixed else "soak"
     run.exit_code = int(not all(one["flat"] for one in series.values()))
-    return {
-        "load": "mixed" if options.mixed else "steady",
-        "concurrency": options.concurrency,
-        **counts,
-        "series": series,
-    }
+    load = "mixed" if options.mixed else "steady"
+    return {"load": load, "concurrency": options.concurrency, **counts, "series": series}

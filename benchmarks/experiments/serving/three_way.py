@@ -28,22 +28,14 @@ from benchmarks.fixtures.server import QUIET, Server, serving
 from benchmarks.harness.experiment import MODEL, REPOSITORY, Run, experiment, option, rounds, seconds
 from benchmarks.harness.meters import memory_mb
 from benchmarks.harness.results import cosine_to_first, median_of, ratios, show, spread
-from benchmarks.load.adapters import (
-    clip_client,
-    form,
-    in_process,
-    infinity_images,
-    infinity_texts,
-    pytorch,
-    pytorch_texts,
-    transport,
-)
+from benchmarks.load import adapters
+from benchmarks.load.adapters import clip_client, form, in_process, transport
 from benchmarks.load.loops import OPEN_TIMES
 from benchmarks.peers.services import infinity, onnx_service, plain_service
 from preprocess_ensemble.export.parity import REQUIRED_COSINE
 
-_fp32: Final = partial(in_process, load=partial(pytorch, precision="fp32"))
-_bf16: Final = partial(in_process, load=partial(pytorch, precision="bf16"))
+_fp32: Final = partial(in_process, load=partial(adapters.pytorch, precision="fp32"))
+_bf16: Final = partial(in_process, load=partial(adapters.pytorch, precision="bf16"))
 SYSTEMS: Final[Mapping[str, System]] = {
     "pytorch": System("open_clip in process, fp32", _fp32),
     "pytorch-bf16": System("open_clip in process, bf16", _bf16),
@@ -53,14 +45,14 @@ SYSTEMS: Final[Mapping[str, System]] = {
     "client": System("ensemble, through ClipClient", clip_client, "triton"),
     "auto": System("ensemble, the default precision", transport, "auto"),
     "int8": System("ensemble, ONNX Runtime int8", transport, "int8", REQUIRED_COSINE["int8"]),
-    "infinity": System("infinity, fp32", infinity_images, "infinity"),
+    "infinity": System("infinity, fp32", adapters.infinity_images, "infinity"),
     "onnx-service": System("ONNX Runtime behind FastAPI, as Immich's service works", form, "onnx-service"),
 }
 TEXT_SYSTEMS: Final[Mapping[str, System]] = {
-    "pytorch-text": System("open_clip in process, fp32", partial(in_process, load=pytorch_texts)),
+    "pytorch-text": System("open_clip in process, fp32", partial(in_process, load=adapters.pytorch_texts)),
     "client-text": System("clip_text, through ClipClient", partial(clip_client, text=True), "triton"),
     "auto-text": System("clip_text, the default precision", partial(clip_client, text=True), "auto"),
-    "infinity-text": System("infinity, fp32", infinity_texts, "infinity"),
+    "infinity-text": System("infinity, fp32", adapters.infinity_texts, "infinity"),
 }
 OTHER_SERVICES: Final = frozenset({"plain", "plain-batched", "infinity", "onnx-service", "infinity-text"})
 """Systems that a caller reaches over a network, and that are not ours."""
@@ -137,7 +129,9 @@ def measure(run: Run) -> dict[str, Any]:
     if options.text:
         run.name = "text_long" if options.long_every else "text"
         options.photos = run.scratch / "texts"
-        write_texts(options.photos, options.captions, options.long_every)
+        options.photos.mkdir()
+        for number, text in enumerate(texts(options.captions, options.long_every)):
+            (options.photos / f"{number:03}.txt").write_text(text, encoding="utf-8")
     wanted = {system.service for system in systems.values()}
     running = {name: run.stack.enter_context(begin()) for name, begin in services(run).items() if name in wanted}
     workers = comparison.start(run, systems, running)
@@ -162,20 +156,15 @@ def measure(run: Run) -> dict[str, Any]:
         process = address(running[system.service]).process_id if system.service else workers[name].process_id
         summary["systems"][name]["memory_mb"] = memory_mb(process)
     if options.text:
-        for name, least in cosine_to_first(
-            {name: one.ready[options.captions :] for name, one in workers.items()}
-        ).items():
+        odd = {name: one.ready[options.captions :] for name, one in workers.items()}
+        for name, least in cosine_to_first(odd).items():
             summary["systems"][name]["odd"] = least
         show("Medians of the rounds", comparison.rows_of(systems, summary["systems"], "texts"))
     return {"model": run.passport.id, "summary": summary}
 
 
 def summarise(
-    systems: Mapping[str, System],
-    sizes: Sequence[int],
-    found: Found,
-    cosines: Mapping[str, float],
-    offered: Found,
+    systems: Mapping[str, System], sizes: Sequence[int], found: Found, cosines: Mapping[str, float], offered: Found
 ) -> dict[str, Any]:
     """Medians with spread per system and load, and the ratios that the documents state."""
     rows = comparison.summarise(systems, sizes, found, cosines)
@@ -207,10 +196,3 @@ def texts(captions: int = 256, long_every: int = 0) -> list[str]:
     if long_every:
         made[::long_every] = [" and ".join(choose(made) for _ in range(6)) for _ in made[::long_every]]
     return [*made, *ODD]
-
-
-def write_texts(folder: Path, captions: int, long_every: int) -> None:
-    """Write :func:`texts`, a file each, in the order of their names."""
-    folder.mkdir()
-    for number, text in enumerate(texts(captions, long_every)):
-        (folder / f"{number:03}.txt").write_text(text, encoding="utf-8")

@@ -19,7 +19,7 @@ from benchmarks.fixtures.repositories import exported_passport
 from benchmarks.harness.experiment import Run, experiment, option, rounds
 from benchmarks.harness.results import show
 from preprocess_ensemble.contract import DEFAULT_NAMES
-from preprocess_ensemble.model_repository.config import version_directory
+from preprocess_ensemble.model_repository.config import MODEL_FILE, version_directory
 from preprocess_ensemble.runtimes.agreement import checked_vectors
 from preprocess_ensemble.runtimes.onnx_session import open_session, session_options
 
@@ -56,11 +56,8 @@ def opened(repository: Path, batch: int) -> list[tuple[tuple[str, str], Callable
     if (text := passport.text) is not None:
         rows = generator.integers(3, _TOKENS, (batch, text.tokenizer["context_length"]), np.int32)
         found.append(("text", version_directory(repository, DEFAULT_NAMES.text_encoder), text.fingerprint, rows))
+    options = session_options(threads=1)
     return [
-        ((passport.id, name), partial(checked_vectors, _session(folder), rows, fingerprint))
+        ((passport.id, name), partial(checked_vectors, open_session(folder / MODEL_FILE, options), rows, fingerprint))
         for name, folder, fingerprint, rows in found
     ]
-
-
-def _session(folder: Path) -> Any:
-    return open_session(folder / "model.onnx", session_options(threads=1))

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,17 +27,13 @@ from benchmarks.fixtures.pictures import encoded
 from benchmarks.harness.experiment import MODEL, Run, experiment, option
 from benchmarks.harness.results import show
 from benchmarks.peers.baseline.network import Network
-from clip_client import ClientConfig, ClipClient
+from clip_client import ClientConfig, ClipClient, EmbeddingBatch
 from clip_client.dedup.compare.thresholds import thresholds_for
 from clip_client.dedup.files.scanner import scan
 from preprocess_ensemble.export.exporter import export_model
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from clip_client import EmbeddingBatch
-
-    Vectors = NDArray[np.float32]
+    from benchmarks.fixtures.repositories import Vectors
 
 
 @experiment(
@@ -100,7 +97,8 @@ async def about_threshold(clip: ClipClient, paths: Sequence[Path], photos: Embed
     similar = thresholds_for(photos.model_id).similar
     vectors = photos.vectors[np.isfinite(photos.vectors).all(axis=1)]
     found: dict[str, float] = {"threshold": similar}
-    for name, change in {"quality 40": re_encoded, "half size": halved, "cropped by 5 %": cropped}.items():
+    changes = {"quality 40": partial(encoded, quality=40), "half size": halved, "cropped by 5 %": cropped}
+    for name, change in changes.items():
         copies = (await clip.embed(change(_upright(path)) for path in paths)).vectors
         each = (vectors * copies).sum(axis=1)
         found[f"{name}: found"] = float(np.mean(each >= similar))
@@ -116,10 +114,6 @@ def by_torch(network: Network, path: Path) -> Vectors:
     """open_clip's own vector of a photo: (1, D)."""
     with Image.open(path) as opened:
         return network.encode([network.prepared(ImageOps.exif_transpose(opened))])
-
-
-def re_encoded(photo: Image.Image) -> bytes:
-    return encoded(photo, quality=40)
 
 
 def halved(photo: Image.Image) -> bytes:

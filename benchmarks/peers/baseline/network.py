@@ -16,10 +16,9 @@ from preprocess_ensemble.export.exporter import load_model
 from preprocess_ensemble.export.pytorch.open_clip_model import find_source
 
 if TYPE_CHECKING:
-    import numpy as np
     from PIL import Image
 
-    Vectors = np.ndarray[Any, np.dtype[np.float32]]
+    from benchmarks.fixtures.repositories import Vectors
 
 
 class Network:

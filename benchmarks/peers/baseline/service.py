@@ -1,13 +1,9 @@
 """The endpoints of the plain service, and the batches that it makes.
 
-===========================  =============================================================================
-``POST /embed``              a form (multipart) with one or more fields ``images``, each an image file
-``GET /healthz``             200 once the model is loaded
-===========================  =============================================================================
-
-``POST /embed`` answers ``{"results": [{"embedding", "status", "error"}, ...]}``, one result for each image, in order.
-As in the ensemble, a bad image fails neither the request nor the other images: its ``embedding`` is null, ``status``
-the number of an ``ImageStatus`` and ``error`` one sentence.
+``POST /embed`` takes a form (multipart) with one or more fields ``images``, each an image file. It answers
+``{"results": [{"embedding", "status", "error"}, ...]}``, one result for each image, in order. As in the ensemble, a bad
+image fails neither the request nor the other images: its ``embedding`` is null, ``status`` the number of an
+``ImageStatus`` and ``error`` one sentence. ``GET /healthz`` answers once the model is loaded.
 """
 
 import asyncio
@@ -26,7 +22,6 @@ from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.decode import DecodeError, decode
 
 MOST_IMAGES: Final = 32
-"""Most images in one request."""
 
 
 class Batcher:

@@ -59,7 +59,7 @@ def test_each_chart_is_drawn_from_the_kept_results(tmp_path: Path) -> None:
 
 
 def test_a_table_without_results_names_the_command_that_measures_them() -> None:
-    for name in (*report.FIGURES, *report.TABLES):
+    for name in (report.FIGURES, *report.TABLES):
         text = report.fill(f"<!-- {name} -->\n<!-- /{name} -->\n", {})
         assert "Not measured yet: `python -m benchmarks " in text, name
     assert "GPU: not measured yet." in report.fill("<!-- gpu -->\n<!-- /gpu -->\n", {})
