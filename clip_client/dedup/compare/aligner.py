@@ -36,7 +36,7 @@ from clip_client.dedup.proof.prove import DUPLICATE, EITHER, prove_file
 from clip_client.dedup.types import RE_ENCODED, SearchStats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from PIL import Image
 
@@ -103,7 +103,15 @@ class Aligner:
     def prepare(self, pairs: Sequence[tuple[str, str]], on_progress: OnProgress) -> None:
         """Find the keypoints that the alignment of ``pairs`` needs, many photos at once. Raises StoreError."""
         unknown = [pair for pair in pairs if _key(*pair) not in self._outcomes]
-        new = [sha256 for sha256 in dict.fromkeys(chain.from_iterable(unknown)) if sha256 not in self._table]
+        self.prepare_pictures(dict.fromkeys(chain.from_iterable(unknown)), on_progress)
+        needed = list(dict.fromkeys(chain.from_iterable(pair for pair in unknown if self._needs_keypoints(*pair))))
+        for start in range(0, len(needed), _AT_ONCE):
+            with self._known(needed[start : start + _AT_ONCE]) as known:
+                list(self._pool.map(Keypoints.keypoints, known.values()))
+
+    def prepare_pictures(self, contents: Iterable[str], on_progress: OnProgress) -> None:
+        """Make the small pictures and thumbnails that the store lacks, many at once. Raises StoreError."""
+        new = [sha256 for sha256 in contents if sha256 not in self._table]
         for start in range(0, len(new), _AT_ONCE):
             on_progress("extracting keypoints", start, len(new))
             some = new[start : start + _AT_ONCE]
@@ -111,10 +119,6 @@ class Aligner:
             self._table.put((sha256, one.to_bytes()) for sha256, one in made if one is not None)
         on_progress("extracting keypoints", len(new), len(new))
         self.work += SearchStats(keypoints=len(new))
-        needed = list(dict.fromkeys(chain.from_iterable(pair for pair in unknown if self._needs_keypoints(*pair))))
-        for start in range(0, len(needed), _AT_ONCE):
-            with self._known(needed[start : start + _AT_ONCE]) as known:
-                list(self._pool.map(Keypoints.keypoints, known.values()))
 
     def near_by_thumbnails(self, contents: Sequence[str]) -> Iterator[tuple[Indices, Indices]]:
         """Yield positions in ``contents``, and positions of the nearest others that they may be copies of."""

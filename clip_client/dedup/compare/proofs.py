@@ -166,7 +166,7 @@ def proved(
     place = {row: number for number, row in enumerate(best_first)}
     pairs = ((row, other) for row in best_first for other in compared.paired[row] if place[row] < place[other])
     aligner.prepare([(contents[row], contents[other]) for row, other in pairs], on_progress)
-    compared = compared.with_pairs(_near_by_thumbnails(compared, contents, aligner))
+    compared = compared.with_pairs(_near_by_thumbnails(compared, contents, aligner, on_progress))
     proofs, doubts = Proofs(compared, contents, aligner), dict[int, str]()
     proofs.prove(compared.best_first(compared.paired), on_progress)
     while further := proofs.doubted(doubts):
@@ -176,7 +176,9 @@ def proved(
     return compared, proofs
 
 
-def _near_by_thumbnails(compared: Compared, contents: Sequence[str], aligner: Aligner) -> Iterator[list[int]]:
+def _near_by_thumbnails(
+    compared: Compared, contents: Sequence[str], aligner: Aligner, on_progress: OnProgress
+) -> Iterator[list[int]]:
     """Yield pairs of rows of one cluster of like hashes whose thumbnails are nearest.
 
     Of many photos that are nearly alike, any may be the nearest by the 64 bits of a hash; by 256 grey levels, it is the
@@ -186,7 +188,9 @@ def _near_by_thumbnails(compared: Compared, contents: Sequence[str], aligner: Al
     for cluster in compared.look_alike:
         rows = np.array([row for row in cluster.tolist() if row not in same_pixels])
         if len(rows) > 2:
-            for one, other in aligner.near_by_thumbnails([contents[row] for row in rows.tolist()]):
+            some = [contents[row] for row in rows.tolist()]
+            aligner.prepare_pictures(some, on_progress)  # frames of a burst are in no pair before
+            for one, other in aligner.near_by_thumbnails(some):
                 yield from rows[np.stack([one, other], axis=1)[one != other]].tolist()
 
 

@@ -169,6 +169,18 @@ def test_a_copy_moves_for_its_own_photo_among_many_that_are_nearly_alike(tmp_pat
     assert moves == {f"{number} small": f"{number}" for number in range(6)}
 
 
+def test_frames_of_a_burst_are_not_decoded_again_in_a_second_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        taken = exif(size=(400, 300), DateTimeOriginal=f"2019:05:03 10:11:1{number}")
+        noisy(scene(0), 3, number).save(tmp_path / f"{number}.jpg", quality=90, exif=taken)
+    with Store(tmp_path / "store") as store:
+        asyncio.run(find_duplicates(None, sorted(tmp_path.glob("*.jpg")), store=store))
+        monkeypatch.setattr("clip_client.dedup.compare.aligner.keypoints_in", None)
+        asyncio.run(find_duplicates(None, sorted(tmp_path.glob("*.jpg")), store=store))
+
+
 def on_a_screen(picture: Image.Image) -> Image.Image:
     screen = Image.new("RGB", (800, 1400), (18, 18, 20))
     screen.paste(resized(picture, 2), (0, 400))
