@@ -46,7 +46,6 @@ class Target:
     """Empty if the model runs in the process of the load."""
     files: list[bytes]
     repository: Path
-    """Repository of the exported model."""
     model: str | None = None
     """JSON file of a model that open_clip does not know by name."""
 

@@ -102,7 +102,6 @@ def hash_all(tool: str, photos: Path) -> dict[str, Any]:
 
 def search(url: str | None, photos: Path, store: Path, server: int | None, verify: bool) -> dict[str, Any]:
     """Search once, with an empty store; ``server`` is the process of the server, whose time counts too."""
-
     first = next(photos.iterdir())
 
     def now() -> list[float]:

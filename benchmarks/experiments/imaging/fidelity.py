@@ -4,11 +4,8 @@ Every file is decoded on the fast path and on the exact one. PSNR compares the m
 embeddings of the exported model. With random weights the cosine only shows how much of a change reaches the output of
 such a network.
 
-The pictures are made of the sample photos (see ``benchmarks/fixtures/pictures.py``). *photo*: enlarged, with sensor
-noise. *mosaic*: many side by side at their own resolution, with more fine detail than a camera delivers. *upscaled*:
-enlarged from 512 pixels, without noise. *noisy*: the same with the noise of a high ISO setting. *text* and
-*screenshot*: sharp edges. Two kinds are stress tests and kept apart, because the model's input is nearly flat: *noise*,
-twice as much as in *noisy*, and *texture*, one small texture repeated over the whole picture.
+The pictures are made of the sample photos, as ``benchmarks/fixtures/pictures.py`` says. Two kinds are stress tests and
+kept apart, because the model's input is nearly flat: *noise* and *texture*.
 """
 
 from __future__ import annotations
