@@ -156,7 +156,6 @@ infinity_texts: Final = partial(embeddings, path="/embeddings", modality="text",
 
 @asynccontextmanager
 async def in_process(target: Target, load: Callable[[Target], EmbedHere]) -> AsyncIterator[Embed]:
-    """The model in the process of the load."""
     run = load(target)
 
     async def embed(rows: list[int]) -> Vectors:

@@ -76,7 +76,6 @@ def write_photos(folder: Path, name: str, count: int) -> None:
 
 
 def hash_all(tool: str, photos: Path) -> dict[str, Any]:
-    """Hash all photos by another tool."""
     if tool == "imagehash":
         import imagehash
 

@@ -15,10 +15,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from benchmarks.fixtures.pictures import ENCODERS, KINDS, QUALITIES, STRESS, jpeg, psnr_db
-from benchmarks.fixtures.repositories import bare_encoder, preprocessing
+from benchmarks.fixtures.repositories import Pixels, Vectors, bare_encoder, preprocessing
 from benchmarks.fixtures.sample_photos import sample_pictures
 from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option
 from benchmarks.harness.results import show
@@ -26,13 +25,11 @@ from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.decode import DecodePath, decode, decode_image
 from preprocess_ensemble.imaging.transform import SCALING_FLOOR, PreprocessConfig, preprocess
 
-Embed = Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.float32]]
-
 SIZES: Final = {"1.2 MP": (1280, 960), "2 MP": (1632, 1224), "12 MP": (4032, 3024), "24 MP": (6000, 4000)}
 """Decoded at a half, a half, a quarter and an eighth; the first and the last are close to the limit of their scale."""
 
 
-def deviation(embed: Embed, config: PreprocessConfig, files: list[bytes]) -> dict[str, Any]:
+def deviation(embed: Callable[[Pixels], Vectors], config: PreprocessConfig, files: list[bytes]) -> dict[str, Any]:
     """Decode each file both ways and summarise the differences; a file that is not scaled is an error here."""
     exact = np.stack([preprocess(decode(file), config) for file in files])  # (N, H, W, 3)
     scaled = []
