@@ -41,7 +41,6 @@ MODULES: Final = {
 }
 """Name on the command line -> module in ``benchmarks`` that runs it."""
 ALL: Final = ("three_way", "ensemble", "transfer", "preprocess", "fidelity")
-"""Experiments that ``all`` runs before the report."""
 WITH_TABLES: Final = ("three_way", "transfer", "accuracy", "others", "first_scan", "search", "install_size")
 """Experiments that print the tables that the report writes into the documents."""
 

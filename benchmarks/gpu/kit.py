@@ -37,10 +37,7 @@ QUALITY: Final = 85
 
 
 def unpack_wheels(names: Sequence[str], python: str, target: Path) -> None:
-    """Let pip fetch wheels for Linux on x86-64 and this version of Python, and unpack them.
-
-    Exits if pip fails; it has printed why.
-    """
+    """Let pip fetch wheels for Linux on x86-64 and this version of Python, and unpack them; exit if pip fails."""
     platforms = [f"--platform=manylinux_2_{minor}_x86_64" for minor in GLIBC]
     platforms += ["--platform=manylinux2014_x86_64", "--platform=manylinux1_x86_64"]
     options = ("--only-binary=:all:", f"--python-version={python}", "--implementation=cp", *platforms)
@@ -73,9 +70,7 @@ def write_photos(target: Path) -> None:
 
 
 def write_parts(content: Path, kit: Path, part_bytes: int) -> list[Path]:
-    """Pack ``content`` and cut the archive into ``part-01``, ``part-02`` and so on, with their SHA-256 in
-    ``SHA256SUMS``, for ``run.py`` to check; return the parts.
-    """
+    """Pack ``content`` and cut the archive into parts, with their SHA-256 in ``SHA256SUMS``; return the parts."""
     kit.mkdir(parents=True, exist_ok=True)
     for old in kit.glob("part-*"):
         old.unlink()

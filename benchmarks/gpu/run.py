@@ -85,10 +85,7 @@ def missing_libraries(
 
 
 def check_cuda(tree: Path, environment: dict[str, str]) -> None:
-    """Raise RunError if the driver or a library that ONNX Runtime's CUDA provider needs is missing.
-
-    ``tree`` is the unpacked kit.
-    """
+    """Raise RunError if the driver or a library that ONNX Runtime's CUDA provider in ``tree`` needs is missing."""
     provider = tree / PROVIDER
     if not provider.is_file():
         raise RunError("The kit has no onnxruntime-gpu: gather it again, or add --device cpu.")

@@ -134,7 +134,6 @@ class Run:
         self.stack = stack
         self.exit_code = 0
         self.scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        """A folder for this run."""
 
     @property
     def rounds(self) -> range:

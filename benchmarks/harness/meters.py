@@ -110,7 +110,7 @@ class RayGauge:
     @classmethod
     @contextmanager
     def running(cls) -> Iterator[RayGauge]:
-        """Look at both every few milliseconds."""
+        """Measure until the end of the block."""
         import ray
         from ray._private.internal_api import get_memory_info_reply, get_state_from_address
 

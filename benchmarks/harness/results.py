@@ -131,9 +131,9 @@ def percentiles(latencies_ms: Sequence[float]) -> dict[str, float]:
     return {"p50": cuts[49], "p95": cuts[94], "p99": cuts[98]}
 
 
-def ratios(of: Iterable[Mapping[str, Any]], to: Iterable[Mapping[str, Any]]) -> list[float]:
-    """Results of two systems -> the ratio of their ``rate`` in each round, in which both met the same machine."""
-    return [one["rate"] / other["rate"] for one, other in zip(of, to, strict=True)]
+def ratios(of: Iterable[Mapping[str, Any]], to: Iterable[Mapping[str, Any]], key: str = "rate") -> list[float]:
+    """Results of two systems -> the ratio of a figure in each round, in which both met the same machine."""
+    return [one[key] / other[key] for one, other in zip(of, to, strict=True)]
 
 
 def of_rounds(cells: Mapping[str, dict[str, Any]], name: str) -> list[dict[str, Any]]:

@@ -46,7 +46,6 @@ class Target:
     """Empty if the model runs in the process of the load."""
     files: list[bytes]
     repository: Path
-    """Repository of the exported model."""
     model: str | None = None
     """JSON file of a model that open_clip does not know by name."""
 
@@ -157,7 +156,6 @@ infinity_texts: Final = partial(embeddings, path="/embeddings", modality="text",
 
 @asynccontextmanager
 async def in_process(target: Target, load: Callable[[Target], EmbedHere]) -> AsyncIterator[Embed]:
-    """The model in the process of the load."""
     run = load(target)
 
     async def embed(rows: list[int]) -> Vectors:

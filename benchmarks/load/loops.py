@@ -29,7 +29,6 @@ class Answers:
     calls: int = 0
     dropped: int = 0
     seconds: float = 0.0
-    """Time of the whole loop."""
     latencies_ms: list[float] = field(default_factory=list)
     first_ms: list[float] = field(default_factory=list)
     """Latency of each caller's first call, which meets a queue that is still filling."""

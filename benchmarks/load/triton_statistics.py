@@ -29,9 +29,7 @@ def statistics(url: str) -> dict[str, Counters]:
 
 
 def growth(before: Counters, after: Counters) -> dict[str, Any]:
-    """Return requests, runs, runs by their number of images, the mean milliseconds of a request, and ``share_batched``:
-    which share of the images shared a run with others.
-    """
+    """What was counted between two readings; ``share_batched`` of the images shared a run with others."""
     grown = after - before
     sizes = {size: runs for size, runs in grown.items() if isinstance(size, int)}
     rows = sum(size * runs for size, runs in sizes.items())

@@ -20,7 +20,6 @@ from preprocess_ensemble.imaging.transform import preprocess
 
 
 def make_app(repository: Path) -> FastAPI:
-    """Return the application, with the encoder of ``repository`` open."""
     config, encode = preprocessing(repository), bare_encoder(repository, device=device())
 
     def embed(file: bytes) -> bytes:

@@ -25,7 +25,6 @@ INFINITY: Final = (
     "click<8.2",
     "aiohttp",
 )
-"""Arguments of ``pip install``."""
 
 
 class Service(NamedTuple):

@@ -66,7 +66,6 @@ CHARTS: Final[Mapping[str, Callable[[Mapping[str, Any]], tuple[str, list[Bar]]]]
     "text": serving_bars,
     "first_scan": search_bars,
 }
-"""Experiment -> its axis and bars."""
 
 
 def write_charts(results: Mapping[str, Mapping[str, Any]], folder: Path) -> list[Path]:

@@ -34,7 +34,6 @@ Results = Mapping[str, Result]
 """Experiment -> its result."""
 
 DOCUMENTS: Final = (Path("README.md"), Path("docs/performance.md"), Path("docs/client.md"))
-"""Files with generated tables between markers."""
 MARKED: Final = re.compile(r"(<!-- (?P<name>[a-z_]+) -->\n).*?(<!-- /(?P=name) -->)", re.DOTALL)
 TABLES: Final = (
     "three_way", "ratios", "text", "ensemble", "queue_delay", "serialisation", "operators", "scaling",

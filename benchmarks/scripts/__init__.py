@@ -1,1 +1,1 @@
-"""Scripts that measure no running system: sizes of installations and pictures of pages."""
+"""Scripts that measure no running system: sizes of installations, and photos of cameras to fetch."""

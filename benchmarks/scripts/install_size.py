@@ -53,17 +53,12 @@ def pip(*arguments: str | Path) -> None:
         raise SystemExit(f"pip {' '.join(map(str, arguments))}:\n{(done.stdout + done.stderr)[-4000:]}")
 
 
-def disk_mb(directory: Path) -> float:
-    """Return the space that the files below a directory take on the disk; links are not followed."""
-    return sum(path.lstat().st_blocks * 512 for path in directory.rglob("*")) / 1e6
-
-
 def install(wheel: Path, extras: str, environment: Path) -> dict[str, float]:
     venv.EnvBuilder(symlinks=True, clear=True).create(environment)
     requirement = f"{wheel}[{extras}]" if extras else str(wheel)
     pip("--python", environment / "bin" / "python", "install", "--no-cache-dir", requirement)
     (site_packages,) = environment.glob("lib/python*/site-packages")
-    return {"installed_mb": disk_mb(site_packages)}
+    return {"installed_mb": sum(path.lstat().st_blocks * 512 for path in site_packages.rglob("*")) / 1e6}
 
 
 @experiment(

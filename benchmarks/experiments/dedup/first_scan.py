@@ -76,7 +76,6 @@ def write_photos(folder: Path, name: str, count: int) -> None:
 
 
 def hash_all(tool: str, photos: Path) -> dict[str, Any]:
-    """Hash all photos by another tool."""
     if tool == "imagehash":
         import imagehash
 
@@ -102,7 +101,6 @@ def hash_all(tool: str, photos: Path) -> dict[str, Any]:
 
 def search(url: str | None, photos: Path, store: Path, server: int | None, verify: bool) -> dict[str, Any]:
     """Search once, with an empty store; ``server`` is the process of the server, whose time counts too."""
-
     first = next(photos.iterdir())
 
     def now() -> list[float]:

@@ -143,7 +143,6 @@ def embed_twice(engine: str, url: str, paths: Sequence[str], scratch: Path) -> d
 
 
 def measure_embedding(run: Run) -> dict[str, Any]:
-    """Embed the same photos again and again under other names, with both engines."""
     url = run.serve(write_null_repository(run.scratch / "null")).grpc_url
     local = shutil.copytree(run.photos, run.scratch / "sample")  # hard links need one file system
     sources, paths = sorted(local.iterdir()), []

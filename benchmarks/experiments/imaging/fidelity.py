@@ -4,11 +4,8 @@ Every file is decoded on the fast path and on the exact one. PSNR compares the m
 embeddings of the exported model. With random weights the cosine only shows how much of a change reaches the output of
 such a network.
 
-The pictures are made of the sample photos (see ``benchmarks/fixtures/pictures.py``). *photo*: enlarged, with sensor
-noise. *mosaic*: many side by side at their own resolution, with more fine detail than a camera delivers. *upscaled*:
-enlarged from 512 pixels, without noise. *noisy*: the same with the noise of a high ISO setting. *text* and
-*screenshot*: sharp edges. Two kinds are stress tests and kept apart, because the model's input is nearly flat: *noise*,
-twice as much as in *noisy*, and *texture*, one small texture repeated over the whole picture.
+The pictures are made of the sample photos, as ``benchmarks/fixtures/pictures.py`` says. Two kinds are stress tests and
+kept apart, because the model's input is nearly flat: *noise* and *texture*.
 """
 
 from __future__ import annotations
@@ -18,10 +15,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from benchmarks.fixtures.pictures import ENCODERS, KINDS, QUALITIES, STRESS, jpeg, psnr_db
-from benchmarks.fixtures.repositories import bare_encoder, preprocessing
+from benchmarks.fixtures.repositories import Pixels, Vectors, bare_encoder, preprocessing
 from benchmarks.fixtures.sample_photos import sample_pictures
 from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option
 from benchmarks.harness.results import show
@@ -29,13 +25,11 @@ from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.decode import DecodePath, decode, decode_image
 from preprocess_ensemble.imaging.transform import SCALING_FLOOR, PreprocessConfig, preprocess
 
-Embed = Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.float32]]
-
 SIZES: Final = {"1.2 MP": (1280, 960), "2 MP": (1632, 1224), "12 MP": (4032, 3024), "24 MP": (6000, 4000)}
 """Decoded at a half, a half, a quarter and an eighth; the first and the last are close to the limit of their scale."""
 
 
-def deviation(embed: Embed, config: PreprocessConfig, files: list[bytes]) -> dict[str, Any]:
+def deviation(embed: Callable[[Pixels], Vectors], config: PreprocessConfig, files: list[bytes]) -> dict[str, Any]:
     """Decode each file both ways and summarise the differences; a file that is not scaled is an error here."""
     exact = np.stack([preprocess(decode(file), config) for file in files])  # (N, H, W, 3)
     scaled = []

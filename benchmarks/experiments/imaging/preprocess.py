@@ -31,8 +31,6 @@ from preprocess_ensemble.imaging.preprocessor import Preprocessor
 from preprocess_ensemble.imaging.quiet import quiet_libraries
 from preprocess_ensemble.imaging.transform import PreprocessConfig
 
-Pixels = npt.NDArray[np.uint8]
-
 SIDE: Final = 224
 CONFIG: Final = PreprocessConfig(
     size=(SIDE, SIDE), mean=open_clip.OPENAI_DATASET_MEAN, std=open_clip.OPENAI_DATASET_STD
@@ -57,7 +55,7 @@ def by_open_clip(data: bytes) -> torch.Tensor:
     return tensor
 
 
-def by_draft(data: bytes) -> Pixels:
+def by_draft(data: bytes) -> npt.NDArray[np.uint8]:
     """Pillow's scaled decode, at least as large as the fast path's."""
     image = Image.open(io.BytesIO(data))
     image.draft("RGB", CONFIG.decode_at_least)

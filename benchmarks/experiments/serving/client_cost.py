@@ -24,7 +24,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from benchmarks.fixtures.null_repository import ANSWER, MAX_BATCH_SIZE, write_null_repository
 from benchmarks.harness.experiment import Run, experiment, option, rounds
-from benchmarks.harness.results import median_of, show, spread
+from benchmarks.harness.results import median_of, ratios, show, spread
 from clip_client import ClipClient
 from preprocess_ensemble.contract import DEFAULT_NAMES, IMAGE
 
@@ -118,11 +118,8 @@ def measure(run: Run) -> dict[str, Any]:
     found = run.in_rounds({name: partial(processor_us, work) for name, work in cells.items()})
     runner.run(connections.__aexit__(None, None, None))
     summary = {name: {"processor_us_an_image": median_of(of, "us")} for name, of in found.items()}
-    shares = {
-        name: [one["us"] / other["us"] for one, other in zip(found[name], found[base], strict=True)]
-        for name, base in COMPARED.items()
-    }
-    for name, share in shares.items():
-        summary[name] |= {f"{key} over bare": value for key, value in spread(share).items()}
+    for name, base in COMPARED.items():
+        shares = spread(ratios(found[name], found[base], "us"))
+        summary[name] |= {f"{key} over bare": value for key, value in shares.items()}
     show("Processor time of the client with a null model, medians of the rounds", summary)
     return {"summary": summary}

@@ -26,7 +26,6 @@ class System:
     """One of the systems that are compared."""
 
     words: str
-    """Name for a reader."""
     adapter: Adapter
     service: str = ""
     """Service that the system asks. Empty if the model runs in the process of the load; then there are batches in place

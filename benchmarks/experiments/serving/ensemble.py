@@ -48,7 +48,6 @@ SETTINGS: Final = (
         )
     ),
 )
-"""The options of :meth:`ServerSetting.every`."""
 
 
 @experiment(

@@ -53,7 +53,6 @@ SHARE: Final = 0.4
 CALIBRATION_S: Final = 4.0
 DEADLINE_S: Final = 30.0
 LEAST_COSINE: Final = 0.999
-"""Least cosine of a right answer to the image's vector."""
 SMALL_SHARED_MEMORY: Final = "/dev/shm of 16 MB"
 
 

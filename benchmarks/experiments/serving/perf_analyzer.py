@@ -55,10 +55,7 @@ def input_file(images: list[bytes]) -> str:
 
 
 def analyze(folder: Path, model: str, concurrency: int, url: str, requests: int, root: Path | None) -> dict[str, Any]:
-    """Measure one model; return rows a second, and milliseconds. ``folder`` has the program and the ``input.json``.
-
-    The result is empty if three windows did not agree. Exits if perf_analyzer fails.
-    """
+    """Return rows a second, and milliseconds; nothing if three windows did not agree. Exit if perf_analyzer fails."""
     inside = folder if root is None else Path("/", folder.relative_to(root))
     command: list[str | Path] = [] if root is None else ["chroot", root]
     command += [inside / "perf_analyzer", "-m", model, "-u", url, "-i", "grpc", "-f", inside / "latency.csv"]

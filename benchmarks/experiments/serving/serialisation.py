@@ -81,7 +81,6 @@ def forms_of(photo: bytes, run: Run) -> dict[str, tuple[str, Any]]:
 
 
 async def sent(server: Server, name: str, kind: str, array: Any, seconds: float) -> dict[str, Any]:
-    """Send ``array`` again and again, one request at a time."""
     expected = np.frombuffer(array.item(), np.uint8).sum() if kind == "STRING" else array.sum(dtype=np.float64)
 
     async def check(send: Callable[[], Awaitable[float]], size: int) -> dict[str, Any]:

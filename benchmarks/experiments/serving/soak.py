@@ -120,10 +120,7 @@ def mixed_calls() -> list[Call]:
 async def soak(
     server: Server, calls: Sequence[Call], *, requests: int, seconds: float, concurrency: int, **config: Any
 ) -> tuple[dict[str, Any], Mapping[str, Sequence[float]]]:
-    """Embed the files of ``calls`` in turn, one a request, until either limit; return counts, and what was read.
-
-    ``config`` is that of the client.
-    """
+    """Embed the files of ``calls`` in turn, one a request, until either limit; return counts, and what was read."""
     watch = Watch(server)
     start = time.monotonic()
     sent = cancelled = 0

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,6 +97,7 @@ async def about_threshold(clip: ClipClient, paths: Sequence[Path], photos: Embed
     similar = thresholds_for(photos.model_id).similar
     vectors = photos.vectors[np.isfinite(photos.vectors).all(axis=1)]
     found: dict[str, float] = {"threshold": similar}
+    changes: dict[str, Callable[[Image.Image], bytes]]
     changes = {"quality 40": partial(encoded, quality=40), "half size": halved, "cropped by 5 %": cropped}
     for name, change in changes.items():
         copies = (await clip.embed(change(_upright(path)) for path in paths)).vectors

@@ -25,8 +25,8 @@ from clip_client import SyncClipClient, load_vectors
 from clip_client.cli.main import main
 from clip_client.distributed import DistributedError, embed_dataset, embed_partitions
 from clip_client.distributed.cluster import in_tasks
-from tests.fixtures.ray_cluster import RAY_WARNINGS, Gate, add_node, gated_partition, two_nodes
 from tests.fixtures.waiting import wait_until
+from tests.live.distributed.ray_cluster import RAY_WARNINGS, Gate, add_node, gated_partition, two_nodes
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings(*RAY_WARNINGS)]
 

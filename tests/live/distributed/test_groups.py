@@ -30,8 +30,8 @@ from clip_client.distributed import DistributedError, embed_partitions, find_dup
 from clip_client.distributed.cluster import cluster, in_tasks
 from tests.fixtures.embedded_rows import write_vectors, written_in
 from tests.fixtures.images.scenes import resized, scene
-from tests.fixtures.ray_cluster import RAY_WARNINGS, started
 from tests.fixtures.vectors import clusters
+from tests.live.distributed.ray_cluster import RAY_WARNINGS, started
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings(*RAY_WARNINGS)]
 
