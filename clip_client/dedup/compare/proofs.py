@@ -187,9 +187,10 @@ def _near_by_thumbnails(
     same_pixels = compared.same_pixels()
     for cluster in compared.look_alike:
         rows = np.array([row for row in cluster.tolist() if row not in same_pixels])
-        if len(rows) > 2:
+        # No row of a burst alone is paired. If a copy of a frame is there, all frames are looked at.
+        if len(rows) > 2 and not compared.paired.keys().isdisjoint(rows.tolist()):
             some = [contents[row] for row in rows.tolist()]
-            aligner.prepare_pictures(some, on_progress)  # frames of a burst are in no pair before
+            aligner.prepare_pictures(some, on_progress)
             for one, other in aligner.near_by_thumbnails(some):
                 yield from rows[np.stack([one, other], axis=1)[one != other]].tolist()
 

@@ -175,6 +175,7 @@ def test_frames_of_a_burst_are_not_decoded_again_in_a_second_search(
     for number in range(4):
         taken = exif(size=(400, 300), DateTimeOriginal=f"2019:05:03 10:11:1{number}")
         noisy(scene(0), 3, number).save(tmp_path / f"{number}.jpg", quality=90, exif=taken)
+    resized(scene(0), 0.5).save(tmp_path / "copy.jpg", quality=90)
     with Store(tmp_path / "store") as store:
         asyncio.run(find_duplicates(None, sorted(tmp_path.glob("*.jpg")), store=store))
         monkeypatch.setattr("clip_client.dedup.compare.aligner.keypoints_in", None)
