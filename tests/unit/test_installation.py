@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ from typing import Final
 import pytest
 from packaging.requirements import Requirement
 
+from preprocess_ensemble.imaging import turbojpeg_decoder
 from tests.fixtures.packaging.extras import client_packages, extras
 from tests.paths import ROOT
 
@@ -202,3 +204,8 @@ def test_a_type_checker_follows_an_editable_installation(tmp_path: Path) -> None
     command = [sys.executable, "-m", "mypy", "--python-executable", str(python), *options]
     checked = subprocess.run(command, cwd=elsewhere, check=False, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_ci_has_libturbojpeg() -> None:
+    # Without it, dozens of tests of the decoder that servers use would be skipped.
+    assert os.environ.get("CI") != "true" or turbojpeg_decoder.installed()
