@@ -24,9 +24,6 @@ from preprocess_ensemble.whole_file import whole_file
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_GROUP_ROWS: Final = 1024
-"""Rows in a row group, the smallest part that can be read: 2 MB of vectors."""
-
 _ABANDONED_S: Final = 3600.0
 """An unfinished file that was not written to for this long belongs to a process that was killed."""
 
@@ -50,6 +47,8 @@ class ParquetStore:
         "write_statistics": False,
     }
     unfinished: ClassVar[tuple[str, ...]] = ("*.part",)
+    rows_per_group: int = 1024
+    """Rows in a row group, the smallest part that can be read. Many columns in many groups cost memory to list."""
     rows_per_file: int = 2048  # 4 MB of vectors
     seconds_per_file: float = 5.0
     """A file is also written when its first row is this old, so a killed process loses at most this much work."""
@@ -240,7 +239,7 @@ class ParquetStore:
                 pq.ParquetWriter(file, self.schema, **self.writer_options) as writer,
             ):
                 for table in tables:
-                    writer.write_table(table, row_group_size=_GROUP_ROWS)
+                    writer.write_table(table, row_group_size=self.rows_per_group)
         except OSError as error:
             raise StoreError(f"cannot write {whole}: {error.strerror or error}") from error
         self.written.append(whole)

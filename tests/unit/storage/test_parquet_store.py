@@ -6,6 +6,7 @@ import builtins
 import io
 import os
 import time
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def vectors(tmp_path: Path) -> ParquetStore:
 
 
 def compact(vectors: ParquetStore, **options: int) -> None:
-    store = ParquetStore(vectors.folder, vectors.schema)
+    store = copy(vectors)
     for name, value in options.items():
         setattr(store, name, value)
     store.compact()
@@ -76,7 +77,7 @@ def test_few_rows_are_read_without_the_others(vectors: ParquetStore, monkeypatch
 
     monkeypatch.setattr(builtins, "open", lambda path, mode: Counted(path, mode))
     assert found(vectors, 19_999, 0, 7_777, 20_001) == {0: 0, 7_777: 7_777, 19_999: 19_999}
-    hashes, row_groups = 20_000 * 32, 3 * 1024 * (32 + 4 * _DIMENSION)
+    hashes, row_groups = 20_000 * 32, 3 * vectors.rows_per_group * (32 + 4 * _DIMENSION)
     assert hashes < bytes_read < 1.5 * (hashes + row_groups) < file.stat().st_size / 3
 
 
