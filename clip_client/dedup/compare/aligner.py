@@ -56,7 +56,9 @@ _AT_FULL_SIZE: Final = 2
 """Photos that stay in memory at full size: 300 MB for 100 megapixels."""
 _OUTCOMES: Final = f"{ALGORITHM}-align-3-proof-2"
 """Version of what :meth:`Aligner.align` computes; change the last number with :mod:`clip_client.dedup.proof`."""
-VERSIONS: Final = ALGORITHM, _OUTCOMES
+_THUMBNAILS: Final = f"{ALGORITHM}-thumbnail"
+"""Version of the thumbnails, which are also in the keypoints, but those are 45 times as large."""
+VERSIONS: Final = ALGORITHM, _OUTCOMES, _THUMBNAILS
 _NEEDED: Final = PICTURE_SIDE, PICTURE_SIDE
 """The least size (height, width) of a scaled decode."""
 _LEAST_PIXELS: Final = 2**20
@@ -83,7 +85,7 @@ class Aligner:
         self._photos = photos
         self._read = read
         self._pictures = pictures
-        self._table, self._outcomes = store.cache.blob_tables(*VERSIONS)
+        self._table, self._outcomes, self._thumbnails = store.cache.blob_tables(*VERSIONS)
         self._keypoints = lru_cache(_REMEMBERED)(self._load)
         self._full_size = lru_cache(_AT_FULL_SIZE)(self._open)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="clip_client verify")
@@ -120,13 +122,17 @@ class Aligner:
         on_progress("extracting keypoints", len(new), len(new))
         self.work += SearchStats(keypoints=len(new))
 
-    def near_by_thumbnails(self, contents: Sequence[str]) -> Iterator[tuple[Indices, Indices]]:
-        """Yield positions in ``contents``, and positions of the nearest others that they may be copies of."""
-        thumbnails = np.full((len(contents), 256), np.nan, np.float32)
-        for row, sha256 in enumerate(contents):
-            if (known := self._keypoints(sha256)) is not None:
-                thumbnails[row] = known.thumbnail.ravel() / known.thumbnail.shape[0]  # a unit vector
-        yield from near_by_vectors(thumbnails, LIKE_A_COPY)
+    def near_by_thumbnails(self, contents: Sequence[str], on_progress: OnProgress) -> Iterator[tuple[Indices, Indices]]:
+        """Yield positions in ``contents``, and of the nearest others that they may be copies of. Raises StoreError."""
+        known = {sha256: data for sha256 in contents if (data := self._thumbnails.get(sha256)) is not None}
+        if new := [sha256 for sha256 in contents if sha256 not in known]:
+            self.prepare_pictures(new, on_progress)
+            made = {sha256: one.thumbnail.tobytes() for sha256 in new if (one := self._keypoints(sha256)) is not None}
+            self._thumbnails.put(made.items())
+            known |= made
+        unknown = np.full(256, np.nan, np.float32).tobytes()
+        thumbnails = np.frombuffer(b"".join(known.get(sha256, unknown) for sha256 in contents), np.float32)
+        yield from near_by_vectors(thumbnails.reshape(-1, 256) / 16, LIKE_A_COPY)  # unit vectors
 
     def align(self, kept: str, duplicates: Sequence[str]) -> list[Alignment | None]:
         """Return how each content lies on ``kept``; None if they show different scenes or cannot be verified."""

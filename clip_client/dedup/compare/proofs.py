@@ -190,8 +190,7 @@ def _near_by_thumbnails(
         # No row of a burst alone is paired. If a copy of a frame is there, all frames are looked at.
         if len(rows) > 2 and not compared.paired.keys().isdisjoint(rows.tolist()):
             some = [contents[row] for row in rows.tolist()]
-            aligner.prepare_pictures(some, on_progress)
-            for one, other in aligner.near_by_thumbnails(some):
+            for one, other in aligner.near_by_thumbnails(some, on_progress):
                 yield from rows[np.stack([one, other], axis=1)[one != other]].tolist()
 
 

@@ -115,7 +115,7 @@ def test_what_other_versions_made_is_removed_and_refusals_are_kept(tmp_path: Pat
     assert counts == [(4, 3), (0, 0)]
     with Store(tmp_path / "store") as store:
         assert store.cache.other_versions(*VERSIONS) == []
-        assert store.cache.other_versions() == sorted(VERSIONS)
+        assert store.cache.other_versions() == sorted(VERSIONS[:2]), "no thumbnail was needed"
 
 
 def test_other_bytes_are_refused() -> None:
