@@ -5,14 +5,10 @@ from __future__ import annotations
 import asyncio
 import hmac
 import os
-import pickle
-import tempfile
 import time
-from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Counter, Histogram, generate_latest
@@ -32,10 +28,9 @@ from clip_client.gateway.service import Service, running
 if TYPE_CHECKING:
     from clip_client._config import ClientConfig
 
-_SHARED_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
+COUNTS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 """Environment variable of worker processes, with the folder of their common counts. prometheus-client reads the
 variable when it is imported."""
-_ARGUMENTS_FILE: Final = "gateway_app.pickle"
 
 _REQUESTS: Final = Counter("clip_gateway_requests", "Requests, by dialect and HTTP status", ("dialect", "status"))
 _SECONDS: Final = Histogram("clip_gateway_seconds", "Time of a request with its body, by dialect", ("dialect",))
@@ -71,28 +66,6 @@ def gateway_app(config: ClientConfig, models: Sequence[str], callers_token: str 
     )
 
 
-@contextmanager
-def shared_app(arguments: dict[str, Any]) -> Iterator[str]:
-    """Give the name of an application for worker processes; ``arguments`` are those of :func:`gateway_app`.
-
-    The arguments, with their tokens, and the common counts of the processes are in a folder of this user.
-    """
-    with tempfile.TemporaryDirectory(prefix="clip-gateway-") as folder:
-        file = Path(folder, _ARGUMENTS_FILE)
-        file.touch(mode=0o600)
-        file.write_bytes(pickle.dumps(arguments))
-        os.environ[_SHARED_FOLDER] = folder
-        try:
-            yield f"{__name__}:{worker_app.__name__}"
-        finally:
-            del os.environ[_SHARED_FOLDER]
-
-
-def worker_app() -> Starlette:
-    """Make the application of a worker process."""
-    return gateway_app(**pickle.loads(Path(os.environ[_SHARED_FOLDER], _ARGUMENTS_FILE).read_bytes()))
-
-
 def _check_token(request: Request, token: str) -> None:
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), token.encode()):
@@ -124,7 +97,7 @@ def _unknown_address(request: Request, error: Exception) -> Response:
 
 async def _metrics(_service: Service, _body: Body) -> Response:
     registry = REGISTRY
-    if _SHARED_FOLDER in os.environ:
+    if COUNTS_FOLDER in os.environ:
         registry = CollectorRegistry()
         MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
