@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import hmac
 import os
-import time
 from collections.abc import Coroutine, Sequence
 from functools import partial
-from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Counter, Histogram, generate_latest
@@ -16,7 +14,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from clip_client._errors import ClipError
@@ -41,21 +39,21 @@ def gateway_app(config: ClientConfig, models: Sequence[str], callers_token: str 
     service = Service(config, models)
 
     async def answer(endpoint: Endpoint, request: Request) -> Response:
-        started, dialect, body = time.perf_counter(), endpoint.dialect, Body(request)
-        try:
-            if callers_token is not None and not endpoint.is_open:
-                _check_token(request, callers_token)
-            if request.method == "POST":
-                await body.read(config.max_image_bytes)
-            response = await _unless_gone(request, endpoint.answer(service, body))
-        except Refusal as refusal:
-            response = refuse(dialect, refusal)
-        except ClipError as error:
-            response = refuse(dialect, Refusal.of(error))
-        except ClientDisconnect:
-            response = Response(status_code=499)  # nginx's status for a client that has left; for the metrics
+        dialect, body = endpoint.dialect, Body(request)
+        with _SECONDS.labels(dialect).time():
+            try:
+                if callers_token is not None and not endpoint.is_open:
+                    _check_token(request, callers_token)
+                if request.method == "POST":
+                    await body.read(config.max_image_bytes)
+                response = await _unless_gone(request, endpoint.answer(service, body))
+            except Refusal as refusal:
+                response = refuse(dialect, refusal)
+            except ClipError as error:
+                response = refuse(dialect, Refusal.of(error))
+            except ClientDisconnect:
+                response = Response(status_code=499)  # nginx's status for a client that has left; for the metrics
         _REQUESTS.labels(dialect, response.status_code).inc()
-        _SECONDS.labels(dialect).observe(time.perf_counter() - started)
         return response
 
     paths = [(one, one.path.replace("{id}", "{id:path}")) for one in ENDPOINTS]  # an id contains slashes
@@ -89,7 +87,7 @@ async def _unless_gone(request: Request, answer: Coroutine[Any, Any, Response]) 
 
 def _unknown_address(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    refusal = Refusal(error.status_code, f"{error.detail}: see / for what there is.", code="not_found")
+    refusal = Refusal(error.status_code, f"{error.detail}: see /openapi.json for what there is.", code="not_found")
     response = refuse("openai" if request.url.path.startswith("/v1/") else "form", refusal)
     response.headers.update(error.headers or {})  # Allow, of a 405
     return response
@@ -110,15 +108,8 @@ async def _document(_service: Service, _body: Body) -> Response:
     return json_response({**about, "paths": paths, "components": {"securitySchemes": token}})
 
 
-async def _page(_service: Service, _body: Body) -> Response:
-    rows = [f"<dt><code>{one.method} {one.path}</code><dd>{escape(one.summary)}" for one in ENDPOINTS]
-    head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>clip-gateway</title><h1>clip-gateway</h1>'
-    return HTMLResponse(f'{head}<dl>{"".join(rows)}</dl><a href="openapi.json">openapi.json</a></html>')
-
-
 ENDPOINTS: Final = (
     *embeddings.ENDPOINTS,
     Endpoint("GET", "/metrics", "form", _metrics, "Metrics for Prometheus"),
-    Endpoint("GET", "/openapi.json", "form", _document, "This page for programs"),
-    Endpoint("GET", "/", "form", _page, "This page"),
+    Endpoint("GET", "/openapi.json", "form", _document, "This document"),
 )

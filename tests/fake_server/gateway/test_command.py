@@ -28,10 +28,8 @@ from tests.unit.serving.authority import Authority
 
 async def test_the_openapi_document_names_every_address(http: httpx.AsyncClient) -> None:
     document = (await http.get("/openapi.json")).json()
-    page = (await http.get("/")).text
     required = set()
     for path, operations in document["paths"].items():
-        assert f" {path}</code>" in page
         assert (await http.request("OPTIONS", path)).status_code == 405, path
         for content in operations.get("post", {}).get("requestBody", {}).get("content", {}).values():
             required.add((path.rpartition("/")[2], *content["schema"]["required"]))

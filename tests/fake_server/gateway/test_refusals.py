@@ -110,7 +110,8 @@ async def test_an_unknown_model_lists_the_known_ones(http: httpx.AsyncClient) ->
 
 
 async def test_an_unknown_address_answers_in_the_dialect(http: httpx.AsyncClient) -> None:
-    assert (await http.post("/v1/chat/completions")).json()["error"]["code"] == "not_found"
+    refused = (await http.post("/v1/chat/completions")).json()["error"]
+    assert (refused["code"], "see /openapi.json" in refused["message"]) == ("not_found", True)
     assert (await http.post("/chat")).json()["code"] == "not_found"
     answer = await http.get("/v1/embeddings")
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
