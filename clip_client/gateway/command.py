@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
@@ -99,6 +100,9 @@ def _check_files(options: argparse.Namespace) -> None:
         load_pair(context, options.tls_certificate, options.tls_key, "--tls-certificate and --tls-key")
     if options.tls_ca:
         load_roots(context, options.tls_ca, "--tls-ca")
+    for path in vars(options).values():
+        if options.workers > 1 and isinstance(path, Path) and path.is_fifo():
+            raise ValueError(f"{path} is a pipe, which only one process can read: name a file, or omit --workers")
 
 
 def _parser() -> Parser:

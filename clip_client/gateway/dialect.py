@@ -75,7 +75,7 @@ class Endpoint:
     answer: Callable[..., Coroutine[Any, Any, Response]]
     summary: str
     body: dict[str, Any] | None = None
-    """Media type of the body and its JSON schema."""
+    """Media type of the body -> its schema, in the form of OpenAPI."""
     is_open: bool = False
     """True if callers need no token, for probes that have none."""
 
@@ -86,6 +86,5 @@ class Endpoint:
         if "{id}" in self.path:
             operation["parameters"] = [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}]
         if self.body is not None:
-            content = {media_type: {"schema": schema} for media_type, schema in self.body.items()}
-            operation["requestBody"] = {"content": content}
+            operation["requestBody"] = {"content": self.body}
         return operation

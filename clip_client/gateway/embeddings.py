@@ -139,10 +139,10 @@ _of_images: Final = partial(_embeddings, modality="image")
 _of_form: Final = partial(_embed, read=Body.images)
 _of_base64: Final = partial(_embed, read=_from_base64)
 _EMBED: Final = "vectors of texts and images"
-_IMAGES: Final = {"type": "array", "items": {"type": "string", "format": "binary"}}
-_FORM: Final = {"multipart/form-data": {"type": "object", "properties": {"images": _IMAGES}, "required": ["images"]}}
-_BASE64: Final = {"application/json": Base64Images.model_json_schema()}
-_ITEMS: Final = {"application/json": Embeddings.model_json_schema()}
+_IMAGES: Final = {"images": {"type": "array", "items": {"type": "string", "format": "binary"}}}
+_FORM: Final = {"multipart/form-data": {"schema": {"type": "object", "properties": _IMAGES, "required": ["images"]}}}
+_BASE64: Final = {"application/json": {"schema": Base64Images.model_json_schema()}}
+_ITEMS: Final = {"application/json": {"schema": Embeddings.model_json_schema()}}
 
 ENDPOINTS: Final = (
     Endpoint("POST", "/v1/embeddings", "openai", _embeddings, f"OpenAI: {_EMBED}", _ITEMS),

@@ -70,6 +70,11 @@ def test_misuse_is_one_sentence(arguments: list[str], says: str, run: Run) -> No
     assert says in run(main, *arguments, code=2).err
 
 
+def test_a_file_that_each_worker_would_read_is_not_a_pipe(tmp_path: Path, run: Run) -> None:
+    os.mkfifo(token := tmp_path / "token")
+    assert "is a pipe" in run(main, "--workers", "2", "--callers-token-file", token, code=2).err
+
+
 @pytest.mark.parametrize("in_file", [True, False])
 def test_only_callers_on_this_machine_use_the_token_for_triton_without_one_of_their_own(
     in_file: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
