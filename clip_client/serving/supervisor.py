@@ -56,6 +56,8 @@ UNLOAD_S: Final = 10.0
 _START_POLL_S: Final = 0.2
 _SAY_LOADING_EVERY_S: Final = 10.0
 _MAX_WRONG_AT_START: Final = 3
+_NO_ANSWER: Final = Probe(outcome=ProbeOutcome.SLOW, message="it gave no answer.")
+"""If the server ended, or could not be sampled, before it answered."""
 
 _MAY_HAVE_REQUESTS: Final = HEALTHY | {Status.DEGRADED, Status.STUCK}
 """A server is drained only in these states. One that is loading its models would use up the whole time limit, and one
@@ -158,21 +160,19 @@ class Supervisor:
             if not server.process.running:
                 raise await self._start_error(server)
             server.process.end_without_stub()
-            probe = await self._send_canary(server)  # None, too, if the server cannot be sampled
-            if probe is not None and probe.outcome in (ProbeOutcome.OK, ProbeOutcome.SHORT):
+            probe = await self._send_canary(server) or _NO_ANSWER
+            if probe.outcome in (ProbeOutcome.OK, ProbeOutcome.SHORT):
                 return probe
             # Triton opens its ports when all models are loaded, so a wrong answer then stays wrong.
-            wrong += probe is not None and probe.outcome is ProbeOutcome.BROKEN
-            if probe is not None and wrong >= _MAX_WRONG_AT_START:
+            wrong += probe.outcome is ProbeOutcome.BROKEN
+            if wrong >= _MAX_WRONG_AT_START:
                 raise ReportedError(f"{probe.step.value}: {probe.message}")
             if quiet.expired:
                 quiet = Deadline(_SAY_LOADING_EVERY_S)
                 logger.info("still loading after %.0f s", start.elapsed)
             if start.expired:
-                raise ReportedError(
-                    f"tritonserver was not ready within {self._config.start_timeout_s:g} s: "
-                    f"{probe.message if probe else 'it gave no answer.'}"
-                )
+                limit = f"{self._config.start_timeout_s:g} s"
+                raise ReportedError(f"tritonserver was not ready within {limit}: {probe.message}")
             await self._pause(_START_POLL_S)
         return None
 
