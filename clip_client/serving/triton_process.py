@@ -267,10 +267,7 @@ def reap_adopted() -> None:
 async def race(
     first: Coroutine[Any, Any, T], *others: Coroutine[Any, Any, Any], timeout_s: float | None = None
 ) -> T | None:
-    """Return the result of ``first``, or None if one of ``others`` or the time ends before it; cancel what still runs.
-
-    Errors of ``others`` are ignored.
-    """
+    """Return the result of ``first``; None if another or the time ends before. Cancel the rest, ignore its errors."""
     tasks = [asyncio.create_task(one) for one in (first, *others)]
     try:
         await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
