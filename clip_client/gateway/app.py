@@ -5,14 +5,8 @@ from __future__ import annotations
 import asyncio
 import hmac
 import os
-import pickle
-import tempfile
-import time
-from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Coroutine, Sequence
 from functools import partial
-from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Counter, Histogram, generate_latest
@@ -20,7 +14,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from clip_client._errors import ClipError
@@ -32,10 +26,9 @@ from clip_client.gateway.service import Service, running
 if TYPE_CHECKING:
     from clip_client._config import ClientConfig
 
-_SHARED_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
+COUNTS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 """Environment variable of worker processes, with the folder of their common counts. prometheus-client reads the
 variable when it is imported."""
-_ARGUMENTS_FILE: Final = "gateway_app.pickle"
 
 _REQUESTS: Final = Counter("clip_gateway_requests", "Requests, by dialect and HTTP status", ("dialect", "status"))
 _SECONDS: Final = Histogram("clip_gateway_seconds", "Time of a request with its body, by dialect", ("dialect",))
@@ -46,21 +39,21 @@ def gateway_app(config: ClientConfig, models: Sequence[str], callers_token: str 
     service = Service(config, models)
 
     async def answer(endpoint: Endpoint, request: Request) -> Response:
-        started, dialect, body = time.perf_counter(), endpoint.dialect, Body(request)
-        try:
-            if callers_token is not None and not endpoint.is_open:
-                _check_token(request, callers_token)
-            if request.method == "POST":
-                await body.read(config.max_image_bytes)
-            response = await _unless_gone(request, endpoint.answer(service, body))
-        except Refusal as refusal:
-            response = refuse(dialect, refusal)
-        except ClipError as error:
-            response = refuse(dialect, Refusal.of(error))
-        except ClientDisconnect:
-            response = Response(status_code=499)  # nginx's status for a client that has left; for the metrics
+        dialect, body = endpoint.dialect, Body(request)
+        with _SECONDS.labels(dialect).time():
+            try:
+                if callers_token is not None and not endpoint.is_open:
+                    _check_token(request, callers_token)
+                if request.method == "POST":
+                    await body.read(config.max_image_bytes)
+                response = await _unless_gone(request, endpoint.answer(service, body))
+            except Refusal as refusal:
+                response = refuse(dialect, refusal)
+            except ClipError as error:
+                response = refuse(dialect, Refusal.of(error))
+            except ClientDisconnect:
+                response = Response(status_code=499)  # nginx's status for a client that has left; for the metrics
         _REQUESTS.labels(dialect, response.status_code).inc()
-        _SECONDS.labels(dialect).observe(time.perf_counter() - started)
         return response
 
     paths = [(one, one.path.replace("{id}", "{id:path}")) for one in ENDPOINTS]  # an id contains slashes
@@ -69,28 +62,6 @@ def gateway_app(config: ClientConfig, models: Sequence[str], callers_token: str 
         exception_handlers={HTTPException: _unknown_address},
         lifespan=service.run,
     )
-
-
-@contextmanager
-def shared_app(arguments: dict[str, Any]) -> Iterator[str]:
-    """Give the name of an application for worker processes; ``arguments`` are those of :func:`gateway_app`.
-
-    The arguments, with their tokens, and the common counts of the processes are in a folder of this user.
-    """
-    with tempfile.TemporaryDirectory(prefix="clip-gateway-") as folder:
-        file = Path(folder, _ARGUMENTS_FILE)
-        file.touch(mode=0o600)
-        file.write_bytes(pickle.dumps(arguments))
-        os.environ[_SHARED_FOLDER] = folder
-        try:
-            yield f"{__name__}:{worker_app.__name__}"
-        finally:
-            del os.environ[_SHARED_FOLDER]
-
-
-def worker_app() -> Starlette:
-    """Make the application of a worker process."""
-    return gateway_app(**pickle.loads(Path(os.environ[_SHARED_FOLDER], _ARGUMENTS_FILE).read_bytes()))
 
 
 def _check_token(request: Request, token: str) -> None:
@@ -116,7 +87,7 @@ async def _unless_gone(request: Request, answer: Coroutine[Any, Any, Response]) 
 
 def _unknown_address(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    refusal = Refusal(error.status_code, f"{error.detail}: see / for what there is.", code="not_found")
+    refusal = Refusal(error.status_code, f"{error.detail}: see /openapi.json for what there is.", code="not_found")
     response = refuse("openai" if request.url.path.startswith("/v1/") else "form", refusal)
     response.headers.update(error.headers or {})  # Allow, of a 405
     return response
@@ -124,7 +95,7 @@ def _unknown_address(request: Request, error: Exception) -> Response:
 
 async def _metrics(_service: Service, _body: Body) -> Response:
     registry = REGISTRY
-    if _SHARED_FOLDER in os.environ:
+    if COUNTS_FOLDER in os.environ:
         registry = CollectorRegistry()
         MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
@@ -137,15 +108,8 @@ async def _document(_service: Service, _body: Body) -> Response:
     return json_response({**about, "paths": paths, "components": {"securitySchemes": token}})
 
 
-async def _page(_service: Service, _body: Body) -> Response:
-    rows = [f"<dt><code>{one.method} {one.path}</code><dd>{escape(one.summary)}" for one in ENDPOINTS]
-    head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>clip-gateway</title><h1>clip-gateway</h1>'
-    return HTMLResponse(f'{head}<dl>{"".join(rows)}</dl><a href="openapi.json">openapi.json</a></html>')
-
-
 ENDPOINTS: Final = (
     *embeddings.ENDPOINTS,
     Endpoint("GET", "/metrics", "form", _metrics, "Metrics for Prometheus"),
-    Endpoint("GET", "/openapi.json", "form", _document, "This page for programs"),
-    Endpoint("GET", "/", "form", _page, "This page"),
+    Endpoint("GET", "/openapi.json", "form", _document, "This document"),
 )

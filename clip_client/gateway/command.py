@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import os
 import ssl
 import sys
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
-from typing import Any, Final
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final
 
 from clip_client._client import URL_VARIABLE, make_config
 from clip_client._endpoint import DEFAULT_URL, Endpoint
-from clip_client.cli.options.credentials import (
-    TOKEN_VARIABLE,
-    add_credential_options,
-    read_credentials,
-    read_token,
-    with_options,
-)
+from clip_client.cli.options.credentials import add_credential_options, read_credentials, read_token, with_options
 from preprocess_ensemble.command_line import Parser, count, port, seconds, try_port, user_path
 from preprocess_ensemble.contract import DEFAULT_NAME
 from preprocess_ensemble.errors import ReportedError
@@ -28,10 +25,13 @@ try:
     import uvicorn
     from uvicorn.config import LOGGING_CONFIG
 
-    from clip_client.gateway.app import gateway_app, shared_app
+    from clip_client.gateway.app import COUNTS_FOLDER, gateway_app
     from clip_client.gateway.service import HEALTH_S
 except ModuleNotFoundError as missing:
     sys.exit(f"clip-gateway: {missing.name} is not installed; install it with: pip install 'clip-triton[gateway]'")
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
 
 _CALLERS_VARIABLE: Final = "CLIP_GATEWAY_TOKEN"
 """Environment variable with the token that callers must send."""
@@ -45,14 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parser.parse_args(arguments)
     try:
         _check_files(parsed)
-        limits = {"timeout_s": parsed.timeout_s, "max_image_bytes": parsed.max_body_bytes}
-        settings: dict[str, Any] = {
-            "config": make_config(parsed.url, **limits, **read_credentials(parsed)),
-            "models": parsed.model or [DEFAULT_NAME],
-            "callers_token": read_token(parsed.callers_token_file, "--callers-token-file", _CALLERS_VARIABLE),
-        }
-        if parsed.token_file and settings["callers_token"] is None:
-            _warn_of_open_doors(parsed.host)
+        make_app = _make_app(parsed)
     except (ValueError, ReportedError) as error:
         parser.error(with_options(str(error)))
     host = parsed.host or "0.0.0.0"  # uvicorn listens on all addresses if the host is empty
@@ -64,9 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         remedy = "stop the program that uses it, or choose another with --port or --host"
         sys.stderr.write(f"clip-gateway: {problem}: {remedy}\n")
         return 1
-    with shared_app(settings) if parsed.workers > 1 else nullcontext(partial(gateway_app, **settings)) as app:
+    with ExitStack() as stack:
+        if parsed.workers > 1:
+            os.environ[COUNTS_FOLDER] = stack.enter_context(TemporaryDirectory(prefix="clip-gateway-"))
         uvicorn.run(
-            app,
+            make_app if parsed.workers == 1 else "clip_client.gateway.command:worker_app",
             factory=True,
             http="h11",
             ws="none",
@@ -79,13 +74,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _warn_of_open_doors(host: str) -> None:
-    """Warn that ``--token-file`` asks nothing of callers. Raises ValueError if other machines can call."""
-    said = "--token-file is the token for Triton; name the file with the one that callers must send with "
-    said += "--callers-token-file"
-    if not Endpoint(host=host).is_loopback:
-        raise ValueError(f"{said}, or, if they need none, give the one for Triton in {TOKEN_VARIABLE}")
-    sys.stderr.write(f"clip-gateway: {said}; until then callers need none\n")
+def worker_app() -> Starlette:
+    """Make the application of a worker process, which has the arguments of its parent in ``sys.argv``."""
+    return _make_app(_parser().parse_args())()
+
+
+def _make_app(options: argparse.Namespace) -> Callable[[], Starlette]:
+    limits = {"timeout_s": options.timeout_s, "max_image_bytes": options.max_body_bytes}
+    config = make_config(options.url, **limits, **read_credentials(options))
+    token = read_token(options.callers_token_file, "--callers-token-file", _CALLERS_VARIABLE)
+    if config.token and not token and not Endpoint(host=options.host).is_loopback:
+        remedy = "name the token that they must send with --callers-token-file, or listen on 127.0.0.1"
+        raise ValueError(f"callers on other machines would use the token for Triton: {remedy}")
+    return partial(gateway_app, config, options.model or [DEFAULT_NAME], token)
 
 
 def _check_files(options: argparse.Namespace) -> None:
@@ -99,6 +100,9 @@ def _check_files(options: argparse.Namespace) -> None:
         load_pair(context, options.tls_certificate, options.tls_key, "--tls-certificate and --tls-key")
     if options.tls_ca:
         load_roots(context, options.tls_ca, "--tls-ca")
+    for path in vars(options).values():
+        if options.workers > 1 and isinstance(path, Path) and path.is_fifo():
+            raise ValueError(f"{path} is a pipe, which only one process can read: name a file, or omit --workers")
 
 
 def _parser() -> Parser:

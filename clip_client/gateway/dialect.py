@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from pydantic_core import to_json
 from starlette.responses import Response
 
 from clip_client import _errors as errors
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
 
 Dialect: TypeAlias = Literal["openai", "infinity", "form"]
 _HEADERS: Final = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "5"}}
@@ -77,8 +74,8 @@ class Endpoint:
     dialect: Dialect
     answer: Callable[..., Coroutine[Any, Any, Response]]
     summary: str
-    body: type[BaseModel] | dict[str, Any] | None = None
-    """Class of a JSON body, or the JSON schema of each field of a form; the first field is required."""
+    body: dict[str, Any] | None = None
+    """Media type of the body -> its schema, in the form of OpenAPI."""
     is_open: bool = False
     """True if callers need no token, for probes that have none."""
 
@@ -88,9 +85,6 @@ class Endpoint:
         operation: dict[str, Any] = {"summary": self.summary, "responses": answers}
         if "{id}" in self.path:
             operation["parameters"] = [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}]
-        if isinstance(self.body, dict):
-            schema = {"type": "object", "properties": self.body, "required": [next(iter(self.body))]}
-            operation["requestBody"] = {"content": {"multipart/form-data": {"schema": schema}}}
-        elif self.body is not None:
-            operation["requestBody"] = {"content": {"application/json": {"schema": self.body.model_json_schema()}}}
+        if self.body is not None:
+            operation["requestBody"] = {"content": self.body}
         return operation

@@ -129,14 +129,10 @@ def _about(service: Service, name: str, model: ModelInfo, owner: str) -> dict[st
 
 
 async def _health(service: Service, _: Body) -> Response:
-    await service.require_health()
-    return json_response({"unix": time.time()})
-
-
-async def _healthz(service: Service, _: Body) -> Response:
+    """Answer with what callers of infinity's /health and of the plain /healthz look for."""
     await service.require_health()
     model = await next(iter(service.clients.values())).model()
-    return json_response({"status": "ok", "model": model.id})
+    return json_response({"status": "ok", "model": model.id, "unix": time.time()})
 
 
 _of_images: Final = partial(_embeddings, modality="image")
@@ -144,16 +140,19 @@ _of_form: Final = partial(_embed, read=Body.images)
 _of_base64: Final = partial(_embed, read=_from_base64)
 _EMBED: Final = "vectors of texts and images"
 _IMAGES: Final = {"images": {"type": "array", "items": {"type": "string", "format": "binary"}}}
+_FORM: Final = {"multipart/form-data": {"schema": {"type": "object", "properties": _IMAGES, "required": ["images"]}}}
+_BASE64: Final = {"application/json": {"schema": Base64Images.model_json_schema()}}
+_ITEMS: Final = {"application/json": {"schema": Embeddings.model_json_schema()}}
 
 ENDPOINTS: Final = (
-    Endpoint("POST", "/v1/embeddings", "openai", _embeddings, f"OpenAI: {_EMBED}", Embeddings),
+    Endpoint("POST", "/v1/embeddings", "openai", _embeddings, f"OpenAI: {_EMBED}", _ITEMS),
     Endpoint("GET", "/v1/models", "openai", partial(_list_models, owner="clip-triton"), "OpenAI: the models"),
     Endpoint("GET", "/v1/models/{id}", "openai", _one_model, "OpenAI: one model, by its name or id"),
-    Endpoint("POST", "/embeddings", "infinity", _embeddings, f"infinity: {_EMBED}", Embeddings),
-    Endpoint("POST", "/embeddings_image", "infinity", _of_images, f"infinity: {_EMBED}", Embeddings),
+    Endpoint("POST", "/embeddings", "infinity", _embeddings, f"infinity: {_EMBED}", _ITEMS),
+    Endpoint("POST", "/embeddings_image", "infinity", _of_images, f"infinity: {_EMBED}", _ITEMS),
     Endpoint("GET", "/models", "infinity", partial(_list_models, owner="infinity"), "infinity: the models"),
     Endpoint("GET", "/health", "infinity", _health, "infinity: if a test image gets the right vector", is_open=True),
-    Endpoint("POST", "/embed", "form", _of_form, "Images in a form: a result for each, good or bad", _IMAGES),
-    Endpoint("POST", "/embed/base64", "form", _of_base64, "Images in base64: as /embed", Base64Images),
-    Endpoint("GET", "/healthz", "form", _healthz, "As /health, with the model", is_open=True),
+    Endpoint("POST", "/embed", "form", _of_form, "Images in a form: a result for each, good or bad", _FORM),
+    Endpoint("POST", "/embed/base64", "form", _of_base64, "Images in base64: as /embed", _BASE64),
+    Endpoint("GET", "/healthz", "form", _health, "As /health", is_open=True),
 )

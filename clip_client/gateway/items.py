@@ -99,9 +99,8 @@ def decoded(index: int, text: str) -> bytes:
 
     Call it in a thread: it decodes in pieces, between which the event loop can run.
     """
-    last = max(0, len(text) - 4)
     try:
-        if "=" in text[:last]:
+        if "=" in text[:-4]:
             raise ValueError
         pieces = (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
         return b"".join(base64.b64decode(piece, validate=True) for piece in pieces)

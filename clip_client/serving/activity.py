@@ -32,10 +32,9 @@ class Activity:
         with suppress(TimeoutError):  # a frozen server never says how much it has finished
             finished = await asyncio.wait_for(self._ask_finished(), SAMPLE_S)
         now, computed_s = asyncio.get_running_loop().time(), self._read_computed_s()
-        if (elapsed_s := now - self._sampled_at) > SAMPLE_S / 2:  # in less, housekeeping would be much of it
-            if computed_s - self._computed_s > COMPUTES * elapsed_s:
-                self._computed_at = now
-            self._sampled_at, self._computed_s = now, computed_s
+        if computed_s - self._computed_s > COMPUTES * max(SAMPLE_S, now - self._sampled_at):  # housekeeping is less
+            self._computed_at = now
+        self._sampled_at, self._computed_s = now, computed_s
         if finished not in (None, self._finished):
             self._finished, self._finished_at = finished, now
         return now - max(self._computed_at, self._finished_at), now - self._finished_at

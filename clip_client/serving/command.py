@@ -172,7 +172,7 @@ def _mistake(config: ServeConfig, tls: ServerTls) -> str:
 
 
 async def _serve(config: ServeConfig, triton: Triton) -> None:
-    _call_without_proxy(config.client_host.strip("[]"))
+    _call_without_proxy("127.0.0.1", config.client_host.strip("[]"))
 
     def reload() -> None:
         """Reload if the repository and the certificates are usable; otherwise the current model keeps serving."""
@@ -207,12 +207,12 @@ async def _serve(config: ServeConfig, triton: Triton) -> None:
         await supervisor.run(announce)
 
 
-def _call_without_proxy(host: str) -> None:
-    """Exempt ``host`` from the environment's proxy, which gRPC would use even for calls to loopback."""
+def _call_without_proxy(*hosts: str) -> None:
+    """Exempt ``hosts`` from the environment's proxy, which would be used even for calls to loopback."""
     for name in ("no_proxy", "no_grpc_proxy"):  # if the second is set, gRPC reads only that
         value = os.environ.get(name) or os.environ.get(name.upper())
         if value or name == "no_proxy":
-            os.environ[name] = ",".join(filter(None, (value, host)))
+            os.environ[name] = ",".join(filter(None, (value, *hosts)))
 
 
 if __name__ == "__main__":

@@ -59,7 +59,6 @@ def serve_health(
 
     If too many connections are open, the oldest one is closed. Raises ``ReportedError`` if the port cannot be opened.
     """
-
     return _serving(hosts, port, partial(_respond, report))
 
 

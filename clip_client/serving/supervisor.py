@@ -56,6 +56,8 @@ UNLOAD_S: Final = 10.0
 _START_POLL_S: Final = 0.2
 _SAY_LOADING_EVERY_S: Final = 10.0
 _MAX_WRONG_AT_START: Final = 3
+_NO_ANSWER: Final = Probe(outcome=ProbeOutcome.SLOW, message="it gave no answer.")
+"""If the server ended, or could not be sampled, before it answered."""
 
 _MAY_HAVE_REQUESTS: Final = HEALTHY | {Status.DEGRADED, Status.STUCK}
 """A server is drained only in these states. One that is loading its models would use up the whole time limit, and one
@@ -158,21 +160,19 @@ class Supervisor:
             if not server.process.running:
                 raise await self._start_error(server)
             server.process.end_without_stub()
-            probe = await self._send_canary(server)  # None, too, if the server cannot be sampled
-            if probe is not None and probe.outcome in (ProbeOutcome.OK, ProbeOutcome.SHORT):
+            probe = await self._send_canary(server) or _NO_ANSWER
+            if probe.outcome in (ProbeOutcome.OK, ProbeOutcome.SHORT):
                 return probe
             # Triton opens its ports when all models are loaded, so a wrong answer then stays wrong.
-            wrong += probe is not None and probe.outcome is ProbeOutcome.BROKEN
-            if probe is not None and wrong >= _MAX_WRONG_AT_START:
+            wrong += probe.outcome is ProbeOutcome.BROKEN
+            if wrong >= _MAX_WRONG_AT_START:
                 raise ReportedError(f"{probe.step.value}: {probe.message}")
             if quiet.expired:
                 quiet = Deadline(_SAY_LOADING_EVERY_S)
                 logger.info("still loading after %.0f s", start.elapsed)
             if start.expired:
-                raise ReportedError(
-                    f"tritonserver was not ready within {self._config.start_timeout_s:g} s: "
-                    f"{probe.message if probe else 'it gave no answer.'}"
-                )
+                limit = f"{self._config.start_timeout_s:g} s"
+                raise ReportedError(f"tritonserver was not ready within {limit}: {probe.message}")
             await self._pause(_START_POLL_S)
         return None
 
@@ -227,8 +227,7 @@ class Supervisor:
                 await server.activity.sample()
 
         ends = (self._stop_requested.wait(), self._stub_ended.wait(), server.process.ended())
-        canary, *_ = await race(server.probe(), keep_sampling(), *ends)
-        return None if canary.cancelled() else canary.result()
+        return await race(server.probe(), keep_sampling(), *ends)
 
     def _on_right_canary(self, probe: Probe, server: ProbedTriton) -> None:
         status = Status.DEGRADED if probe.outcome is ProbeOutcome.SHORT else Status.READY
@@ -244,10 +243,10 @@ class Supervisor:
 
         Two finished requests may be a minute apart if a full batch of a large model runs on a busy machine.
         """
-        sampled, _ = await race(server.activity.sample(), server.process.ended())
-        if not server.process.running:
+        sampled = await race(server.activity.sample(), server.process.ended())
+        if sampled is None or not server.process.running:
             return
-        idle_s, unfinished_s = sampled.result()
+        idle_s, unfinished_s = sampled
         # An idle server may also lack processor time that other programs use; either way, no client gets an answer.
         status = Status.OVERLOADED if idle_s <= 2 * SAMPLE_S else Status.STUCK
         if status is not self._status:
@@ -282,8 +281,8 @@ class Supervisor:
         try:
             server = await self._start_server(beside=True)
             loading = self._first_right_canary(server)
-            loaded, *_ = await race(loading, self._stop_requested.wait(), self._stub_ended.wait(), old.process.ended())
-            if (probe := None if loaded.cancelled() else loaded.result()) is not None:
+            probe = await race(loading, self._stop_requested.wait(), self._stub_ended.wait(), old.process.ended())
+            if probe is not None:
                 await server.take_over()
                 handover.switch()
         except (ReportedError, OSError) as error:
@@ -308,8 +307,8 @@ class Supervisor:
             await self._stop_requested.wait()
             await asyncio.sleep(DRAIN_S)
 
-        ends = (old.process.ended(), successor.process.ended(), self._kill_requested.wait(), stopped())
-        await race(old.no_connections(), *ends, timeout_s=2 * CONNECTION_AGE_S)
+        ends = (successor.process.ended(), self._kill_requested.wait(), stopped(), old.no_connections())
+        await race(old.process.ended(), *ends, timeout_s=2 * CONNECTION_AGE_S)
         await old.stop(drain_s=0 if self._kill_requested.is_set() else UNLOAD_S)
         handover.close()
 
@@ -340,16 +339,13 @@ class Supervisor:
         server, self._server = self._server, None
         if server is None:
             return
-        stopped, _ = await race(self._stop_in_order(server, drain_s), self._kill_requested.wait())
-        if stopped.cancelled():
-            await server.stop(drain_s=0)
-        else:
-            stopped.result()
+        await race(self._stop_in_order(server, drain_s), self._kill_requested.wait())
+        await server.stop(drain_s=0)
 
     async def _stop_in_order(self, server: ProbedTriton, drain_s: float) -> None:
         # Triton refuses the next step of an ensemble once it is told to stop, so requests have to be through before.
         if drain_s:
-            await race(server.answer_all(), server.process.ended(), self._stub_ended.wait(), timeout_s=drain_s)
+            await race(server.process.ended(), server.answer_all(), self._stub_ended.wait(), timeout_s=drain_s)
         await server.stop(drain_s=UNLOAD_S if drain_s else 0)
 
     async def _pause(self, seconds: float, *wakers: Coroutine[Any, Any, Any]) -> None:

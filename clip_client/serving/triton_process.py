@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from clip_client.serving.logs import OUTPUT, parse_line
 from preprocess_ensemble.runtimes.precision import PRECISION_VARIABLE
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clip_client.serving.config import ServeConfig
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -262,13 +264,15 @@ def reap_adopted() -> None:
             os.waitpid(pid, os.WNOHANG)
 
 
-async def race(*contestants: Coroutine[Any, Any, Any], timeout_s: float | None = None) -> list[asyncio.Task[Any]]:
-    """Wait until one of the coroutines is done, or for ``timeout_s``, and cancel the others; return all their tasks."""
-    tasks = [asyncio.create_task(contestant) for contestant in contestants]
+async def race(
+    first: Coroutine[Any, Any, T], *others: Coroutine[Any, Any, Any], timeout_s: float | None = None
+) -> T | None:
+    """Return the result of ``first``; None if another or the time ends before. Cancel the rest, ignore its errors."""
+    tasks = [asyncio.create_task(one) for one in (first, *others)]
     try:
         await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    return tasks
+    return None if tasks[0].cancelled() else tasks[0].result()

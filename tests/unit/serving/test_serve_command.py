@@ -97,9 +97,11 @@ def test_what_would_not_start_is_not_reloaded(
 
 
 def test_calls_to_its_own_server_use_no_proxy(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's metrics are on 127.0.0.1, whatever --host is."""
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    serve(repository, signal.SIGTERM)
+    serve(repository, signal.SIGTERM, "--host=127.0.0.2")
     assert urllib.request.proxy_bypass("127.0.0.1")
+    assert urllib.request.proxy_bypass("127.0.0.2")
     assert not urllib.request.proxy_bypass("elsewhere.example")
 
 
