@@ -62,7 +62,8 @@ def write_photo(source: Path, path: Path, size: tuple[int, int], number: int) ->
     exif.update({0x010F: "Canon", 0x0110: "Canon EOS R5", 0x0132: taken})
     photo.save(path, quality=90, exif=exif)
     if number % _COPY_EVERY == 0:
-        photo.resize((width // 2, height // 2), Image.Resampling.LANCZOS).save(f"{path}.half.jpg", quality=80)
+        with Image.open(path) as saved:
+            saved.resize((width // 2, height // 2), Image.Resampling.LANCZOS).save(f"{path}.half.jpg", quality=80)
 
 
 def write_photos(folder: Path, name: str, count: int) -> None:
