@@ -29,7 +29,7 @@ TextSources: TypeAlias = str | Iterable[str] | AsyncIterable[str]
 """One text, or any iterable of texts."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
+@dataclass(kw_only=True, slots=True, eq=False, repr=False)  # not frozen: that would take a microsecond for each item
 class EmbeddedItem:
     """One result of a stream: either ``vector`` or ``error`` is set."""
 
