@@ -29,7 +29,7 @@ TextSources: TypeAlias = str | Iterable[str] | AsyncIterable[str]
 """One text, or any iterable of texts."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
+@dataclass(kw_only=True, slots=True, eq=False, repr=False)  # not frozen: that would take a microsecond for each item
 class EmbeddedItem:
     """One result of a stream: either ``vector`` or ``error`` is set."""
 
@@ -181,7 +181,6 @@ class Collector:
         self._errors: dict[int, ItemError] = {}
         self._truncated: list[int] = []
         self._late: ClipError | None = None
-        self._vectors = 0
         self._paths: dict[int, str] = {}
         self._count = 0
 
@@ -197,7 +196,6 @@ class Collector:
             self._matrix[index], truncated = result
             if truncated:
                 self._truncated.append(index)
-            self._vectors += 1
             return
         self._matrix[index] = np.nan
         if isinstance(result, ItemError):
@@ -214,15 +212,15 @@ class Collector:
 
     def batch(self) -> EmbeddingBatch:
         """Return all results that were added. If no item has a vector, raise the first error of the service."""
-        if self._late is not None and not self._vectors:
+        if self._late is not None and len(self._errors) == self._count:
             raise self._late
         return EmbeddingBatch(
             vectors=self._matrix[: self._count],
-            errors=dict(sorted(self._errors.items())),
+            errors=dict(sorted(self._errors.items())) if self._errors else {},
             model_id=self._model.id,
             vector_id=self._model.vector_id_of(self._tower),
-            sources=tuple(map(self._paths.get, range(self._count))) if self._paths else (),
-            truncated=tuple(sorted(self._truncated)),
+            sources=tuple(map(self._paths.get, range(self._count))) if self._paths else (None,) * self._count,
+            truncated=tuple(sorted(self._truncated)) if self._truncated else (),
         )
 
 

@@ -61,9 +61,9 @@ class AdaptiveLimit:
         smaller than the slots that will be free in a moment: otherwise every later request would be split as well (the
         silly window of RFC 813).
         """
-        best = min(waiting, max_batch_size)
-        wanted = min(best, max(1, self.limit // 2))
-        available_slots = wanted if self.limit - self.in_flight >= wanted else 0
+        best, limit = min(waiting, max_batch_size), self.limit
+        wanted = min(best, max(1, limit // 2))
+        available_slots = wanted if limit - self.in_flight >= wanted else 0
         self._held_back = self._held_back or available_slots < best
         return available_slots
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import itertools
 import math
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -79,6 +79,7 @@ class Sender:
         self._on_mismatch = on_mismatch
         self._loop = asyncio.get_running_loop()
         self._budget = RetryBudget(self._loop.time())
+        self._id, self._numbers = os.urandom(12).hex(), itertools.count()  # the parts of a request's id
         self._counts = ClientStats()
         """:meth:`stats` adds the current numbers."""
 
@@ -90,6 +91,7 @@ class Sender:
         self._room = asyncio.Event()
         self._is_starting = False
         """True if a task has been made that has not yet taken its items."""
+        self._started_at = 0.0  # time at which it was made, for all items that it will take
         self._timer: asyncio.TimerHandle | None = None
         self.closed = False
         self.open_streams: set[Callable[[], None]] = set()
@@ -110,11 +112,11 @@ class Sender:
             self.finish(item, Unavailable(_CLOSED))
             return
         item.payload = payload
-        item.submitted_at = self._loop.time()
         self._held_bytes += len(payload)
         self._waiting[item] = None
         if not self._is_starting:
             self._start()
+        item.submitted_at = self._started_at
 
     def give_up(self, items: Iterable[PendingItem]) -> None:
         """Forget items whose results are not needed any more, and cancel requests that only have such items."""
@@ -170,6 +172,7 @@ class Sender:
             self._room.set()
         if self._waiting and not self._is_starting and not self.closed:
             self._is_starting = True
+            self._started_at = self._loop.time()
             self._loop.create_task(self._send_waiting(), name="clip_client request")
 
     async def _send_waiting(self) -> None:
@@ -207,7 +210,7 @@ class Sender:
     def _on_timer(self) -> None:
         self._timer = None
         # Check only the front: under overload the queue holds thousands of items, and one expires every millisecond.
-        for item in list(takewhile(lambda item: item.deadline and item.deadline.expired, self._waiting)):
+        for item in list(itertools.takewhile(lambda item: item.deadline and item.deadline.expired, self._waiting)):
             del self._waiting[item]
             name = item.tower.value
             self.finish(item, DeadlineExceeded(f"timeout_s ran out before a server took the {name}."))
@@ -223,7 +226,7 @@ class Sender:
         deadlines: dict[Deadline, float] = {}
         late: dict[PendingItem, Deadline] = {}
         size = others = 0
-        tower, model = first.tower, first.model
+        tower, model, most_bytes = first.tower, first.model, self.config.max_request_bytes
         own = ample = None  # the deadline of items without a call's, and the last one that leaves time for an answer
         # If a server is down, items are late for that reason, not because of overload.
         latency = None if server.is_down else server.limit.latency_s
@@ -245,7 +248,7 @@ class Sender:
                     late[item] = deadline
                     continue
             size += len(item.payload)
-            if items and size > self.config.max_request_bytes:
+            if size > most_bytes and items:
                 break
             item.deadline = deadline
             # The last item of a deadline was submitted last: items that are sent again keep their order.
@@ -271,7 +274,7 @@ class Sender:
             self._release(request)
             return
         self._requests[task] = request
-        request_id = os.urandom(16).hex()
+        request_id = f"{self._id}{next(self._numbers):08x}"
         payloads = [item.payload for item in items]
         self._counts.bytes_sent += sum(map(len, payloads))
         # The longest time of all items, because the call of an item that has less time gives it up.
@@ -329,13 +332,12 @@ class Sender:
 
     def _deliver(self, answer: Answer, items: list[PendingItem], server: Server, request_id: str) -> None:
         tower, model = items[0].tower, items[0].model
-        vectors, statuses = answer.vectors, answer.statuses
-        expected, dimension = model.fingerprint_of(tower), vectors.shape[1]
-        numbers = vectors.reshape(-1)
+        expected, dimension = model.fingerprint_of(tower), answer.vectors.shape[1]
+        numbers = answer.vectors.reshape(-1)
         # A sum of squares is finite only if all numbers are, and is made in one pass.
         is_finite = math.isfinite(numbers.dot(numbers))
-        for row, (item, vector, truncated) in enumerate(zip(items, vectors, answer.truncated, strict=True)):
-            if answer.fingerprints[row] != expected:
+        for item, vector, status, sentence, fingerprint, truncated in zip(items, *answer, strict=True):
+            if fingerprint != expected:
                 self._on_mismatch(model)
                 result: Result = ProtocolMismatch(
                     f"{server.endpoint} does not serve {model.id}, which it or another server named before; all "
@@ -348,10 +350,10 @@ class Sender:
                     f"{model.dimension}; export the model again.",
                     request_id=request_id,
                 )
-            elif statuses[row] or not (is_finite or np.isfinite(vector).all()):
+            elif status or not (is_finite or np.isfinite(vector).all()):
                 self._counts.images_failed += 1
-                code = _CODES.get(statuses[row], "INTERNAL")
-                message = answer.errors[row] or "The server's vector has numbers that are not finite."
+                code = _CODES.get(status, "INTERNAL")
+                message = sentence or "The server's vector has numbers that are not finite."
                 result = tower.error(message, code=code, request_id=request_id)
             else:
                 self._counts.images_embedded += 1

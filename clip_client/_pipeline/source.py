@@ -211,6 +211,6 @@ class _ThreadSource(Source):
 def _copied_if_buffer(item: Any) -> Any:
     """Return a copy of a buffer, because the iterable may change or release it when it makes the next item."""
     try:
-        return bytes(item) if isinstance(item, bytearray | memoryview) else item
+        return bytes(item) if isinstance(item, (bytearray, memoryview)) else item
     except ValueError:  # the buffer was released; the encoder turns it into the error of this image
         return item
