@@ -70,7 +70,7 @@ class Match:
             return f"perceptual hash: {self.value:g} of 64 bits differ (at most {self.threshold:g})"
         if self.alignment is not None:
             changes = "".join(f", {change}" for change in self.alignment.changes)
-            return f"alignment: {self.alignment.tier}{changes} (residual {self.alignment.residual:.2f})"
+            return f"alignment: {self.alignment.tier}{changes}"
         return f"same {self.test}"
 
     def to_mapping(self) -> dict[str, Any]:
