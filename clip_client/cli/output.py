@@ -168,10 +168,11 @@ class ProgressBars:
 
 
 def _in_words(task: Task, of: str) -> list[str]:
-    """Return the known parts of ``["1,200 of 5,000", "31.2 photos/s", "12 min left"]``."""
-    said = [f"{task.completed:,.0f}" + ("" if task.total is None else f"{of}{task.total:,.0f}")]
+    """Return the known parts of ``["1,200 of 5,000", "31.2 photos/s", "12 min left"]``, or ``["..."]``."""
+    total = "" if task.total is None else f"{of}{task.total:,.0f}"
+    said = [f"{task.completed:,.0f}{total}" if task.completed or total else "..."]
     if task.speed and not task.finished:
-        said.append(f"{task.speed:,.1f} photos/s")
+        said.append(f"{task.speed:,.{0 if task.speed >= 100 else 1}f} photos/s")
         if (left_s := task.time_remaining) is not None:
             said.append(f"{_duration(left_s)} left")
     return said

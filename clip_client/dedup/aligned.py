@@ -10,7 +10,7 @@ from clip_client.dedup.types import ALTERED, RE_ENCODED
 Transform: TypeAlias = tuple[float, float, float, float, float, float]
 """A 2 x 3 matrix by rows: from the pixels of one photo to those of another, both upright, at full size."""
 
-MADE_LATER: Final = "its compression came later"
+MADE_LATER: Final = "its compression seems later"
 LACKS_DETAIL: Final = "it lacks detail"
 """Doubt about a photo that is proved to be made from another one, if the proof names no difference."""
 UNTOLD: Final = "which of the two shows more cannot be told"
@@ -70,7 +70,7 @@ class Match:
             return f"perceptual hash: {self.value:g} of 64 bits differ (at most {self.threshold:g})"
         if self.alignment is not None:
             changes = "".join(f", {change}" for change in self.alignment.changes)
-            return f"alignment: {self.alignment.tier}{changes} (residual {self.alignment.residual:.2f})"
+            return f"alignment: {self.alignment.tier}{changes}"
         return f"same {self.test}"
 
     def to_mapping(self) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def export_model(
     with_text = text and (force or kept_text is None or not _is_current(kept_text))
     obsolete = [] if with_text or kept_text else _text_folders(repository, names)
     if kept is not None and not with_text and not obsolete:
-        report(f"{kept.id} is installed already; --force exports it again")
+        report(f"{kept.id} is installed already in {repository}; --force exports it again")
         write(pending_files(repository, kept, names, tensorrt))
         return kept
 
@@ -136,9 +136,8 @@ def export_model(
             for weights_file in folder.glob("model-*.data"):
                 if weights_file not in new:
                     weights_file.unlink()
-    report(
-        f"installed {passport.id}: {'; '.join(measured)}" if measured else f"removed the text tower of {passport.id}"
-    )
+    removed = f"removed the text tower of {passport.id} in {repository}"
+    report(f"installed {passport.id} in {repository}: {'; '.join(measured)}" if measured else removed)
     if weights_dtype == "int8":
         report(
             "serve and compare int8 vectors with one version of ONNX Runtime: other versions give slightly different "

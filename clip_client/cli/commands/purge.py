@@ -54,8 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
         # With --json -, standard output is only for the result, so the summary goes to standard error.
         notes = sys.stderr if arguments.json == STDOUT else sys.stdout
         size = human_bytes(size_of(entries))
-        has = f"holds {counted(len(entries), 'photo')} of {size}" if entries else "is empty"
-        print(f"the quarantine {has}", file=notes)
+        holds = f"the quarantine holds {counted(len(entries), 'photo')} of {size}"
+        print(holds if entries else "this store knows of no photo in a quarantine", file=notes)
         if not entries:
             write_json(arguments.json, outcomes_json(()))
             return 0

@@ -6,7 +6,8 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence, Set
+from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,8 +26,15 @@ if TYPE_CHECKING:
     from clip_client.dedup.store.choices import Choice
 
 _EMPTY: Final = "there is nothing in the quarantine to restore"
+_UNKNOWN_TO_STORE: Final = (
+    "this store knows of no photo in a quarantine; if another computer or a lost store moved them: clip-client undo "
+    "--from FOLDER, the folder that was searched"
+)
 _NOT_NAMED: Final = "nothing in the quarantine belongs to this run or came from this path"
 _UNKNOWN: Final = "Nothing in the quarantine came from this path; --list shows what is there."
+_OF_ANOTHER_STORE: Final = (
+    "Nothing in the quarantine of this store came from this path; there is a quarantine of another store:"
+)
 _NO_SUSPECT: Final = "for each photo in the quarantine, a remaining photo is proved to show the same picture"
 
 
@@ -62,7 +70,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         dest="from_folder",
         type=user_path,
         metavar="FOLDER",
-        help=f"restore from {QUARANTINE_NAME} in FOLDER without the store, such as on another computer",
+        help=f"restore from {QUARANTINE_NAME} in FOLDER, the one that was searched, without the store, such as on "
+        "another computer",
     )
     parser.add_argument(
         "--list",
@@ -103,32 +112,41 @@ def run(arguments: argparse.Namespace) -> int:
         unknown: list[Outcome] = []
         if paths:
             entries, unknown = _from_paths(entries, paths)
+            known_runs = store.journal.runs().keys()
+            unknown = [_with_other_store(one, known_runs) for one in unknown]
             only = {entry.id for entry in entries}
             declared = [one for one in declared if any(_at_or_above(photo.path, paths) for photo in one.photos)]
         if arguments.list:
             if not write_json(arguments.json, _as_json(entries, declared)):
-                nothing = _NOT_NAMED if paths else _EMPTY
+                others = dict.fromkeys(one.message for one in unknown if one.message != _UNKNOWN)
+                nothing = "\n".join(others) or (_NOT_NAMED if paths else _UNKNOWN_TO_STORE)
                 _print_list(entries, declared, store_option(store.journal.directory), nothing)
             return 0
         outcomes, decisions = take_back(store, run=of_run, only=only)
         still_hold = 0 if of_run or only is not None else len(declared_by(store, None))
-    return _print_result(arguments, (*outcomes, *unknown), decisions=decisions, still_hold=still_hold)
+    return _print_result(
+        arguments, (*outcomes, *unknown), nothing=_UNKNOWN_TO_STORE, decisions=decisions, still_hold=still_hold
+    )
 
 
 def _run_from(arguments: argparse.Namespace, paths: Collection[str]) -> int:
     """Restore photos as the manifests in a quarantine say."""
     from clip_client.dedup.actions.apply import undo_from
-    from clip_client.dedup.actions.manifest import manifest_entries
+    from clip_client.dedup.actions.manifest import manifest_entries, runs_near
 
     if arguments.suspects:
         raise CommandMisused("--suspects needs the store that moved the photos; leave out --from")
     folder = os.path.abspath(arguments.from_folder)
+    if os.path.basename(folder) == QUARANTINE_NAME:
+        folder = os.path.dirname(folder)
     if QUARANTINE_NAME in PurePath(folder).parts:
         raise CommandMisused(f"--from takes the folder that has {QUARANTINE_NAME}, and no folder in it")
     place = os.path.join(folder, QUARANTINE_NAME)
     is_all = not paths and arguments.of_run is None
     nothing = _EMPTY if is_all else _NOT_NAMED
     if not os.path.lexists(place):
+        if near := runs_near(folder):
+            raise CommandFailed(f"there is no quarantine in {printable(folder)}; did you mean: {_undo_from(near)}")
         nothing = f"{printable(place)} is not there: all is restored, or another folder has the quarantine"
     unknown: list[Outcome] = []
     try:
@@ -159,6 +177,20 @@ def _from_paths(entries: Sequence[JournalEntry], paths: Collection[str]) -> tupl
     return found, [Outcome(path=path, done=False, message=_UNKNOWN) for path in paths if path not in known]
 
 
+def _with_other_store(failure: Outcome, known_runs: Set[str]) -> Outcome:
+    """Name in the failure of a path the quarantines near the path with runs that this store does not know."""
+    from clip_client.dedup.actions.manifest import runs_near
+
+    others = [folder for folder, runs in runs_near(failure.path).items() if not runs <= known_runs]
+    if not others:
+        return failure
+    return replace(failure, message=f"{_OF_ANOTHER_STORE} {_undo_from(others)}")
+
+
+def _undo_from(folders: Iterable[str]) -> str:
+    return ", or: ".join(f"clip-client undo --from {printable(shlex.quote(folder))}" for folder in folders)
+
+
 def _at_or_above(path: str, paths: Collection[str]) -> set[str]:
     """Return those of ``paths`` that are the absolute ``path`` or a folder above it."""
     return {one for one in (path, *map(str, PurePath(path).parents)) if one in paths}
@@ -170,7 +202,7 @@ def _print_result(
     *,
     decisions: int = 0,
     still_hold: int = 0,
-    nothing: str = _EMPTY,
+    nothing: str,
 ) -> int:
     if not write_json(arguments.json, outcomes_json(outcomes)):
         if outcomes:

@@ -36,8 +36,9 @@ _OPENING: Final = "opening the model"
 
 _EXPORT: Final = (sys.executable, "-m", "preprocess_ensemble.export.command")
 _NOTICE: Final = """\
-clip-client: there is no model on this machine yet. ViT-B-32 with the LAION-2B weights is a download of 605 MB, once;
-clip-client: the model made from it takes 350 MB, in {repository}.
+clip-client: there is no model on this machine yet. ViT-B-32 with the LAION-2B weights is a download of 605 MB, once.
+The model made from it takes 350 MB, in
+  {repository}
 """
 
 
@@ -150,7 +151,7 @@ def export_default_model() -> bool:
     repository = user_repository()
     sys.stderr.write(_NOTICE.format(repository=repository))
     if sys.stdin.isatty() and sys.stderr.isatty():
-        sys.stderr.write("clip-client: get it now? [Y/n] ")
+        sys.stderr.write("Get it now? [Y/n] ")
         sys.stderr.flush()
         if sys.stdin.readline().lower() not in ("\n", "y\n", "yes\n"):
             return False

@@ -64,6 +64,17 @@ def manifest_entries(folder: str) -> list[JournalEntry]:
     return found
 
 
+def runs_near(folder: str) -> dict[str, set[str]]:
+    """Return folder -> runs in its quarantine, of the absolute ``folder``, those above it and those directly in it."""
+    _, inside, _ = next(os.walk(folder), ("", [], []))
+    found = {}
+    here = Path(folder)
+    for near in (here, *here.parents, *(here / name for name in sorted(inside))):
+        if runs := {path.parent.name for path in (near / QUARANTINE_NAME).glob(f"*/{MANIFEST}")}:
+            found[str(near)] = runs
+    return found
+
+
 def _entry(number: int, said: dict[str, Any], run: Path, top: str) -> JournalEntry:
     """Read a line. Raises ValueError for a path that leads out of the folder, and other errors for other contents."""
 

@@ -137,7 +137,7 @@ class _Judge:
             raise CannotMove(f"It holds more than its picture ({held.embedded}), {lacks}.")
         companions, beside_kept = photo.companions, kept.companions
         if any(companion.kind == EDITED_VERSION for companion in companions):
-            raise CannotMove("It has an edited version, but only the originals were compared, so a person must choose.")
+            raise CannotMove("It has an edited version, but only the originals were compared, so only you can choose.")
         if other := next((one.path for one in companions if one.kind == OTHER), ""):
             name = os.path.basename(other)
             raise CannotMove(f"Another file has its name and may belong to it; rename one of the two: {name}.")
@@ -223,12 +223,12 @@ def _proved(relation: _Relation, member: Member, *, is_trained: bool) -> Verdict
     is_unknown = math.isnan(member.similarity)
     reason, moves = "", IF_CHOSEN
     if other_shot:
-        reason = f"It shows {other_shot}, so only a person can tell whether it is wanted."
+        reason = f"Its time of capture or exposure suggests {other_shot}, so only you can tell whether you want it."
     elif alignment is None and (tier in (RE_ENCODED, EDITED, ALTERED) or (tier == SIMILAR and is_unknown)):
         # A person or the keep rules keep another photo than the search.
-        reason = "It was not compared with the kept photo, so only a person can tell whether it is wanted."
+        reason = "It was not compared with the kept photo, so only you can tell whether you want it."
     elif tier == ALTERED:
-        reason = "It differs from the kept photo, so only a person can tell whether it is wanted."
+        reason = "It differs from the kept photo, so only you can tell whether you want it."
     elif lost:
         reason = f"It shows what the kept photo lacks: {', '.join(lost)}."
     elif doubts == (UNTOLD,):

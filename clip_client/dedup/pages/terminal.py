@@ -129,7 +129,8 @@ def _print_member(member: Member, words: str, cosine: str, console: Console, *, 
         embedded = photo.features.embedded
         holds = f"holds more than its picture: {embedded}" if embedded else ""
         cannot = f"cannot be verified: {member.cannot_verify}" if member.cannot_verify else ""
-        why = "; ".join(filter(None, (member.other_shot, member.why, cannot, holds)))
+        other_shot = member.other_shot if member.copy_of else ""  # else the reason says so
+        why = "; ".join(filter(None, (other_shot, member.why, cannot, holds)))
         for note in filter(None, (photo.origin, why)):
             for part in note.split("; "):
                 console.print(Text(f"{' ' * indent}{printable(part)}", style="dim"), soft_wrap=True)

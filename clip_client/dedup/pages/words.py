@@ -73,7 +73,7 @@ def in_words(member: Member, kept: Member) -> str:
             return f"{_aligned(member.copy_alignment)}; compared with {of}"
         return f"identical to {of}" if member.copy_tier == EXACT else f"same pixels as {of}"
     if member.other_shot:
-        return member.other_shot
+        return f"perhaps {member.other_shot}"
     if member.tier == EXACT:
         return "identical, byte for byte"
     if member.tier == SAME_PIXELS:

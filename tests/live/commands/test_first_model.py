@@ -80,7 +80,7 @@ def test_a_terminal_is_asked_first(answer: str, gets_it: bool, export: None, mon
     monkeypatch.setattr(sys, "stdin", Terminal(answer))
     monkeypatch.setattr(sys, "stderr", terminal)
     assert export_default_model() is gets_it
-    assert terminal.getvalue().endswith("get it now? [Y/n] ")
+    assert terminal.getvalue().endswith("Get it now? [Y/n] ")
     assert user_repository().exists() is gets_it
 
 

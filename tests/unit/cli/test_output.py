@@ -71,7 +71,8 @@ def test_output_on_a_full_disk_is_one_sentence(
         (10, 1000, "100 of 1,000, 10.0 photos/s, 2 min left"),
         (10, 400, "100 of 400, 10.0 photos/s, 30 s left"),
         (10, 90_100, "100 of 90,100, 10.0 photos/s, 2.5 h left"),
-        (1234, None, "12,340, 1,234.0 photos/s"),
+        (1234, None, "12,340, 1,234 photos/s"),
+        (0, None, "..."),
         (3, 30, "30 of 30"),
     ],
 )

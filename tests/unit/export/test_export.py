@@ -94,8 +94,9 @@ def test_a_second_export_does_nothing_unless_forced(pair: Path) -> None:
     before, said, first = contents(pair), list[str](), inode(pair)
     export(pair, report=said.append)
     assert inode(pair) == first
-    assert "installed already" in said[-1]
-    export(pair, force=True)
+    assert f"installed already in {pair};" in said[-1]
+    export(pair, force=True, report=said.append)
+    assert f" in {pair}: " in said[-1]
     assert inode(pair) != first
     assert contents(pair) == before
 

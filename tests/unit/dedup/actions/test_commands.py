@@ -82,13 +82,15 @@ def test_undo_of_a_folder_restores_what_was_below_it(
 
 def test_undo_and_purge_of_nothing_say_so(tmp_path: Path, said: Callable[..., list[str]]) -> None:
     where = ["--store", tmp_path]
-    assert said("purge", *where) == ["the quarantine is empty"]
+    assert said("purge", *where) == ["this store knows of no photo in a quarantine"]
     for command in (["purge"], ["undo"], ["undo", "--list"], ["undo", "--dry-run"]):
         (line,) = said(*command, "--run", "unknown", *where, code=1)
         assert "no run 'unknown' of this store has photos in the quarantine" in line
         assert "clip-client undo --from FOLDER restores photos of other stores" in line
         if command != ["purge"]:
-            assert said(*command, *where) == ["there is nothing in the quarantine to restore"]
+            (line,) = said(*command, *where)
+            assert "this store knows of no photo in a quarantine" in line
+            assert "clip-client undo --from FOLDER" in line
 
 
 def test_undo_and_purge_print_json_and_say_what_is_out_of_reach(

@@ -11,6 +11,7 @@ import pytest
 
 import clip_client.dedup.actions.quarantine as quarantine_module
 from clip_client.cli.main import main
+from clip_client.dedup import Store
 from clip_client.dedup.actions.apply import apply, undo, undo_from
 from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.actions.quarantine import MANIFEST
@@ -119,9 +120,58 @@ def test_undo_from_needs_a_quarantine_and_no_store(
     assert f"{root / QUARANTINE_NAME} cannot be read: No such file or directory; name the folder" in line
     assert "--suspects needs the store" in said("undo", "--from", root, "--suspects", code=2)[0]
     (root / QUARANTINE_NAME / "run").mkdir(parents=True)  # as a killed process leaves it
-    assert "takes the folder that has" in said("undo", "--from", root / QUARANTINE_NAME, code=2)[0]
-    assert said("undo", "--from", root) == ["there is nothing in the quarantine to restore"]
+    assert "takes the folder that has" in said("undo", "--from", root / QUARANTINE_NAME / "run", code=2)[0]
+    assert said("undo", "--from", root / QUARANTINE_NAME) == ["there is nothing in the quarantine to restore"]
     assert list(tmp_path.iterdir()) == [root]
+
+
+@pytest.fixture
+def of_another_store(root: Path, tmp_path: Path) -> tuple[list[str], Path]:
+    """Return the options for an empty store, and a photo that another store has moved."""
+    plan, (_, copy) = planned_copies(root)
+    with Store(tmp_path / "lost") as store:
+        apply(plan, store.journal)
+    return ["--store", str(tmp_path / "new")], copy
+
+
+def test_a_folder_near_the_quarantine_leads_to_it(
+    of_another_store: tuple[list[str], Path], root: Path, said: Callable[..., list[str]]
+) -> None:
+    below = root / "deep" / "er"
+    for folder in (below, root.parent, root / "gone"):  # below it, one above it, and in it
+        for options in ([], ["--list"]):
+            (line,) = said("undo", "--from", folder, *options, code=1)
+            assert line.endswith(f"no quarantine in {folder}; did you mean: clip-client undo --from {root}")
+    with Store(root.parent / "other") as other:
+        apply(planned_copies(root.parent / "also here")[0], other.journal)
+    (line,) = said("undo", "--from", root.parent, code=1)
+    also = root.parent / "also here"
+    assert line.endswith(f"did you mean: clip-client undo --from '{also}', or: clip-client undo --from {root}")
+    _, copy = of_another_store
+    assert said("undo", "--from", root / QUARANTINE_NAME) == ["1 photo restored"]
+    assert copy.exists()
+
+
+def test_undo_without_a_store_names_the_quarantine_of_another_store(
+    of_another_store: tuple[list[str], Path], root: Path, said: Callable[..., list[str]]
+) -> None:
+    """As after the loss of the store, or on another computer."""
+    store, copy = of_another_store
+    other = (
+        "Nothing in the quarantine of this store came from this path; there is a quarantine of another store: "
+        f"clip-client undo --from {root}"
+    )
+    for path in (copy, root, root.parent):
+        assert said("undo", path, *store, code=1) == ["0 photos restored", f"not done: {path}: {other}"]
+        assert said("undo", "--list", path, *store) == [other]
+    apply_in = root / "of this store"
+    with Store(store[1]) as new:
+        apply(planned_copies(apply_in)[0], new.journal)
+    never = apply_in / "never.jpg"  # this store knows the nearest quarantine, but not the one above it
+    assert said("undo", never, *store, code=1)[1] == f"not done: {never}: {other}"
+    assert said("undo", copy, "--from", root) == ["1 photo restored"]
+    known = "Nothing in the quarantine came from this path; --list shows what is there."
+    assert said("undo", never, *store, code=1)[1] == f"not done: {never}: {known}"
 
 
 def test_the_sidecar_that_saved_metadata_stays(root: Path, journal: Journal) -> None:

@@ -18,11 +18,13 @@ from rich.console import Console
 from clip_client.dedup import FailedFile, scan
 from clip_client.dedup.files import scanner
 from clip_client.dedup.files.directories import DirectorySet
+from clip_client.dedup.files.file_types import PHOTO_SUFFIXES
 from clip_client.dedup.files.reading import has_sha256, hash_file, read_file
 from clip_client.dedup.pages.html import write_page
 from clip_client.dedup.pages.terminal import print_notes
 from clip_client.dedup.types import PREVIEWS_MARK, QUARANTINE_NAME, PhotoFile
 from preprocess_ensemble.imaging.decode import decode
+from preprocess_ensemble.imaging.formats import FORMATS
 from tests.fixtures import members
 from tests.fixtures.albums import without_inodes
 from tests.fixtures.images.image_files import file, jpeg
@@ -72,10 +74,29 @@ def test_a_walk_finds(name: str, tmp_path: Path) -> None:
         (".qoi", file("QOI")), (".mpo", jpeg()), (".png", jpeg()),
     ],
 )  # fmt: skip
-def test_every_format_that_is_read_is_searched(ending: str, data: bytes, tmp_path: Path) -> None:
+def test_an_ending_is_searched_and_the_bytes_are_read(ending: str, data: bytes, tmp_path: Path) -> None:
     photo = write(tmp_path / f"a{ending}", data)
     assert scan([tmp_path]).photos == (photo,)
     assert decode(data).size == (64, 48)
+
+
+def test_every_format_that_is_read_has_endings_that_are_searched() -> None:
+    endings = {
+        "JPEG": ".jpg .jpeg .jpe .jfif .mpo",
+        "PNG": ".png",
+        "WebP": ".webp",
+        "GIF": ".gif",
+        "TIFF": ".tif .tiff",
+        "BMP": ".bmp",
+        "AVIF": ".avif",
+        "JPEG 2000": ".jp2",
+        "PPM": ".ppm .pnm .pgm .pbm",
+        "QOI": ".qoi",
+        "HEIC": ".heic .heif .hif",
+        "JPEG XL": ".jxl",
+    }
+    assert endings.keys() == {known.name for known in FORMATS if known.opener}
+    assert set(" ".join(endings.values()).split()) == PHOTO_SUFFIXES
 
 
 def test_one_path_or_many_in_any_order_have_the_photos_of_any_name(tmp_path: Path) -> None:

@@ -37,10 +37,11 @@ from tests.fixtures.members import FROM_A_CAMERA, aligned
 FILM = {"embedded": "film", "embedded_digest": "1"}
 HOLDS_A_FILM = "It holds more than its picture (film)"
 RATED = "It has metadata that the kept photo lacks, which --merge-metadata can save: rating."
-UNKNOWN = "It was not compared with the kept photo, so only a person can tell whether it is wanted."
+UNKNOWN = "It was not compared with the kept photo, so only you can tell whether you want it."
 NOT_PROVED = "The kept photo is not proved to show all of this photo, so neither moves."
-EDITED_VERSION = "It has an edited version, but only the originals were compared, so a person must choose."
-A_REGION = "It differs from the kept photo, so only a person can tell whether it is wanted."
+EDITED_VERSION = "It has an edited version, but only the originals were compared, so only you can choose."
+A_SHOT = f"Its time of capture or exposure suggests {BURST}"
+A_REGION = "It differs from the kept photo, so only you can tell whether you want it."
 
 
 def moved(plan: Plan) -> list[tuple[str, str, str]]:
@@ -52,7 +53,7 @@ def moved(plan: Plan) -> list[tuple[str, str, str]]:
     ("copy", "kept", "reason"),
     [
         ({"is_reference": True}, {}, "It is in a reference folder."),
-        ({"other_shot": BURST}, {}, f"It shows {BURST}, so only a person can tell whether it is wanted."),
+        ({"other_shot": BURST}, {}, f"{A_SHOT}, so only you can tell whether you want it."),
         (FILM, {}, f"{HOLDS_A_FILM}, which the kept photo lacks."),
         (FILM, {**FILM, "embedded_digest": "2"}, f"{HOLDS_A_FILM}, and the kept photo does not hold the same."),
         (FILM, {"embedded": "gain map, film", "embedded_digest": "1"}, ""),
@@ -165,7 +166,7 @@ def test_of_copies_of_a_frame_the_best_stays_or_the_kept_photo_if_that_moves_too
     follow = [("alike.jpg", "kept.jpg", SIMILAR), ("copy.jpg", "kept.jpg", SIMILAR)]
     assert sorted(moved(plan)) == sorted([to_the_frame, *follow])
     both = planned(report(members), [root], chosen=dict.fromkeys(map(str, (backup, frame))))
-    assert {move.reason.partition(",")[0] for move in both.moves} == {f"It shows {BURST}"}
+    assert {move.reason.partition(",")[0] for move in both.moves} == {A_SHOT}
     assert all(outcome.done for outcome in carry_out(plan, root.with_name("history.sqlite")))
 
 

@@ -97,6 +97,7 @@ def test_the_page_does_not_promise_more_than_the_command_holds() -> None:
         assert ("Only copies with the same bytes, the same pixels, or" in text) == is_certain
         assert ("Move the certain copies" in text) == is_certain
         assert ("It moves only with --act-on same-pixels." in text) != is_certain
+        assert text.count(">Moves</span>") == is_certain
 
 
 @pytest.mark.parametrize(("folder", "shown"), [("home/anna", "~"), ("home/anna/a", "~/a"), ("home/anna2", None)])

@@ -28,6 +28,7 @@ from clip_client.dedup.types import (
     BURST,
     EDITED,
     EXACT,
+    IF_CHOSEN,
     NEVER,
     NO_MODEL,
     RE_ENCODED,
@@ -87,6 +88,14 @@ def test_numbers_date_and_camera_are_shown_on_request_only() -> None:
     without_model = printed(replace(of, model=NO_MODEL), verbose=True)
     assert "every pair" not in without_model
     assert without_model.count("0.9934") == verbose.count("0.9934") - 1, "only that of the test"
+
+
+def test_a_possible_burst_is_in_the_words_and_the_reason_only() -> None:
+    verdict = Verdict(kept="a.jpg", moves=IF_CHOSEN, reason=f"Its time suggests {BURST}.")
+    frame = member("b.jpg", tier=SIMILAR, other_shot=BURST, verdict=verdict)
+    assert printed(report((member("a.jpg"), frame)), verbose=True, width=200).count(BURST) == 2
+    copy = member("c.jpg", other_shot=BURST, copy_of="b.jpg", copy_tier=EXACT)
+    assert printed(report((member("a.jpg"), frame, copy)), verbose=True, width=200).count(BURST) == 3
 
 
 @pytest.mark.parametrize(
@@ -209,7 +218,7 @@ def copy(found: Alignment, **more: Any) -> Member:
         ({"tier": SIMILAR, "width": 100, "height": 200}, "looks similar, rotated"),
         ({"tier": SIMILAR, "width": 100, "height": 100}, "looks similar, cropped"),
         ({"tier": SIMILAR}, "looks similar"),
-        ({"tier": SIMILAR, "other_shot": BURST}, "another frame of a burst"),
+        ({"tier": SIMILAR, "other_shot": BURST}, "perhaps another frame of a burst"),
         ({"tier": SIMILAR, "other_shot": BURST, "copy_of": "c\n.jpg", "copy_tier": EXACT}, "identical to c\\n.jpg"),
         # Another photo was kept when this photo was aligned.
         ({"tier": EDITED}, "same picture, edited"),
