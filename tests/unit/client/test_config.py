@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clip_client import ClientConfig, ClipClient
+from clip_client import ClientConfig, ClipClient, SyncClipClient
 from clip_client._endpoint import parse_url
 
 
@@ -144,6 +144,12 @@ def test_the_environment_counts_only_if_the_code_names_no_server(monkeypatch: py
     assert "grpcs://from-environment:1" in repr(ClipClient())
     assert "from-environment" not in repr(ClipClient("explicit:2"))
     assert "from-environment" not in repr(ClipClient(config=ClientConfig(urls=("explicit:2",))))
+
+
+@pytest.mark.parametrize("client", [ClipClient, SyncClipClient])
+def test_settings_in_the_place_of_the_url_are_refused_with_the_right_call(client: Any) -> None:
+    with pytest.raises(TypeError, match=r"pass a ClientConfig as config=, as in ClipClient\(config=config\)"):
+        client(ClientConfig())
 
 
 def test_arguments_override_config() -> None:
