@@ -126,13 +126,19 @@ async def test_a_closed_client_stops_connecting() -> None:
 
 @pytest.mark.parametrize(
     ("file", "says"),
-    [("/no/such.pem", "ca_certificate cannot be read: No such file"), (os.devnull, "ca_certificate is empty")],
+    [
+        ("/no/such.pem", "ca_certificate '/no/such.pem' cannot be read: No such file"),
+        (os.devnull, "ca_certificate is empty"),
+        (OWN["client_key"].decode(), "ca_certificate is a text in PEM form: pass it as bytes, or the path"),
+    ],
+    ids=["missing", "empty", "not a path"],
 )
 async def test_a_missing_or_empty_file_does_not_mean_the_roots_of_the_system(file: str, says: str) -> None:
     config = ClientConfig(urls=("grpcs://localhost",), ca_certificate=file)
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=says) as caught:
         async with ClipClient(config=config):
             pass
+    assert "-----" not in str(caught.value), "it would show a key"
 
 
 async def test_secrets_are_never_shown(caplog: pytest.LogCaptureFixture) -> None:

@@ -85,7 +85,8 @@ TLS = "write the URLs as grpcs://"
     ("arguments", "says"),
     [
         ({"urls": ()}, "urls"),
-        ({"urls": "host:1"}, "urls must be a tuple"),
+        ({"urls": "grpcs://host:1"}, r"urls must be a tuple, .* write urls=\('grpcs://host:1',\)"),
+        ({"urls": "grpcs://user:s3cret@host"}, "token="),
         ({"urls": ("local:", "host:1")}, "cannot be combined"),
         ({"urls": ("auto:host:1", "host:1")}, "cannot be combined"),
         ({"model": "a_b"}, "cannot name a model"),
