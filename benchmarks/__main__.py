@@ -40,6 +40,8 @@ MODULES: Final = {
     "install_size": "scripts.install_size",
 }
 """Name on the command line -> module in ``benchmarks`` that runs it."""
+OWN: Final = ("benchmarks", "clip_client", "preprocess_ensemble")
+"""Packages of this repository: if a module of theirs is missing, that is a mistake here."""
 ALL: Final = ("three_way", "ensemble", "transfer", "preprocess", "fidelity")
 WITH_TABLES: Final = ("three_way", "transfer", "accuracy", "others", "first_scan", "search", "install_size")
 """Experiments that print the tables that the report writes into the documents."""
@@ -68,17 +70,32 @@ def run_all(arguments: list[str]) -> int:
     return int(bool(failed))
 
 
+def run(name: str, arguments: list[str]) -> int:
+    """Run one of :data:`MODULES`; if a package is missing, say what installs it."""
+    try:
+        module = importlib.import_module(f"benchmarks.{MODULES[name]}")
+        if hasattr(module, "measure"):
+            return int(module.measure(arguments, print_tables if name in WITH_TABLES else None))
+        sys.argv = [f"python -m benchmarks {name}", *arguments]
+        return int(module.main() or 0)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] in OWN:
+            raise
+        print(
+            f"{name} needs {error.name}, which this Python lacks: run `make install`, then `.venv/bin/python -m "
+            f"benchmarks {name}`",
+            file=sys.stderr,
+        )
+        return 1
+
+
 def main() -> int:
     """Run what the first argument names, or list all of it; return the exit code."""
     name, *arguments = sys.argv[1:] or [""]
     if name == "all":
         return run_all(arguments)
     if name in MODULES:
-        module = importlib.import_module(f"benchmarks.{MODULES[name]}")
-        if hasattr(module, "measure"):
-            return int(module.measure(arguments, print_tables if name in WITH_TABLES else None))
-        sys.argv = [f"python -m benchmarks {name}", *arguments]
-        return int(module.main() or 0)
+        return run(name, arguments)
     is_help = name in ("", "-h", "--help")
     if not is_help:
         print(f"There is no experiment {name!r}.", file=sys.stderr)

@@ -92,7 +92,7 @@ class ClipClient(ClientBase):
     ``transfer`` is the form in which images are sent: ``"thumbnail"``, the default, reduces an image to the pixels
     that the model needs, ``"thumbnail-small"`` sends the same pixels in fewer bytes, and ``"original"`` sends files as
     they are. ``model`` is the name that ``clip-export --name`` gave to the model; a server may have several models.
-    All other settings are in :class:`ClientConfig`.
+    All other settings are in :class:`ClientConfig`: ``ClipClient(config=ClientConfig(...))``.
 
     The client belongs to one event loop and one process; any number of tasks may use it at once. The first call
     connects, not ``async with``. You may cancel every method at any time; that also cancels its requests.
@@ -368,6 +368,8 @@ class _Session:
 
 def make_config(url: str | Sequence[str] | None, config: ClientConfig | None = None, **changes: Any) -> ClientConfig:
     """Merge a client's arguments: an argument overrides ``config``. Without both, ``CLIP_URL`` names the server."""
+    if isinstance(url, ClientConfig):
+        raise TypeError("the first argument is a URL: pass a ClientConfig as config=, as in ClipClient(config=config)")
     if url is None and config is None:
         url = os.environ.get(URL_VARIABLE) or DEFAULT_URL
     if url is not None:

@@ -75,7 +75,8 @@ class ClientConfig:
     def __post_init__(self) -> None:
         urls: object = self.urls
         if isinstance(urls, str):  # each letter would become a server
-            raise ValueError("urls must be a tuple, even for one server: write urls=('localhost:8001',)")
+            parse_url(urls)  # refuses a password, which the message would show
+            raise ValueError(f"urls must be a tuple, even for one server: write urls=({urls!r},)")
         if not self.urls:
             raise ValueError("urls is empty: name at least one server, for example 'localhost:8001'")
         ModelNames(self.model)  # raises ValueError if this is not a name
@@ -140,7 +141,9 @@ def read_pem(name: str, pem: Pem | None) -> bytes | None:
     try:
         content = pem if isinstance(pem, bytes) else Path(pem).read_bytes()
     except OSError as error:
-        raise ValueError(f"{name} cannot be read: {error.strerror or type(error).__name__}") from None
+        if "-----BEGIN" in str(pem):  # the message would show a key
+            raise ValueError(f"{name} is a text in PEM form: pass it as bytes, or the path of its file") from None
+        raise ValueError(f"{name} {str(pem)!r} cannot be read: {error.strerror or type(error).__name__}") from None
     if not content.strip():  # with an empty file, gRPC would trust the system's roots
         raise ValueError(f"{name} is empty: give a certificate or key in PEM form")
     return content

@@ -152,7 +152,8 @@ class ServerStats:
 
 @dataclass(kw_only=True, slots=True)
 class ClientStats:
-    """A snapshot: two counts of this moment, and counts since the client was entered. Texts count like images."""
+    """A snapshot: two counts of this moment, and counts since the client was entered. Texts count like images. Items
+    that fail on this side, such as unreadable files, are in no count."""
 
     images_waiting: int = 0
     """Images that are encoded and not in a request now."""

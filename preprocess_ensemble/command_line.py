@@ -9,9 +9,10 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NoReturn, TypeVar
 
 from preprocess_ensemble.refusals import refusal
@@ -47,7 +48,10 @@ class Parser(argparse.ArgumentParser):
             words, lists = " ".join(unknown), (one for one in self._actions if not one.option_strings)
             takes_list = any(one.nargs in ("+", "*") and one.help is not argparse.SUPPRESS for one in lists)
             self.error(f"unexpected arguments: {words}" + (f"; put {words} before the options" if takes_list else ""))
-        self.error(f"there is no option {options[0]}{_suggestion(options[0], list(self._option_string_actions))}")
+        # The name of a setting in Python also leads to its option: --ca-certificate to --tls-ca.
+        named = {action.dest.replace("_", "-"): option for option, action in self._option_string_actions.items()}
+        names = list(self._option_string_actions)
+        self.error(f"there is no option {options[0]}{_suggestion(options[0], names, named)}")
 
     def error(self, message: str) -> NoReturn:
         """End with the usage, the message and exit code 2."""
@@ -78,9 +82,9 @@ class _VersionAction(argparse.Action):
         parser.exit()
 
 
-def _suggestion(word: str, names: Sequence[str]) -> str:
+def _suggestion(word: str, names: Sequence[str], synonyms: Mapping[str, str] = MappingProxyType({})) -> str:
     # Compare without the hyphens, which all options share.
-    by_letters = {name.lstrip("-"): name for name in names}
+    by_letters = {**synonyms, **{name.lstrip("-"): name for name in names}}
     close = difflib.get_close_matches(word.lstrip("-"), by_letters, n=1)
     return f"; did you mean {by_letters[close[0]]}?" if close else ""
 

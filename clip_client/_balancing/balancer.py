@@ -85,6 +85,8 @@ class Server:
         """Loop time until which it gets no requests."""
         self._failures = 0
         self._failed_at = 0.0
+        self.failure = ""
+        """Sentence about the failure for which it is down, with its address."""
 
     @property
     def is_down(self) -> bool:
@@ -128,7 +130,7 @@ class Server:
         # Ignore requests that were already in flight at the first failure, because they add no information.
         if backs_off and started_at >= self._failed_at:
             self._failures += 1
-            self._failed_at = now
+            self._failed_at, self.failure = now, error.message
             self.backoff_until = now + backoff_s(self._failures)
 
 
@@ -178,6 +180,10 @@ class Balancer:
     def has_other(self, server: Server) -> bool:
         """Return whether the last request of some server besides ``server`` did not fail."""
         return any(not other.is_down for other in self._servers.values() if other is not server)
+
+    def why_down(self) -> str:
+        """Return the failures of all servers that are down, each behind a space, to follow another sentence."""
+        return "".join(f" {one.failure}" for one in self._servers.values() if one.is_down)
 
     def next_attempt_at(self) -> float | None:
         """Return the loop time at which the first back-off ends; None without a back-off."""

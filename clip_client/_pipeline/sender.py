@@ -75,6 +75,7 @@ class Sender:
 
     def __init__(self, balancer: Balancer, config: ClientConfig, on_mismatch: Callable[[ModelInfo], None]) -> None:
         self._balancer = balancer
+        self.why_down = balancer.why_down
         self.config = config
         self._on_mismatch = on_mismatch
         self._loop = asyncio.get_running_loop()
@@ -212,8 +213,8 @@ class Sender:
         # Check only the front: under overload the queue holds thousands of items, and one expires every millisecond.
         for item in list(itertools.takewhile(lambda item: item.deadline and item.deadline.expired, self._waiting)):
             del self._waiting[item]
-            name = item.tower.value
-            self.finish(item, DeadlineExceeded(f"timeout_s ran out before a server took the {name}."))
+            message = f"timeout_s ran out before a server took the {item.tower.value}.{self.why_down()}"
+            self.finish(item, DeadlineExceeded(message))
         self._start()
 
     def _take(self, server: Server, available_slots: int, first: PendingItem) -> _Request:

@@ -261,15 +261,16 @@ class Stream:
         untaken = [] if self._is_fed else self._source.untaken_items()
         late = [item for item in self._pending if item.is_open]
         late += map(self._new_item, self._arrived)
-        name = self._tower.value
+        name, down = self._tower.value, self._sender.why_down()
         message = (
             f"timeout_s ran out with {len(late)} {name}s in flight, the first of them number "
             f"{late[0].index if late else self._submitted}"
         )
         if untaken is None:
             hint = f"embed a list, or use {self._tower.stream_method} without timeout_s"
-            raise DeadlineExceeded(f"{message}, and the iterator has not ended; {hint}.")
-        error = DeadlineExceeded(f"{message}.")
+            raise DeadlineExceeded(f"{message}, and the iterator has not ended; {hint}.{down}")
+        hint = f"use a longer timeout_s, or {self._tower.stream_method} without timeout_s"
+        error = DeadlineExceeded(f"{message}; {hint}.{down}")
         late += map(self._new_item, untaken)
         self._end()
         for item in late:

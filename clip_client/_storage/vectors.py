@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from clip_client._errors import ItemError, VectorsError, require
+from clip_client._model import tower_of
 from clip_client._results import EmbeddingBatch
 from preprocess_ensemble.errors import ReportedError, first_line
 from preprocess_ensemble.whole_file import whole_file
@@ -25,8 +26,9 @@ VECTOR_SUFFIXES: Final = (".parquet", ".npz")
 def load_vectors(path: str | os.PathLike[str]) -> EmbeddingBatch:
     """Load the output of ``clip-client embed`` or :func:`save_vectors`.
 
-    ``path`` is a folder, a ``.parquet`` file or an ``.npz`` file. In the result, ``sources`` are the paths of the
-    photos, and ``errors`` says why some have no vector. If a photo has several rows in a folder, the last row counts.
+    ``path`` is a folder, a ``.parquet`` file or an ``.npz`` file. In the result, ``sources`` are the absolute paths of
+    the photos and None for texts, and ``errors`` says why some have no vector. If a photo has several rows in a folder,
+    the last row counts.
 
     Raises VectorsError if the file cannot be read, has no vectors, or has vectors of several ids. Raises OSError if the
     file cannot be opened, and ImportError if ``pyarrow`` is missing, which all files except ``.npz`` need.
@@ -81,8 +83,9 @@ def save_vectors(path: str | os.PathLike[str], batch: EmbeddingBatch) -> None:
     """Write a batch in the formats of ``clip-client embed``.
 
     A name that ends in ``.parquet`` or ``.npz`` is a file, which is replaced. Any other name is a folder, to which the
-    batch is added. In a folder the path is the key, so each image needs a path. The size and time of the photos are not
-    known here, so ``clip-client embed`` embeds the photos again if it continues the folder.
+    batch is added. In a folder the path is the key, so each image needs a path, and texts need a file, which does not
+    keep them. The size and time of the photos are not known here, so ``clip-client embed`` embeds the photos again if
+    it continues the folder.
 
     Raises VectorsError if the batch cannot be stored there, OSError if the disk refuses, and ImportError if ``pyarrow``
     is missing, which all files except ``.npz`` need.
@@ -109,7 +112,7 @@ def _save_folder(path: Path, batch: EmbeddingBatch, model: FileModel) -> None:
 
     if None in batch.sources:
         raise VectorsError(
-            f"image {batch.sources.index(None)} has no path, which is the key in a folder: "
+            f"{tower_of(batch.vector_id).value} {batch.sources.index(None)} has no path, which is the key in a folder: "
             "save to a .parquet or .npz file"
         )
     path.mkdir(parents=True, exist_ok=True)

@@ -96,10 +96,10 @@ def _check_files(options: argparse.Namespace) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if options.ssl_certfile:
         load_pair(context, options.ssl_certfile, options.ssl_keyfile, "--ssl-certfile and --ssl-keyfile")
-    if options.tls_certificate and options.tls_key:
-        load_pair(context, options.tls_certificate, options.tls_key, "--tls-certificate and --tls-key")
-    if options.tls_ca:
-        load_roots(context, options.tls_ca, "--tls-ca")
+    if options.client_certificate and options.client_key:
+        load_pair(context, options.client_certificate, options.client_key, "--tls-certificate and --tls-key")
+    if options.ca_certificate:
+        load_roots(context, options.ca_certificate, "--tls-ca")
     for path in vars(options).values():
         if options.workers > 1 and isinstance(path, Path) and path.is_fifo():
             raise ValueError(f"{path} is a pipe, which only one process can read: name a file, or omit --workers")

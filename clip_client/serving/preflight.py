@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,14 +13,15 @@ from preprocess_ensemble.command_line import try_port
 from preprocess_ensemble.contract import DEFAULT_NAME, DEFAULT_NAMES, ModelNames
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.config import MODEL_FILE, installed_passport, read_config
-from preprocess_ensemble.model_repository.location import model_names
+from preprocess_ensemble.model_repository.location import REPOSITORY_VARIABLE, model_names
 
 
 def check_repository(repository: Path, only: Sequence[str] = ()) -> None:
     """Raise ReportedError unless ``repository`` has models, and all (or those named in ``only``) are complete."""
     if not repository.is_dir():
+        named = f", which {REPOSITORY_VARIABLE} names" if os.environ.get(REPOSITORY_VARIABLE) == str(repository) else ""
         raise ReportedError(
-            f"There is no model repository {repository}: name one with --repository DIR, or start with "
+            f"There is no model repository {repository}{named}: name one with --repository DIR, or start with "
             "--model ViT-B-32."
         )
     known = model_names(repository)

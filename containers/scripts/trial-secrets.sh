@@ -32,5 +32,6 @@ rm signing.pem
 chmod 644 certificate.pem key.pem jwks.json grafana_password
 chmod 600 token
 printf 'wrote %s; now: docker compose -f containers/compose.yaml up --build\n' "$PWD"
-printf 'a client: ClipClient("grpcs://%s:8443", token=TOKEN, ca_certificate="%s/certificate.pem")\n' "${hosts[0]}" "$PWD"
+printf 'a client: ClipClient(config=ClientConfig(urls=("grpcs://%s:8443",), token=TOKEN, ' "${hosts[0]}"
+printf 'ca_certificate="%s/certificate.pem"))\n' "$PWD"
 printf 'TOKEN is the line in %s/token\n' "$PWD"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 import anyio
 import anyio.to_thread
+import grpc
 import numpy as np
 import pytest
 
@@ -184,6 +185,42 @@ async def test_a_call_fails_a_minute_after_its_last_result() -> None:
         assert server.in_flight == 0
 
 
+GONE = Reply(status=grpc.StatusCode.UNAVAILABLE, details="failed to connect to all addresses")
+LOADING = Reply(status=grpc.StatusCode.UNAVAILABLE, details="Request for unknown model")
+
+
+@pytest.mark.parametrize("call", ["embed", "embed with a time", "embed an iterator", "embed_stream"])
+@simulated
+async def test_a_call_without_a_server_names_each_server_that_is_down_and_why(call: str) -> None:
+    servers = [FakeTriton(), FakeTriton(), FakeTriton()]
+    async with connected(*servers) as clip:
+        for server, reply in zip(servers, (GONE, LOADING, NEVER), strict=True):
+            server.answer_always(reply)
+        awaitables: dict[str, Callable[[], Awaitable[object]]] = {
+            "embed": lambda: clip.embed(images(80)),
+            "embed with a time": lambda: clip.embed(images(80), timeout_s=30),
+            "embed an iterator": lambda: clip.embed(asynchronous(images(1000))),
+            "embed_stream": lambda: anext(clip.embed_stream(images(80))),
+        }
+        with pytest.raises(DeadlineExceeded, match=r"^timeout_s ran out") as caught:
+            await awaitables[call]()
+        said = str(caught.value)
+        assert "No server answers at grpc://192.0.2.0:8001; is clip-serve or tritonserver running there" in said
+        assert "The server at grpc://192.0.2.1:8001 has no ready model" in said
+        assert "192.0.2.2" not in said, "it may be busy"
+
+
+@simulated
+async def test_images_in_flight_to_a_server_that_was_down_before_name_it() -> None:
+    server = FakeTriton()
+    server.script(GONE, NEVER)
+    async with connected(server) as clip:
+        with pytest.raises(
+            DeadlineExceeded, match=r"1 images in flight.* No server answers at grpc://192\.0\.2\.0:8001"
+        ):
+            await clip.embed(b"a", timeout_s=5)
+
+
 @simulated
 async def test_a_call_whose_source_hangs_fails_a_minute_after_its_last_result() -> None:
     async def source() -> AsyncIterator[bytes]:
@@ -208,7 +245,7 @@ async def test_without_a_vector_the_call_raises(timeout_s: float | None, seconds
     server.answer_always(NEVER)
     async with connected(server) as clip:
         started = now()
-        with pytest.raises(DeadlineExceeded, match=r"timeout_s ran out with 1 images in flight.* number 1\."):
+        with pytest.raises(DeadlineExceeded, match=r"with 1 images in flight.* number 1; use a longer timeout_s"):
             await clip.embed(images(2), timeout_s=timeout_s)
         assert now() - started == pytest.approx(seconds, abs=0.01)
 

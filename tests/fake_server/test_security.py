@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import logging
 import os
@@ -14,6 +15,7 @@ import trustme
 from clip_client import ClientConfig, ClipClient, ProtocolMismatch, Unauthorized
 from clip_client.testing import FakeTriton
 from tests.fixtures.fakes import listening
+from tests.fixtures.packaging.pages import programs
 
 AUTHORITY: Final = trustme.CA()
 CA: Final = AUTHORITY.cert_pem.bytes()
@@ -47,6 +49,22 @@ async def test_certificates_are_bytes_or_paths(is_mutual: bool, tmp_path: Path) 
         for certificate in (CA, ca, str(ca)):
             await embed(server, ca_certificate=certificate, token="s3cret", **own)
         assert server.requests[0].metadata["authorization"] == "Bearer s3cret"
+
+
+async def test_the_example_of_the_security_page_embeds_over_mutual_tls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"ca.pem": CA, "me.pem": OWN["client_certificate"], "me.key": OWN["client_key"], "a.jpg": b"a"}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    monkeypatch.chdir(tmp_path)
+    ((_, code, _),) = programs("security.md", __file__)
+    async with tls_server(is_mutual=True) as server:
+        code = code.replace("grpcs://clip.example.org:8001", server.url)
+        names: dict[str, Any] = {}
+        await eval(compile(code, "security.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)
+        assert names["batch"].errors == {}
+        assert server.requests[0].images == (b"a",)
 
 
 @pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "SSL_CERT_DIR"])
@@ -108,13 +126,19 @@ async def test_a_closed_client_stops_connecting() -> None:
 
 @pytest.mark.parametrize(
     ("file", "says"),
-    [("/no/such.pem", "ca_certificate cannot be read: No such file"), (os.devnull, "ca_certificate is empty")],
+    [
+        ("/no/such.pem", "ca_certificate '/no/such.pem' cannot be read: No such file"),
+        (os.devnull, "ca_certificate is empty"),
+        (OWN["client_key"].decode(), "ca_certificate is a text in PEM form: pass it as bytes, or the path"),
+    ],
+    ids=["missing", "empty", "not a path"],
 )
 async def test_a_missing_or_empty_file_does_not_mean_the_roots_of_the_system(file: str, says: str) -> None:
     config = ClientConfig(urls=("grpcs://localhost",), ca_certificate=file)
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=says) as caught:
         async with ClipClient(config=config):
             pass
+    assert "-----" not in str(caught.value), "it would show a key"
 
 
 async def test_secrets_are_never_shown(caplog: pytest.LogCaptureFixture) -> None:

@@ -35,6 +35,8 @@ def misuse(line: str, run: Run) -> str:
     [
         ("clip-export --modle ViT-L-14", "there is no option --modle; did you mean --model?"),
         ("clip-gateway --prot 80", "there is no option --prot; did you mean --port?"),
+        ("clip-client health --ca-certificate=a", "there is no option --ca-certificate; did you mean --tls-ca?"),
+        ("clip-gateway --client-key a", "there is no option --client-key; did you mean --tls-key?"),
         ("clip-export --tensort", "there is no option --tensort; did you mean --tensorrt?"),
         ("clip-export --tensorrt 9", "invalid choice: 9 (choose from 10, 11)"),
         ("clip-export --precision fp61", "did you mean fp16?"),

@@ -19,6 +19,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
+import clip_client
 from clip_client.gateway.command import main
 from tests.paths import ROOT
 
@@ -53,6 +54,14 @@ def test_hadolint_finds_nothing() -> None:
 def test_scripts_are_executable_and_shellcheck_finds_nothing() -> None:
     assert [path for path in SCRIPTS if not os.access(path, os.X_OK)] == []
     assert _run(_tool("shellcheck"), *SCRIPTS) == ""
+
+
+def test_the_client_that_the_trial_prints_can_be_made(tmp_path: Path) -> None:
+    script = ROOT / "containers" / "scripts" / "trial-secrets.sh"
+    printed = subprocess.run([script, tmp_path / "secrets"], capture_output=True, text=True, check=True).stdout
+    (call,) = re.findall("^a client: (.*)$", printed, re.MULTILINE)
+    token = (tmp_path / "secrets" / "token").read_text(encoding="ascii").strip()
+    assert repr(eval(call, {**vars(clip_client), "TOKEN": token})) == "<ClipClient grpcs://localhost:8443 [new]>"
 
 
 def test_images_run_without_root() -> None:

@@ -29,13 +29,14 @@ _OPTIONS: Final = {
 def add_credential_options(parser: argparse.ArgumentParser, title: str = "TLS and token") -> None:
     """Add ``--tls-ca``, ``--tls-certificate``, ``--tls-key``, ``--tls-name`` and ``--token-file``."""
     group = parser.add_argument_group(title)
-    for name, metavar, about in (
-        ("ca", "FILE", "PEM file of certificate authorities to trust instead of the system's; needs a grpcs:// URL"),
-        ("certificate", "FILE", "PEM file of this client's certificate or chain, if the server requires one"),
-        ("key", "FILE", "PEM file of the key of --tls-certificate"),
-        ("name", "HOST", "host name to expect in the server's certificate, if it differs from the URL"),
+    for field, about in (
+        ("ca_certificate", "PEM file of authorities to trust instead of the system's; needs a grpcs:// URL"),
+        ("client_certificate", "PEM file of this client's certificate or chain, if the server requires one"),
+        ("client_key", "PEM file of the key of --tls-certificate"),
+        ("server_name", "host name to expect in the server's certificate, if it differs from the URL"),
     ):
-        group.add_argument(f"--tls-{name}", type=str if name == "name" else user_path, metavar=metavar, help=about)
+        kind: dict[str, Any] = {"type": user_path, "metavar": "FILE"} if field != "server_name" else {"metavar": "HOST"}
+        group.add_argument(_OPTIONS[field], dest=field, help=about, **kind)
     group.add_argument(
         "--token-file",
         type=user_path,
@@ -47,14 +48,14 @@ def add_credential_options(parser: argparse.ArgumentParser, title: str = "TLS an
 
 def read_credentials(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the values of the options, as fields of a ClientConfig. Raises ValueError with one sentence."""
-    if (arguments.tls_certificate is None) != (arguments.tls_key is None):
+    if (arguments.client_certificate is None) != (arguments.client_key is None):
         raise ValueError("--tls-certificate and --tls-key belong together: give both or neither")
     return {
         "token": read_token(arguments.token_file, "--token-file", TOKEN_VARIABLE),
-        "ca_certificate": _read(arguments.tls_ca, "--tls-ca"),
-        "client_certificate": _read(arguments.tls_certificate, "--tls-certificate"),
-        "client_key": _read(arguments.tls_key, "--tls-key"),
-        "server_name": arguments.tls_name,
+        "ca_certificate": _read(arguments.ca_certificate, "--tls-ca"),
+        "client_certificate": _read(arguments.client_certificate, "--tls-certificate"),
+        "client_key": _read(arguments.client_key, "--tls-key"),
+        "server_name": arguments.server_name,
     }
 
 

@@ -44,6 +44,7 @@ async def test_a_triton_that_is_gone_is_a_503_until_it_is_back(
         for _ in range(2):  # it was never there, and it has gone
             for answer in await asyncio.gather(*(http.post(**request) for request in EMBEDDING), http.get("/healthz")):
                 assert (answer.status_code, answer.headers["retry-after"]) == (503, "5"), answer.text
+                assert triton.url in answer.text
             await triton.start()
             for request in EMBEDDING:
                 assert (await answered(http, request)).status_code == 200

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import itertools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from benchmarks.load.loops import closed_loop, open_loop, poisson
 from benchmarks.load.triton_statistics import Counters, growth
 from benchmarks.scripts.install_size import EXTRAS
 from tests.fixtures.packaging.extras import extras
+from tests.paths import ROOT
 
 
 def test_a_single_other_vector_shows_in_the_cosine() -> None:
@@ -147,6 +149,18 @@ def test_every_experiment_is_listed_with_its_question_on_one_line() -> None:
     for line in listed:
         assert re.fullmatch(r"\w+ +[A-Z][^?]{20,}\?", line), line
         assert len(line) <= 100, line
+
+
+@pytest.mark.parametrize(("name", "package"), [("perf_analyzer", "psutil"), ("demo", "skimage")])
+def test_an_experiment_names_the_package_that_is_missing_and_what_installs_it(
+    name: str, package: str, tmp_path: Path
+) -> None:
+    code = f"import runpy, sys; sys.modules[{package!r}] = None; runpy.run_module('benchmarks', run_name='__main__')"
+    command = [sys.executable, "-c", code, name]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    remedy = f"run `make install`, then `.venv/bin/python -m benchmarks {name}`"
+    assert (ran.returncode, ran.stderr) == (1, f"{name} needs {package}, which this Python lacks: {remedy}\n")
 
 
 def test_the_server_is_full_at_the_first_point_near_the_best_and_other_vectors_are_invalid() -> None:

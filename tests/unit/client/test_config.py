@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clip_client import ClientConfig, ClipClient
+from clip_client import ClientConfig, ClipClient, SyncClipClient
 from clip_client._endpoint import parse_url
 
 
@@ -85,7 +85,8 @@ TLS = "write the URLs as grpcs://"
     ("arguments", "says"),
     [
         ({"urls": ()}, "urls"),
-        ({"urls": "host:1"}, "urls must be a tuple"),
+        ({"urls": "grpcs://host:1"}, r"urls must be a tuple, .* write urls=\('grpcs://host:1',\)"),
+        ({"urls": "grpcs://user:s3cret@host"}, "token="),
         ({"urls": ("local:", "host:1")}, "cannot be combined"),
         ({"urls": ("auto:host:1", "host:1")}, "cannot be combined"),
         ({"model": "a_b"}, "cannot name a model"),
@@ -144,6 +145,12 @@ def test_the_environment_counts_only_if_the_code_names_no_server(monkeypatch: py
     assert "grpcs://from-environment:1" in repr(ClipClient())
     assert "from-environment" not in repr(ClipClient("explicit:2"))
     assert "from-environment" not in repr(ClipClient(config=ClientConfig(urls=("explicit:2",))))
+
+
+@pytest.mark.parametrize("client", [ClipClient, SyncClipClient])
+def test_settings_in_the_place_of_the_url_are_refused_with_the_right_call(client: Any) -> None:
+    with pytest.raises(TypeError, match=r"pass a ClientConfig as config=, as in ClipClient\(config=config\)"):
+        client(ClientConfig())
 
 
 def test_arguments_override_config() -> None:

@@ -172,6 +172,14 @@ def test_what_cannot_be_opened_is_named_before_the_start(
     assert words in refused(run, f"--repository={repository}", *options)
 
 
+def test_a_missing_repository_of_the_environment_is_named_with_its_variable(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLIP_REPOSITORY", "/no/such")
+    assert "no model repository /no/such, which CLIP_REPOSITORY names: name one with --repository" in refused(run)
+    assert "no model repository /nor/this: name one with --repository" in refused(run, "--repository=/nor/this")
+
+
 def test_a_user_without_a_home_gets_a_sentence_and_only_if_a_home_is_needed(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
