@@ -11,6 +11,7 @@ import socket
 import urllib.request
 from collections.abc import Callable
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -145,6 +146,14 @@ def refused(run: Run, *options: str) -> str:
     (sentence,) = printed.err.splitlines()
     assert printed.out == ""
     return sentence
+
+
+def test_a_numpy_with_which_triton_loses_all_results_is_named_before_the_start(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: "2.4.6" if name == "numpy" else version(name))
+    assert "with NumPy 2.4.6: run `pip install 'numpy<2'`" in refused(run, "--repository=/no/such")
 
 
 @pytest.mark.parametrize("name", ["grpc", "http", "metrics", "health"])
