@@ -10,6 +10,7 @@ import signal
 import socket
 import urllib.request
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -95,6 +96,15 @@ def test_what_would_not_start_is_not_reloaded(
     for_gpu = partial(config.write_text, plan + "instance_group { kind: KIND_GPU }")
     assert serve(repository, signal.SIGUSR1, before=for_gpu) == []
     assert "needs an NVIDIA GPU" in caplog.text
+
+
+def test_a_model_with_random_weights_is_named(repository: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (version := repository / "clip_encoder" / "1").mkdir(parents=True)
+    (version / "model.onnx").touch()
+    for pretrained, warned in ((PASSPORT.pretrained, 0), ("random:0", 1)):
+        (version / "model.json").write_text(replace(PASSPORT, pretrained=pretrained).to_json(), encoding="utf-8")
+        serve(repository, signal.SIGTERM)
+        assert caplog.text.count("the weights of ViT-B-32 are random: its similarities mean nothing") == warned
 
 
 def test_calls_to_its_own_server_use_no_proxy(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
