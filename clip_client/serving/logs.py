@@ -40,6 +40,8 @@ _EXPECTED: Final = re.compile(
     r"CUDA driver version is insufficient|CudaDriverHelper|NVML|DCGM|no CUDA-capable device|pinned system memory"
     # For any model whose config.pbtxt is complete.
     r"|skipping model configuration auto-complete"
+    # Its own time limit, after that for running requests.
+    r"|failed to stop server: Internal - Exit timeout expired"
     # The next line repeats it with the model's name.
     r"|Failed to create instance"
 )
