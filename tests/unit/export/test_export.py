@@ -95,7 +95,8 @@ def test_a_second_export_does_nothing_unless_forced(pair: Path) -> None:
     export(pair, report=said.append)
     assert inode(pair) == first
     assert "installed already" in said[-1]
-    export(pair, force=True)
+    export(pair, force=True, report=said.append)
+    assert said[-3:-1] == ["text tower: writing the graph", "text tower: comparing the graph with PyTorch"]
     assert inode(pair) != first
     assert contents(pair) == before
 
