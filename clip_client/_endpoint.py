@@ -6,9 +6,11 @@ import os
 import re
 from dataclasses import dataclass, replace
 from enum import Enum
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from clip_client._errors import ModelNotReady
 from preprocess_ensemble.contract import DEFAULT_NAME, ModelNames
 
 DEFAULT_PORT: Final = 8001
@@ -53,6 +55,15 @@ class Endpoint:
     def names(self) -> ModelNames:
         return ModelNames(self.model)
 
+    def require_model(self) -> None:
+        """Raise ModelNotReady if the model is to run in this process, and its repository does not have it."""
+        from preprocess_ensemble.model_repository.location import default_repository, has_model
+
+        if self.kind is EndpointKind.LOCAL:
+            repository = Path(self.repository) if self.repository else default_repository()
+            if not has_model(repository, self.names):
+                raise no_model(repository, self.model)
+
     @property
     def address(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -60,6 +71,21 @@ class Endpoint:
     @property
     def is_loopback(self) -> bool:
         return self.host in {"localhost", "::1"} or bool(re.fullmatch(r"127(\.\d+){3}", self.host))
+
+
+def no_model(repository: Path, name: str) -> ModelNotReady:
+    """Make the error of a repository that has no model of this name."""
+    from preprocess_ensemble.model_repository.location import REPOSITORY_VARIABLE, model_names
+
+    if found := model_names(repository):
+        return ModelNotReady(
+            f"There is no model named {name!r} in {repository}; there is {', '.join(map(repr, found))}. Name a model "
+            "with model= (--model of the commands)."
+        )
+    return ModelNotReady(
+        f"There is no model in {repository}: run `clip-export --repository {repository}`, or name another repository "
+        f"by local:DIR or {REPOSITORY_VARIABLE}."
+    )
 
 
 def parse_url(url: str) -> Endpoint:

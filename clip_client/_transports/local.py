@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
+from clip_client._endpoint import no_model
 from clip_client._errors import ClipError, DeadlineExceeded, ModelNotReady, ProtocolMismatch, Unavailable
 from clip_client._model import ModelInfo, Tower
 from clip_client._transports.base import Answer, Transport
 from preprocess_ensemble import contract
 from preprocess_ensemble.errors import Outcome, ReportedError
-from preprocess_ensemble.model_repository.location import REPOSITORY_VARIABLE, default_repository, model_names
+from preprocess_ensemble.model_repository.location import default_repository
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -126,14 +127,7 @@ class LocalTransport(Transport):
             passport = Passport.from_json(file.read_bytes())
             preprocess = PreprocessConfig.from_mapping(passport.preprocess)
         except OSError:
-            found = model_names(self.repository)
-            raise ModelNotReady(
-                f"There is no model named {self._names.name!r} in {self.repository}; there is "
-                f"{', '.join(map(repr, found))}. Name a model with model= (--model of the commands)."
-                if found
-                else f"There is no model in {self.repository}: run `clip-export --repository {self.repository}`, or "
-                f"name another repository by local:DIR or {REPOSITORY_VARIABLE}."
-            ) from None
+            raise no_model(self.repository, self._names.name) from None
         except ValueError as error:
             raise ProtocolMismatch(f"{file} is not a model's passport ({error}); export the model again.") from None
         runtime = self._select(file.with_name("model.onnx"), passport)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from clip_client._client import URL_VARIABLE, make_config
 from clip_client._endpoint import DEFAULT_URL, Endpoint
+from clip_client._errors import ModelNotReady
 from clip_client.cli.options.credentials import add_credential_options, read_credentials, read_token, with_options
 from preprocess_ensemble.command_line import Parser, count, port, seconds, try_port, user_path
 from preprocess_ensemble.contract import DEFAULT_NAME
@@ -40,12 +41,17 @@ _LOG: Final = {"handlers": ["default"], "level": "INFO", "propagate": False}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``clip-gateway`` until it is told to end; return 0, or 1 if the port is taken. Misuse exits with 2."""
+    """Run ``clip-gateway`` until it is told to end; return 0, or 1 if it cannot start. Misuse exits with 2."""
     parser = _parser()
     parsed = parser.parse_args(arguments)
     try:
         _check_files(parsed)
         make_app = _make_app(parsed)
+        for name in parsed.model or [DEFAULT_NAME]:
+            make_config(parsed.url, model=name).endpoints[0].require_model()
+    except ModelNotReady as error:
+        sys.stderr.write(f"clip-gateway: {error.message}\n")
+        return 1
     except (ValueError, ReportedError) as error:
         parser.error(with_options(str(error)))
     host = parsed.host or "0.0.0.0"  # uvicorn listens on all addresses if the host is empty

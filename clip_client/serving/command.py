@@ -27,6 +27,7 @@ from clip_client.serving.triton_process import reap_adopted
 from preprocess_ensemble.command_line import Parser, port, seconds
 from preprocess_ensemble.contract import PRECISIONS
 from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.model_repository.config import installed_passport
 from preprocess_ensemble.model_repository.location import (
     MODEL_VARIABLE,
     PRETRAINED_VARIABLE,
@@ -75,8 +76,7 @@ def _run(parser: Parser, arguments: Sequence[str] | None) -> None:
     check_ports(config.addresses)
     with append_output_to(config.log_file) if config.log_file else contextlib.nullcontext():
         export_if_missing(config)
-        check_repository(config.repository, config.only)
-        check_gpu(config, triton)
+        _check_models(config, triton)
         asyncio.run(_serve(config, triton))
 
 
@@ -171,14 +171,26 @@ def _mistake(config: ServeConfig, tls: ServerTls) -> str:
     return ""
 
 
+def _check_models(config: ServeConfig, triton: Triton) -> None:
+    """Raise ReportedError unless the models are complete and can run here; warn of those with random weights."""
+    check_repository(config.repository, config.only)
+    check_gpu(config, triton)
+    for names in config.names:
+        passport = installed_passport(config.repository, names)
+        if passport is not None and passport.pretrained.startswith("random"):
+            logger.warning(
+                "the weights of %s are random: its similarities mean nothing; export a trained model with clip-export",
+                passport.model,
+            )
+
+
 async def _serve(config: ServeConfig, triton: Triton) -> None:
     _call_without_proxy("127.0.0.1", config.client_host.strip("[]"))
 
     def reload() -> None:
         """Reload if the repository and the certificates are usable; otherwise the current model keeps serving."""
         try:
-            check_repository(config.repository, config.only)
-            check_gpu(config, triton)
+            _check_models(config, triton)
             if config.tls is not None:
                 config.tls.check()
         except (ReportedError, OSError) as error:

@@ -25,6 +25,9 @@ OUTPUT.propagate = False
 _LINE: Final = re.compile(r"(?P<level>[WEF])\d{4} [\d:.]+ \d+ \S+\] (?P<text>.*)")
 """A warning or error in Triton's default log format: ``E1121 13:04:26.771774 8809 model_lifecycle.cc:642] "text"``."""
 
+_RUNS_ON: Final = re.compile(r"I\d{4} [\d:.]+ \d+ \S+\] (?P<text>\"\w+: runs on .*)")
+"""The only information that people see: which runtime this package's backend has chosen for a model."""
+
 _FATAL: Final = re.compile(r"(?:error|failed|(?:\S*/)?tritonserver|  what\(\)): +(?P<text>.*)", re.IGNORECASE)
 """Last line of the server, or of its launcher, when it gives up. Errors about an option begin with the server's path.
 The C++ library prints ``what()`` of an uncaught exception."""
@@ -37,15 +40,19 @@ _EXPECTED: Final = re.compile(
     r"CUDA driver version is insufficient|CudaDriverHelper|NVML|DCGM|no CUDA-capable device|pinned system memory"
     # For any model whose config.pbtxt is complete.
     r"|skipping model configuration auto-complete"
+    # Its own time limit, after that for running requests.
+    r"|failed to stop server: Internal - Exit timeout expired"
     # The next line repeats it with the model's name.
     r"|Failed to create instance"
 )
 
 
 def parse_line(line: str) -> tuple[int, str] | None:
-    """Return the level (WARNING or ERROR) and the plain sentence of a line; None if people need not see it."""
+    """Return the level (INFO, WARNING or ERROR) and the plain sentence of a line; None if people need not see it."""
     if _EXPECTED.search(line):
         return None
+    if match := _RUNS_ON.match(line):
+        return logging.INFO, _plain(match["text"])
     if match := _LINE.match(line):
         return logging.WARNING if match["level"] == "W" else logging.ERROR, _plain(match["text"])
     fatal = _FATAL.match(line)

@@ -132,6 +132,8 @@ class Supervisor:
         finally:
             drain_s = DRAIN_S if self._status in _MAY_HAVE_REQUESTS else 0
             self._status = Status.STOPPING
+            if drain_s and self._stop_requested.is_set():
+                logger.info("stopping: waiting up to %.0f s for running requests", drain_s)
             await asyncio.gather(self._stop_server(drain_s=drain_s), *filter(None, [self._retiring]))
 
     async def _start(self) -> None:
@@ -345,7 +347,10 @@ class Supervisor:
     async def _stop_in_order(self, server: ProbedTriton, drain_s: float) -> None:
         # Triton refuses the next step of an ensemble once it is told to stop, so requests have to be through before.
         if drain_s:
-            await race(server.process.ended(), server.answer_all(), self._stub_ended.wait(), timeout_s=drain_s)
+            drained, ends = Deadline(drain_s), (server.process.ended(), self._stub_ended.wait())
+            await race(server.answer_all(), *ends, timeout_s=drain_s)
+            if drained.expired:
+                logger.warning("requests were still running after %.0f s; they are lost", drain_s)
         await server.stop(drain_s=UNLOAD_S if drain_s else 0)
 
     async def _pause(self, seconds: float, *wakers: Coroutine[Any, Any, Any]) -> None:

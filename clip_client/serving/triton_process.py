@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
+logger.setLevel(logging.INFO)
 
 _GONE_POLL_S: Final = 0.02
 _GONE_POLLS: Final = 250

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -69,11 +70,13 @@ def build(
     Returns (its files with the model last, the measurement, the vector (D,) of the canary, which is the last row, a
     sentence for people). Raises ExportError if the vectors differ from those of PyTorch.
     """
+    tower, report = "image" if is_pixels(rows) else "text", options.report
+    options = replace(options, report=lambda step: report(f"{tower} tower: {step}"))
     built = model.build(rows, stage, options)
     file, weights_dtype = built.files[-1], options.weights_dtype
     if weights_dtype == "int8":
         quantize(file)
-    options.report("comparing it with PyTorch" if built.other_weights is None else "checking the model")
+    options.report("comparing the graph with PyTorch" if built.other_weights is None else "checking the graph")
     session = open_session(file, session_options(weights_dtype=weights_dtype))
     lowest, vectors = check(session, rows, built.expected, options.fingerprint, weights_dtype)
     required = REQUIRED_COSINE[weights_dtype]

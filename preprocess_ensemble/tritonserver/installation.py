@@ -41,6 +41,9 @@ _VULNERABILITIES: Final = (
 """(published vulnerability of 2.51.0, first version that fixes it or None if that is unknown here). 2.59.1 is release
 25.07. ``docs/security.md`` has the details."""
 
+_FIRST_WITH_NUMPY_2: Final = (2, 52)
+"""Release 24.11, the first whose Python backend is built with pybind11 2.12, which can read the arrays of NumPy 2."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Triton:
@@ -71,8 +74,15 @@ def find_triton(environment: Mapping[str, str] = os.environ) -> Triton:
     """Return the server that this machine would start. Raises ``ReportedError`` if no server can run here."""
     named = environment.get(TRITON_VARIABLE)
     if not named and not (CONTAINER / "bin" / "tritonserver").is_file():
-        return _find_wheel()
-    folder = Path(named).absolute() if named else CONTAINER
+        triton = _find_wheel()
+    else:
+        triton = _find_nvidias(Path(named).absolute() if named else CONTAINER, environment)
+    _check_numpy(triton)
+    return triton
+
+
+def _find_nvidias(folder: Path, environment: Mapping[str, str]) -> Triton:
+    """Describe NVIDIA's server in ``folder``. Raises ``ReportedError`` if it is not in its container and cannot run."""
     version = folder / "TRITON_VERSION"
     in_container = folder == CONTAINER
     triton = Triton(
@@ -111,11 +121,25 @@ def missing_libraries(triton: Triton, files: Iterable[Path], environment: Mappin
 
 def open_vulnerabilities(version: str) -> list[str]:
     """Return the vulnerabilities of 2.51.0 that ``version`` is not known to fix; empty if it is not a version."""
-    numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
-    if numbers is None:
+    release = _release(version)
+    if release is None:
         return []
-    release = tuple(map(int, numbers.groups()))
     return [sentence for sentence, closed_in in _VULNERABILITIES if closed_in is None or release < closed_in]
+
+
+def _release(version: str) -> tuple[int, ...] | None:
+    numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
+    return None if numbers is None else tuple(map(int, numbers.groups()))
+
+
+def _check_numpy(triton: Triton) -> None:
+    """Raise ``ReportedError`` if the Python backend cannot read the arrays of this environment's NumPy."""
+    numpy, release = importlib.metadata.version("numpy"), _release(triton.version)
+    if release is not None and release < _FIRST_WITH_NUMPY_2 and int(numpy.partition(".")[0]) >= 2:
+        raise ReportedError(
+            f"Triton {triton.version} returns nothing but empty tensors with NumPy {numpy}: run `pip install 'numpy<2'`"
+            f", or name Triton 2.52 (release 24.11) or newer with --triton or {TRITON_VARIABLE}."
+        )
 
 
 def _check_unpacked(triton: Triton, environment: Mapping[str, str]) -> None:

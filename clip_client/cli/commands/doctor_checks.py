@@ -24,6 +24,7 @@ from preprocess_ensemble.command_line import DISTRIBUTION, try_port
 from preprocess_ensemble.cores import usable_cores
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.location import default_repository, has_model
+from preprocess_ensemble.runtimes.precision import PRECISION_VARIABLE
 from preprocess_ensemble.runtimes.processor import OPENVINO, OPENVINO_BF16, Processor, row_of
 from preprocess_ensemble.tritonserver.installation import find_triton, missing_libraries, open_vulnerabilities
 
@@ -181,7 +182,10 @@ async def _description(transport: TritonTransport, names: ModelNames, timeout_s:
     ]
     if encoder.backend == "onnxruntime" and not accelerators:
         asked = encoder.parameters["precision"].string_value if "precision" in encoder.parameters else "auto"
-        precision = f'{asked}, by its configuration; its log says what the model "runs on"'
+        precision = (
+            f"{asked}, by config.pbtxt; --precision of clip-serve, or {PRECISION_VARIABLE} there, overrides it. "
+            'Its log says what a model "runs on"'
+        )
         checks.append(Check(SERVER, "precision", precision))
     return [
         *checks,

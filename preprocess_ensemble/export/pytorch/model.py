@@ -81,7 +81,7 @@ class PyTorchModel(ExportableModel):
     def build(self, rows: Rows, stage: Path, options: GraphOptions) -> BuiltGraph:
         """Write a tower's graph; see :class:`ExportableModel`. Do not use the tower afterwards."""
         network, config = self._network, self.config if is_pixels(rows) else None
-        options.report("writing the graph" if is_pixels(rows) else "writing the graph of the text tower")
+        options.report("writing the graph")
         file = stage / MODEL_FILE
         # Compute the vectors first, because writing the graph may change the network.
         expected = tower_vectors(network, self.config, rows)

@@ -100,6 +100,23 @@ def test_a_used_port_is_one_sentence(workers: str, run: Run) -> None:
     )
 
 
+def test_a_repository_without_the_model_is_one_sentence(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused() -> str:
+        return run(main, "--port", free_port(), "--url", f"local:{tmp_path}", code=1).err
+
+    assert refused() == (
+        f"clip-gateway: There is no model in {tmp_path}: run `clip-export --repository {tmp_path}`, or name another "
+        "repository by local:DIR or CLIP_REPOSITORY.\n"
+    )
+    (version := tmp_path / "other_encoder" / "1").mkdir(parents=True)
+    (version / "model.json").touch()
+    assert "There is no model named 'clip' in " in refused()
+    monkeypatch.setattr(uvicorn, "run", lambda *_, **__: None)
+    run(main, "--port", free_port(), "--url", f"local:{tmp_path}", "--model", "other")
+
+
 def test_an_impossible_host_is_one_sentence_and_an_empty_one_every_address(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

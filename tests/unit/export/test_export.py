@@ -96,6 +96,7 @@ def test_a_second_export_does_nothing_unless_forced(pair: Path) -> None:
     assert inode(pair) == first
     assert f"installed already in {pair};" in said[-1]
     export(pair, force=True, report=said.append)
+    assert said[-3:-1] == ["text tower: writing the graph", "text tower: comparing the graph with PyTorch"]
     assert f" in {pair}: " in said[-1]
     assert inode(pair) != first
     assert contents(pair) == before

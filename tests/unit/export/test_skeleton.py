@@ -97,6 +97,10 @@ def test_other_weights_are_checked_with_those_of_the_skeleton(
     assert passport.parity.min_cosine >= required
     measured = re.findall(r"cosine to PyTorch (\S+), measured with other weights in the same graph", " ".join(said))
     assert len(measured) == 2, "of the image tower and of the text tower"
+    steps = ("comparing the graph with PyTorch's recorded vectors", "filling the graph", "checking the graph")
+    assert [line for line in said if " tower: " in line and "cosine" not in line] == [
+        f"{tower} tower: {step}" for tower in ("image", "text") for step in steps
+    ]
     with_it = tiny_pair_repository
     if weights_dtype != "fp32":
         export(with_it := tmp_path / "with", weights_dtype=weights_dtype)

@@ -36,6 +36,11 @@ RAISED = r"Internal: TritonModelException: One sentence.\n\nAt:\n  /a/model.py(6
         ('I1121 13:04:26.781027 8809 model_lifecycle.cc:777] "loaded"', None),
         ("+-------+---------+", None),
         ("Error: Failed to initialize NVML", None),
+        ("error: failed to stop server: Internal - Exit timeout expired. Exiting immediately.", None),
+        (
+            'I1130 10:34:42.222572 25401 model.py:45] "clip_encoder_0_0: runs on ONNX Runtime 1.32.0, fp32 (no; why)"',
+            (logging.INFO, "clip_encoder_0_0: runs on ONNX Runtime 1.32.0, fp32 (no; why)"),
+        ),
         ('W1121 12:59:17.755776 8215 a.cc:1] "careful"', (logging.WARNING, "careful")),
         ("/a/bin/tritonserver: unrecognized option '--what'", (logging.ERROR, "unrecognized option '--what'")),
         ("tritonserver: No server is installed.", (logging.ERROR, "No server is installed.")),

@@ -10,7 +10,9 @@ import signal
 import socket
 import urllib.request
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -96,6 +98,15 @@ def test_what_would_not_start_is_not_reloaded(
     assert "needs an NVIDIA GPU" in caplog.text
 
 
+def test_a_model_with_random_weights_is_named(repository: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (version := repository / "clip_encoder" / "1").mkdir(parents=True)
+    (version / "model.onnx").touch()
+    for pretrained, warned in ((PASSPORT.pretrained, 0), ("random:0", 1)):
+        (version / "model.json").write_text(replace(PASSPORT, pretrained=pretrained).to_json(), encoding="utf-8")
+        serve(repository, signal.SIGTERM)
+        assert caplog.text.count("the weights of ViT-B-32 are random: its similarities mean nothing") == warned
+
+
 def test_calls_to_its_own_server_use_no_proxy(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton's metrics are on 127.0.0.1, whatever --host is."""
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
@@ -145,6 +156,14 @@ def refused(run: Run, *options: str) -> str:
     (sentence,) = printed.err.splitlines()
     assert printed.out == ""
     return sentence
+
+
+def test_a_numpy_with_which_triton_loses_all_results_is_named_before_the_start(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: "2.4.6" if name == "numpy" else version(name))
+    assert "with NumPy 2.4.6: run `pip install 'numpy<2'`" in refused(run, "--repository=/no/such")
 
 
 @pytest.mark.parametrize("name", ["grpc", "http", "metrics", "health"])

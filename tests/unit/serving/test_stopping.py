@@ -13,14 +13,20 @@ from tests.unit.serving.scripted_server import BROKEN, CONNECTING, OK, SHORT, SL
 
 
 @pytest.mark.parametrize("seconds", [0, 7, DRAIN_S - 1, 1000])
-def test_running_requests_are_answered_before_the_server_is_told_to_stop(seconds: float) -> None:
+def test_running_requests_are_answered_before_the_server_is_told_to_stop(
+    seconds: float, caplog: pytest.LogCaptureFixture
+) -> None:
     """Triton refuses the steps of an ensemble once it is told to stop. There is a limit, because new ones may come."""
     server = FakeServer(answers_all_after=seconds).run(until=10)
     assert server.process.stopped_at == 10 + min(seconds, DRAIN_S)
+    assert caplog.text.count("stopping: waiting up to 30 s for running requests") == 1
+    assert ("still running after 30 s; they are lost" in caplog.text) == (seconds > DRAIN_S)
 
 
 @pytest.mark.parametrize("happens", ["second stop", "stub ends", "server ends"])
-def test_the_draining_ends_early_if_it_cannot_succeed_or_is_not_wanted(happens: str) -> None:
+def test_the_draining_ends_early_if_it_cannot_succeed_or_is_not_wanted(
+    happens: str, caplog: pytest.LogCaptureFixture
+) -> None:
     def happen(server: FakeServer) -> None:
         match happens:
             case "second stop":
@@ -32,6 +38,7 @@ def test_the_draining_ends_early_if_it_cannot_succeed_or_is_not_wanted(happens: 
 
     server = FakeServer(answers_all_after=1000).run(until=10, at={12: happen})
     assert server.process.stopped_at == 12
+    assert "they are lost" not in caplog.text
 
 
 def test_health_says_no_from_the_signal_to_stop_on() -> None:
@@ -84,6 +91,7 @@ def test_a_stop_during_a_start_drains_and_announces_nothing(is_restart: bool, ca
     ).run(until=10)
     assert (server.stops, server.ready) == (([[0], [0]], [OK]) if is_restart else ([[0]], []))
     assert "tritonserver is ready again" not in caplog.text
+    assert "waiting up to" not in caplog.text
 
 
 def test_a_start_is_ended_once_the_process_of_a_model_has_ended() -> None:

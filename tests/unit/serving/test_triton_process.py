@@ -66,6 +66,14 @@ async def test_all_its_output_is_in_the_log_file(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text() == "one\nerror: two\n"
 
 
+async def test_people_see_what_runs_a_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    line = 'I1130 10:34:42.222572 25401 model.py:45] "clip_encoder_0_0: runs on ONNX Runtime 1.32.0, fp32 (why)"'
+    process = await start(f"echo '{line}'; exit 1", tmp_path)
+    await process.ended()
+    await process.stop(drain_s=0)
+    assert "triton: clip_encoder_0_0: runs on ONNX Runtime 1.32.0, fp32 (why)\n" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("on_term", "drain_s", "drained", "code"),
     [

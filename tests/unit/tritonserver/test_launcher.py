@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.metadata
 import os
@@ -223,6 +224,25 @@ def test_the_libraries_that_this_system_lacks_are_named(nvidia: Path, tmp_path: 
     ldd.chmod(0o755)
     with pytest.raises(ReportedError, match=r"has no GLIBC_2\.38, libdcgm\.so\.4: use the distribution"):
         find_triton({"CLIP_TRITON": str(nvidia), "PATH": f"{tmp_path}:/bin:/usr/bin"})
+
+
+@pytest.mark.parametrize(
+    ("version", "numpy", "is_refused"),
+    [
+        ("2.51.0", "2.0.0", True),
+        ("2.51.0", "1.26.4", False),
+        ("2.52.0", "2.4.6", False),
+        ("a build of mine", "2.4.6", False),
+    ],
+)
+def test_a_server_that_cannot_read_the_arrays_of_this_numpy_is_refused(
+    version: str, numpy: str, is_refused: bool, nvidia: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (nvidia / "TRITON_VERSION").write_text(f"{version}\n", encoding="utf-8")
+    monkeypatch.setattr(importlib.metadata, "version", {"numpy": numpy}.__getitem__)
+    refusal = rf"2\.51\.0 returns nothing but empty tensors with NumPy {numpy}: run `pip install 'numpy<2'`, or name "
+    with pytest.raises(ReportedError, match=refusal) if is_refused else contextlib.nullcontext():
+        find_triton({"CLIP_TRITON": str(nvidia)})
 
 
 def test_an_incomplete_wheel_is_refused(wheel: Triton) -> None:
