@@ -171,13 +171,17 @@ def test_the_page_says_the_size_at_which_a_picture_is_shown() -> None:
 
 
 def test_an_interrupted_drawing_does_not_draw_the_rest() -> None:
-    drawer = Drawer()
+    drawer, never = Drawer(), threading.Event()
+
+    def draw_slowly(path: str, side: int) -> bytes | None:
+        never.wait(0.01)  # all in 12 s or more on 4 cores, whenever the main thread gets its turn
+        return drawer(path, side)
 
     def interrupt(what: str, done: int, total: int | None) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        draw_previews(many(5_000), drawer, None, interrupt)
+        draw_previews(many(5_000), draw_slowly, None, interrupt)
     assert len(drawer.drawn) < 5_000
 
 
