@@ -65,13 +65,17 @@ def manifest_entries(folder: str) -> list[JournalEntry]:
 
 
 def runs_near(folder: str) -> dict[str, set[str]]:
-    """Return folder -> runs in its quarantine, of the absolute ``folder``, those above it and those directly in it."""
+    """Return folder -> runs in its quarantine, of the absolute ``folder``, those above it and those directly in it.
+
+    Folders that cannot be read, such as those of other users, are left out.
+    """
     _, inside, _ = next(os.walk(folder), ("", [], []))
     found = {}
     here = Path(folder)
     for near in (here, *here.parents, *(here / name for name in sorted(inside))):
-        if runs := {path.parent.name for path in (near / QUARANTINE_NAME).glob(f"*/{MANIFEST}")}:
-            found[str(near)] = runs
+        with suppress(OSError):
+            if runs := {path.parent.name for path in (near / QUARANTINE_NAME).glob(f"*/{MANIFEST}")}:
+                found[str(near)] = runs
     return found
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -150,6 +152,22 @@ def test_a_folder_near_the_quarantine_leads_to_it(
     _, copy = of_another_store
     assert said("undo", "--from", root / QUARANTINE_NAME) == ["1 photo restored"]
     assert copy.exists()
+
+
+def test_a_folder_of_another_user_does_not_hide_it(
+    of_another_store: object, root: Path, said: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (closed := root.parent / "closed").mkdir()
+    look = os.stat
+
+    def refused(path: Any, **named: Any) -> os.stat_result:
+        if str(path).startswith(f"{closed}{os.sep}"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return look(path, **named)
+
+    monkeypatch.setattr(os, "stat", refused)  # root may look everywhere
+    (line,) = said("undo", "--from", root.parent, code=1)
+    assert line.endswith(f"did you mean: clip-client undo --from {root}")
 
 
 def test_undo_without_a_store_names_the_quarantine_of_another_store(
