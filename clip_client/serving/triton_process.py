@@ -268,7 +268,7 @@ def reap_adopted() -> None:
 async def race(
     first: Coroutine[Any, Any, T], *others: Coroutine[Any, Any, Any], timeout_s: float | None = None
 ) -> T | None:
-    """Return the result of ``first``; None if another or the time ends before. Cancel the rest, ignore its errors."""
+    """Return the result of ``first``; None if another or the time ends before. Cancel the rest, ignore their errors."""
     tasks = [asyncio.create_task(one) for one in (first, *others)]
     try:
         await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
