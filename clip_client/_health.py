@@ -102,7 +102,8 @@ async def health_steps(
     """Run ``steps`` of a report in order; yield each finding, and end after the first step that fails.
 
     ``limit_s`` returns the seconds that the next step may take, and raises DeadlineExceeded if the time is over. The
-    canaries are those of ``model``, or of the model from the handshake. The text canary needs a text tower.
+    canaries, inputs with a known vector, are those of ``model``, or of the model from the handshake. The text canary
+    needs a text tower.
     """
     is_live = False
 

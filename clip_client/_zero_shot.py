@@ -58,7 +58,7 @@ def prompts(labels: Sequence[str], templates: Sequence[str]) -> list[str]:
         if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
             raise TypeError(f"{name} must be a list of texts (str), got {texts!r:.200}")
         if not texts or not all(text.strip() for text in texts):
-            raise ValueError(f"{name} is empty, or one of them is")
+            raise ValueError(f"{name} must hold at least one text, and no empty one")
     if bad := [template for template in templates if "{}" not in template]:
         raise ValueError(f"the template {bad[0]!r} has no {{}}, which stands for the label")
     return [template.replace("{}", label) for label in labels for template in templates]

@@ -29,7 +29,7 @@ class Parser(argparse.ArgumentParser):
     """Suggests names for a misspelt command, option or choice. The parser of a subcommand refuses unknown arguments."""
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
-        """Parse, or end with one sentence and exit code 2."""
+        """Parse the arguments. If they are wrong, print one sentence and end with exit code 2."""
         words = sys.argv[1:] if args is None else args
         if sentence := refusal(self.prog, words):
             self.exit(2, f"{sentence}\n")
@@ -110,7 +110,7 @@ seconds = number_type(float, lambda number: 0 < number < math.inf, expected="a n
 
 
 def try_port(host: str, number: int) -> None:
-    """Open a TCP port, over IPv4 if the host has that, and close it again. Raises OSError if it cannot be opened."""
+    """Open a TCP port of ``host``, over IPv4 if it has an IPv4 address, and close it. Raises OSError if that fails."""
     try:
         family, *_, address = min(socket.getaddrinfo(host, number, type=socket.SOCK_STREAM))
     except UnicodeError:  # an impossible name, such as a..b

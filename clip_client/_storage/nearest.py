@@ -105,7 +105,7 @@ def _parts(vectors: SearchedVectors) -> Iterator[tuple[NDArray[Any], Sequence[st
     else:
         array, paths, vector_id = np.asarray(vectors), (), None
     if array.ndim != 2:
-        raise ValueError(f"the vectors to search must be an array (N, D), got {array.shape}")
+        raise ValueError(f"the vectors to search must have the shape (N, D), got {array.shape}")
     for start in range(0, len(array), _BLOCK_ROWS):
         block = slice(start, start + _BLOCK_ROWS)
         yield array[block], paths[block], vector_id

@@ -129,7 +129,7 @@ class LocalTransport(Transport):
         except OSError:
             raise no_model(self.repository, self._names.name) from None
         except ValueError as error:
-            raise ProtocolMismatch(f"{file} is not a model's passport ({error}); export the model again.") from None
+            raise ProtocolMismatch(f"{file} does not describe a model ({error}); export the model again.") from None
         runtime = self._select(file.with_name("model.onnx"), passport)
         return _ImageTower(runtime, passport, Preprocessor(preprocess, threads=self._threads))
 

@@ -234,5 +234,5 @@ def count_groups(places: Sequence[Location]) -> tuple[int, int, int, int]:
         rows = dataset.dataset(paths, group_schema(), format="parquet", filesystem=places[0].filesystem)
         groups, photos, copies, unverified = map(rows.count_rows, (is_kept, None, is_copy, reason != ""))
     except (OSError, pa.ArrowException) as error:
-        raise DistributedError(f"the groups cannot be read ({first_line(error)}); remove them and run again") from error
+        raise DistributedError(f"groups/ cannot be read ({first_line(error)}); remove it and run again") from error
     return groups, photos, copies, unverified

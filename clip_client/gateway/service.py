@@ -63,7 +63,7 @@ class Service:
                 _logger.info("ready: model %s is %s, at %s", name, model.id, self._urls)
 
     async def infos(self) -> AsyncGenerator[tuple[str, ModelInfo | ClipError]]:
-        """Yield the name of each model with its description, as soon as it is ready, or with why it is not."""
+        """Yield the name of each model with its description, or with its error if it is not ready, as they arrive."""
 
         async def ask(name: str) -> tuple[str, ModelInfo | ClipError]:
             try:

@@ -198,7 +198,7 @@ def _record(kind: type[Any], document: Mapping[str, Any]) -> Any:
         key = _KEYS_OF_JSON.get(one.name, one.name)
         value = document[key]
         if one.type == "str" and not (isinstance(value, str) and value):
-            raise ValueError(f"{key} is not a text")
+            raise ValueError(f"{key} must be a text that is not empty")
         values[one.name] = _CONVERTERS.get(str(one.type), lambda value: value)(value)
     return kind(**values)
 

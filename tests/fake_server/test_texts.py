@@ -211,10 +211,10 @@ async def test_an_image_that_fails_has_no_probabilities(fake: FakeTriton, near: 
     [
         ({"labels": "cat"}, TypeError, "labels must be a list of texts"),
         ({"labels": ["cat", 5]}, TypeError, "labels must be a list of texts"),
-        ({"labels": []}, ValueError, "labels is empty"),
-        ({"labels": ["cat", " "]}, ValueError, "labels is empty, or one of them is"),
+        ({"labels": []}, ValueError, "labels must hold at least one text"),
+        ({"labels": ["cat", " "]}, ValueError, "labels must hold at least one text, and no empty one"),
         ({"labels": ["cat"], "templates": ["a photo"]}, ValueError, "the template 'a photo' has no {}"),
-        ({"labels": ["cat"], "templates": []}, ValueError, "templates is empty"),
+        ({"labels": ["cat"], "templates": []}, ValueError, "templates must hold at least one text"),
     ],
 )
 async def test_labels_and_templates_are_checked_first(

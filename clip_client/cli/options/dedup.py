@@ -125,7 +125,7 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
         metavar="RULE",
         help="rule that chooses the photo to keep; can be given several times. The first rule that prefers one photo "
         "decides. RULE is reference, companions, undoubted (not made from another of the photos), original (with the "
-        "metadata of a camera), pixels, lossy (no lossless conversion), siblings (most files with its bytes), "
+        "metadata of a camera), pixels, lossy (not converted from a lossy file), siblings (most files with its bytes), "
         "metadata, oldest, name (no copy mark), newest, folder=DIR, format=A,B, path=PATTERN or not-path=PATTERN "
         "(default: the first ten, in this order; oldest and name always break ties). "
         "@NAME stands for rules that clip-client rules has saved",

@@ -159,8 +159,9 @@ def proved(
 ) -> tuple[Compared, Proofs]:
     """Return the proofs of the paired rows, and the comparison with the doubts that they raise.
 
-    A doubted photo is seldom kept, so another photo, about which nothing is proved yet, may become the best of its
-    group. Proving is therefore repeated until no proof raises a further doubt.
+    A doubt is a sign that a photo was made from another. A doubted photo is seldom kept, so another photo, about which
+    nothing is proved yet, may become the best of its group. Proving is therefore repeated until no proof raises a
+    further doubt.
     """
     best_first = compared.best_first(compared.paired)
     place = {row: number for number, row in enumerate(best_first)}

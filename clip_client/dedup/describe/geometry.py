@@ -79,7 +79,7 @@ def _whole_affine(first: Keypoints, second: Keypoints, turn: NDArray[np.int_]) -
 
 
 def is_frame(affine: Affine, first: Keypoints, second: Keypoints) -> bool:
-    """Tell whether both show one frame upright: the corners meet, and the shapes agree but for rounding to pixels."""
+    """Tell whether both show one frame upright: the corners coincide, and the aspect ratios agree up to rounding."""
     sums = first.width + first.height, second.width + second.height
     if abs(first.width * second.height - second.width * first.height) > max(sums):
         return False

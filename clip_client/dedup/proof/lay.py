@@ -85,11 +85,11 @@ class Layable:
         return min(left, top) > -_MARGIN + 1 and left + across < width + _MARGIN and top + down < height + _MARGIN
 
     def whole(self, way: Way) -> Pixels:
-        """Lay the photo on the whole grid."""
+        """Return the photo, resampled to the whole grid."""
         return self.part(way, Window(0, 0, *self._size))
 
     def part(self, way: Way, window: Window) -> Pixels:
-        """Lay the photo on a window of the grid."""
+        """Return the photo, resampled to a window of the grid."""
         if way.filter not in _PILLOW:
             if way not in self._resized:
                 self._resized[way] = self._resize(way)

@@ -37,8 +37,8 @@ def test_another_contract_is_refused_and_named() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"model": ""}, "ValueError: model is not a text"),
-        ({"precision": 32}, "ValueError: precision is not a text"),
+        ({"model": ""}, "ValueError: model must be a text that is not empty"),
+        ({"precision": 32}, "ValueError: precision must be a text that is not empty"),
         ({"fingerprint": [1]}, "ValueError: not enough values to unpack (expected 2, got 1)"),
         ({"onnx": 17}, "TypeError: 'int' object is not subscriptable"),
         ({"text": {"gate": 1}}, "KeyError: 'tokenizer'"),
