@@ -230,7 +230,7 @@ class Session:
         if found is None:
             raise CannotChoose(f"there is no group {number}")
         if found.state == APPLIED or number in self._in_progress:
-            raise Busy("this decision has been applied; to decide again, first undo its run under History")
+            raise Busy("this decision has been applied; to decide again, bring the photos back from the history")
         if what not in CHOICES:
             raise CannotChoose(f"a choice must be one of {', '.join(CHOICES)}, not {what!r}")
         moving = set(move)
