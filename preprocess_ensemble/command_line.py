@@ -29,7 +29,7 @@ class Parser(argparse.ArgumentParser):
     """Suggests names for a misspelt command, option or choice. The parser of a subcommand refuses unknown arguments."""
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
-        """Parse the arguments. If they are wrong, print one sentence and end with exit code 2."""
+        """Parse, or end with one sentence and exit code 2."""
         words = sys.argv[1:] if args is None else args
         if sentence := refusal(self.prog, words):
             self.exit(2, f"{sentence}\n")

@@ -68,7 +68,7 @@ class Compared:
         return better
 
     def with_doubts(self, doubts: Mapping[int, str]) -> Compared:
-        """Return the comparison with ``doubts`` (row -> why it may be a copy), also of rows of equal pixels."""
+        """Return the comparison with ``doubts`` (row -> why), which also apply to rows with the same pixels."""
         by_pixels = {int(self.evidence.pixels[row]): why for row, why in doubts.items()}
         doubted = {
             files[0].sha256: why

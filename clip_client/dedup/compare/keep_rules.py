@@ -63,10 +63,10 @@ class KeepRules:
     """An ordered list of rules, always followed by ``oldest``, ``name`` and the order of the paths.
 
     A file in a folder that may not last, such as a recycle bin or one that cannot be written to, is the last choice.
-    The last but one is a file that only a symbolic link leads to, because it is outside the searched folders. The other
+    Before it comes a file that only a symbolic link leads to, because it lies outside what was searched. The other
     files are compared by the rules and by nothing else. The rules: ``reference`` (in a reference folder),
-    ``companions`` (has a RAW file, a film or sidecars beside it, or a film inside), ``undoubted`` (probably not made
-    from another photo), ``original`` (has the metadata of a camera's file), ``pixels`` (most), ``lossy``
+    ``companions`` (has a RAW file, a film or sidecars beside it, or a film inside), ``undoubted`` (no other photo is
+    probably what it was made from), ``original`` (has the metadata of a camera's file), ``pixels`` (most), ``lossy``
     (not in a lossless format with the pixels of a lossy file, from which it was converted), ``siblings`` (most files
     with the same bytes), ``metadata`` (most EXIF fields), ``oldest`` (taken first, then the older file), ``newest``,
     ``name`` (no copy mark such as "Copy of" or "(1)", then the shortest), ``folder=DIR`` (in this folder, at any

@@ -64,7 +64,7 @@ class Changes:
         self._is_softer = (seen.blur > 0) == duplicate_is_grid
 
     def words(self) -> tuple[str, ...]:
-        """Return the changes in words, such as ``"cropped to 80%"``."""
+        """Say what was done."""
         detail = ("blurred" if self._is_softer else "sharpened") if self._seen.blur else ""
         words = (
             turn_in_words(self.full_size),

@@ -240,7 +240,7 @@ class Journal(Tables):
         return found.fetchone() is not None
 
     def set_proved(self, entry: JournalEntry, tier: str) -> None:
-        """Record that a photo that an earlier version of the program moved is proved by the current :data:`PROOF`."""
+        """Record that the current :data:`PROOF` holds for a photo that an earlier version moved."""
         self._write("UPDATE units SET tier = ?, proof = ? WHERE id = ?", [(tier, PROOF, entry.id)])
 
     def entries(
