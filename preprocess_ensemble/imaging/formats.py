@@ -46,13 +46,10 @@ class ImageFormat(NamedTuple):
     """One format; ``opener`` is None if the format is recognised but not read."""
 
     name: str
-    signature: bytes
-    """Pattern of the first bytes; a dot stands for any byte."""
+    signature: bytes  # pattern of the first bytes; a dot is any byte
     opener: _Opener | None = None
-    feature: str | None = None
-    """Optional part of Pillow that reads the format."""
-    package: str | None = None
-    """Package of the extra ``phone`` that reads the format, which Pillow cannot."""
+    feature: str | None = None  # optional part of Pillow that reads the format
+    package: str | None = None  # of the extra ``phone``; it reads the format, which Pillow cannot
 
     @property
     def readable(self) -> bool:
@@ -71,7 +68,6 @@ class ImageFormat(NamedTuple):
 
     @property
     def refusal(self) -> str:
-        """The message for a file of this format if it is not readable."""
         remedy = ": pip install 'clip-triton[phone]'" if self.package else ""
         return f"The file is of format {self.name}, which cannot be read here{remedy}."
 
@@ -130,7 +126,6 @@ FORMATS: Final[tuple[ImageFormat, ...]] = (
 
 
 def identify(data: bytes) -> ImageFormat | None:
-    """Return the format of a file by its first bytes; None for an unknown format."""
     head = data[:_HEAD_BYTES]
     return next((known for known in FORMATS if re.match(known.signature, head, re.DOTALL)), None)
 

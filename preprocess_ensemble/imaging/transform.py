@@ -32,15 +32,12 @@ Interpolation = Literal["bicubic", "bilinear"]
 class PreprocessConfig:
     """An open_clip preprocessing configuration, as in a passport. Raises ``ValueError`` for an invalid value."""
 
-    size: tuple[int, int]
-    """(H, W) in pixels."""
+    size: tuple[int, int]  # (H, W) in pixels
     interpolation: Interpolation = "bicubic"
     resize_mode: ResizeMode = "shortest"
     """``shortest`` side to size, then crop; ``longest`` side to size, then pad; ``squash`` both sides to size."""
-    fill_color: int = 0
-    """Value of every channel of the padding, 0 to 255."""
-    mean: tuple[float, float, float]
-    """Means of R, G and B, for values from 0 to 1."""
+    fill_color: int = 0  # of every channel of the padding, 0 to 255
+    mean: tuple[float, float, float]  # of R, G and B, for values from 0 to 1
     std: tuple[float, float, float]
 
     def __post_init__(self) -> None:
@@ -76,7 +73,6 @@ class PreprocessConfig:
         return cls(**chosen)
 
     def to_mapping(self) -> dict[str, Any]:
-        """Return the passport's ``preprocess`` object; the inverse of :meth:`from_mapping`."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
     @property
@@ -96,11 +92,11 @@ class PreprocessConfig:
 def preprocess(
     image: Image.Image, config: PreprocessConfig, out: npt.NDArray[np.uint8] | None = None
 ) -> npt.NDArray[np.uint8]:
-    """Bring one image, whose orientation has been applied, to the model's input size.
+    """Bring one image, whose orientation has been applied, to the model's input size, with open_clip's pixels.
 
-    Returns C-contiguous uint8 of shape (H, W, 3), RGB: ``out`` if it is given, else a new array. The pixels are
-    open_clip's for every image that open_clip can transform. A side that open_clip would round down to 0 becomes one
-    pixel here. An image from a scaled decode is treated as the whole picture that it stands for.
+    Returns C-contiguous uint8 of shape (H, W, 3), RGB: ``out`` if it is given, else a new array. A side that open_clip
+    would round down to 0 becomes one pixel here. An image from a scaled decode is treated as the whole picture that it
+    stands for.
     """
     scaled: ScaleInfo | None = image.info.get(SCALE_INFO)
     if scaled is not None and scaled.describes(image):
