@@ -53,14 +53,12 @@ class PyTorchModel(ExportableModel):
 
     @property
     def token_kinds(self) -> tuple[int, int, int]:
-        """See :class:`ExportableModel`."""
         return token_kinds(self._network, self.text_config)
 
     def check_tokenizer(self, tokenizer: Tokenizer, report: Callable[[str], None]) -> None:
-        """Compare the token ids of the sample texts; see :class:`ExportableModel`.
+        """See :class:`ExportableModel`; ``report`` says if nothing was compared.
 
-        For most models open_clip needs the package transformers, and the files in its form. If they are missing,
-        ``report`` says that nothing was compared.
+        For most models open_clip needs the package transformers, and the files in its form.
         """
         model = self.source.model
         try:
@@ -79,7 +77,7 @@ class PyTorchModel(ExportableModel):
             )
 
     def build(self, rows: Rows, stage: Path, options: GraphOptions) -> BuiltGraph:
-        """Write a tower's graph; see :class:`ExportableModel`. Do not use the tower afterwards."""
+        """Do not use the tower afterwards."""
         network, config = self._network, self.config if is_pixels(rows) else None
         options.report("writing the graph")
         file = stage / MODEL_FILE

@@ -44,14 +44,10 @@ if TYPE_CHECKING:
 
     from preprocess_ensemble.runtimes.agreement import Rows
 
-_SEED: Final = 20
-"""Differs from the seed of a skeleton's vectors, so that a value left in the graph changes the vectors."""
-_VISUAL: Final = "visual"
-"""open_clip's name of the image tower; all other parts are the text tower."""
-_FINGERPRINT: Final = (1_374_802_973, -845_120_687)
-"""Numbers that occur nowhere else in a graph."""
+_SEED: Final = 20  # not that of a skeleton's vectors, so that a value left in the graph changes the vectors
+_VISUAL: Final = "visual"  # open_clip's name of the image tower; all other parts are the text tower
+_FINGERPRINT: Final = (1_374_802_973, -845_120_687)  # numbers that occur nowhere else in a graph
 _PREPROCESSING: Final = ("mean", "std", "interpolation", "resize_mode")
-"""Settings of the preprocessing that the weights of a tag may change."""
 _FLOATS: Final = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
 
 
@@ -60,10 +56,9 @@ class NoSkeleton(ExportError):
 
 
 def record_tower(network: nn.Module, rows: Rows, dimension: int, file: Path) -> Tower:
-    """Return the tower of ``network`` that takes such ``rows``, without vectors; ``network`` stays as it is.
+    """Return the tower of ``network`` that takes such ``rows``, without vectors; overwrite ``file``.
 
-    ``file`` is overwritten. Raises NoSkeleton if a weight cannot be found in the graph, and ExportError if no graph can
-    be written.
+    Raises NoSkeleton if a weight cannot be found in the graph, and ExportError if no graph can be written.
     """
     is_image = is_pixels(rows)
 
