@@ -86,7 +86,6 @@ def _performance_cores_of_a_mac() -> int:
 
 
 def _listed(file: Path) -> set[int]:
-    """Return the numbers in a file with a text such as ``0-3,8``; none if it cannot be read."""
     ranges = [part.partition("-") for part in _text(file).split(",") if part]
     return {number for first, _, last in ranges for number in range(int(first), int(last or first) + 1)}
 

@@ -52,7 +52,6 @@ class TritonPythonModel(RowsModel):
     }
 
     def load(self, config: Mapping[str, Any], parameters: Mapping[str, str], folder: Path, version: Path) -> None:
-        """Read settings and passport, and start the threads; see :class:`RowsModel`."""
         instances = max(1, sum(group.get("count", 1) for group in config.get("instance_group", [])))
         settings = PreprocessSettings.from_parameters(parameters, instances)
         self._passport_text = rows.read_passport(folder / settings.passport)
@@ -72,7 +71,6 @@ class TritonPythonModel(RowsModel):
         )
 
     def answer(self, requests: Sequence[RowsRequest], increments: Increments) -> Iterator[Outputs]:
-        """Yield the outputs for each request; see :class:`RowsModel`."""
         # A request for the passport alone decodes nothing.
         decodes = [not request.requested.isdisjoint(_DECODED_OUTPUTS) for request in requests]
         files = [request.rows if decoded else () for request, decoded in zip(requests, decodes, strict=True)]
@@ -92,6 +90,5 @@ class TritonPythonModel(RowsModel):
                 increments[_DECODED, (("route", image.decode_path.value), ("decoder", image.decoder.value))] += 1
 
     def finalize(self) -> None:
-        """Stop the threads, and release the metrics."""
         self._preprocessor.close()
         super().finalize()

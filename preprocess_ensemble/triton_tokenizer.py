@@ -47,7 +47,6 @@ class TritonPythonModel(RowsModel):
     }
 
     def load(self, config: Mapping[str, Any], parameters: Mapping[str, str], folder: Path, version: Path) -> None:
-        """Read the passport and the tokenizer; see :class:`RowsModel`."""
         text = Passport.from_json(read_passport(folder / parameters["passport"])).text
         if text is None:
             raise PassportError("the installed model has no text tower; run clip-export --towers image,text")
@@ -56,7 +55,6 @@ class TritonPythonModel(RowsModel):
         self._tokenizer = Tokenizer.load(version, tokenizer_config, text.tokenizer_sha256)
 
     def answer(self, requests: Sequence[RowsRequest], increments: Increments) -> Iterator[Outputs]:
-        """Yield the outputs for each request; see :class:`RowsModel`."""
         for request in requests:
             if request.problem:
                 yield {}

@@ -17,8 +17,7 @@ from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.passport import Passport
 from preprocess_ensemble.model_repository.tensorrt import Tensorrt, take_off_tensorrt
 
-ModelConfig = Any
-"""Triton's ModelConfig messages, which have no type annotations."""
+ModelConfig = Any  # Triton's ModelConfig messages, which have no type annotations
 
 MODEL_FILE: Final = "model.onnx"
 PASSPORT_FILE: Final = "model.json"
@@ -43,14 +42,13 @@ __all__ = ("TritonPythonModel",)
 def pending_files(
     repository: Path, passport: Passport, names: ModelNames = DEFAULT_NAMES, tensorrt: Tensorrt | None = None
 ) -> dict[Path, str]:
-    """Return the files, with their text, that ``repository`` needs for a model.
+    """Return the files, with their text, that ``repository`` needs for a model, without those that need no change.
 
     With ``tensorrt`` the image encoder, and the text encoder of an fp16 export, run on TensorRT. Without ``tensorrt``,
     an encoder that an earlier export has set to TensorRT stays there. An int8 export never runs on TensorRT.
 
     An existing config.pbtxt may contain an operator's changes. Only its shapes, its level of optimisation, TensorRT and
-    a warm-up with zeros for tokens are set; its leading comment stays. A file without changes is not in the result.
-    Raises ReportedError if a file cannot be read.
+    a warm-up with zeros for tokens are set; its leading comment stays. Raises ReportedError if a file cannot be read.
     """
     made = {
         names.preprocess: ("model.py", _MODEL_PY.format(step="preprocessing", module="triton_model")),
@@ -92,7 +90,6 @@ def pending_files(
 
 
 def version_directory(repository: Path, model: str = DEFAULT_NAMES.encoder) -> Path:
-    """Return the directory of the only version of a Triton model; it has model.onnx, model.json or the tokenizer."""
     return repository / model / "1"
 
 
@@ -107,7 +104,6 @@ def installed_passport(repository: Path, names: ModelNames = DEFAULT_NAMES) -> P
 
 
 def read_config(path: Path) -> ModelConfig:
-    """Parse a config.pbtxt. Raises ReportedError if the file is not a model configuration."""
     return _parsed(path.read_bytes(), path)
 
 
@@ -121,13 +117,11 @@ def _parsed(text: bytes, path: Path) -> ModelConfig:
 
 
 def _template(name: str, names: ModelNames) -> bytes:
-    """Return the text of the template for the model ``name``. In templates only names of models begin with "clip_"."""
     text = (_TEMPLATES / f"{DEFAULT_NAME}{name.removeprefix(names.name)}.pbtxt").read_bytes()
     return text.replace(f"{DEFAULT_NAME}_".encode(), f"{names.name}_".encode())
 
 
 def _set_shapes(name: str, config: ModelConfig, passport: Passport, names: ModelNames) -> None:
-    """Set the sizes, also in the warm-up, and an encoder's level of optimisation unless an operator has set another."""
     dims = {
         PIXELS: [*passport.preprocess["size"], 3],
         TOKENS: [] if passport.text is None else [passport.text.tokenizer["context_length"]],

@@ -10,12 +10,9 @@ from preprocess_ensemble import contract
 from preprocess_ensemble.errors import ReportedError
 
 REPOSITORY_VARIABLE: Final = "CLIP_REPOSITORY"
-MODEL_VARIABLE: Final = "CLIP_MODEL"
-"""Environment variable that holds the model to export, as ``clip-export --model`` takes it."""
-PRETRAINED_VARIABLE: Final = "CLIP_PRETRAINED"
-"""Environment variable that holds the weights of that model, as ``clip-export --pretrained`` takes them."""
-HERE: Final = Path("triton_models")
-"""The repository of a checkout, or of a server's working directory."""
+MODEL_VARIABLE: Final = "CLIP_MODEL"  # the model to export, as ``clip-export --model`` takes it
+PRETRAINED_VARIABLE: Final = "CLIP_PRETRAINED"  # its weights, as ``clip-export --pretrained`` takes them
+HERE: Final = Path("triton_models")  # the repository of a checkout, or of a server's working directory
 
 
 class MisnamedModel(ReportedError, ValueError):
@@ -23,7 +20,6 @@ class MisnamedModel(ReportedError, ValueError):
 
 
 def model_to_export() -> tuple[str | None, str | None]:
-    """Return the model and the weights that the environment names. Raises MisnamedModel."""
     model = os.environ.get(MODEL_VARIABLE) or None
     if model and os.path.isdir(model) and (os.sep in model or has_models(Path(model))):
         raise MisnamedModel(
@@ -56,7 +52,6 @@ def has_models(folder: Path) -> bool:
 
 
 def user_repository() -> Path:
-    """Return the repository in the user's data directory. Raises ``ReportedError`` for a user without a home."""
     from platformdirs import user_data_path
 
     try:
@@ -68,7 +63,6 @@ def user_repository() -> Path:
 
 
 def has_model(repository: Path, names: contract.ModelNames = contract.DEFAULT_NAMES) -> bool:
-    """Return whether an export of the model with these names into ``repository`` has been finished."""
     return (repository / names.encoder / "1" / "model.json").exists()
 
 

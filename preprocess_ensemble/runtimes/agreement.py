@@ -26,11 +26,10 @@ REQUIRED_COSINE: Final = 0.9999
 """Least cosine between a runtime's vectors and those of ONNX Runtime in fp32. Duplicates are decided within a cosine
 distance of 0.01 to 0.03, so the difference may be a hundredth of that."""
 
-_LENGTH_ERROR: Final = 1e-4
-"""Largest difference between the length of a vector and 1."""
+_LENGTH_ERROR: Final = 1e-4  # largest difference between the length of a vector and 1
 
 
-SAMPLE_TEXTS: Final = (
+SAMPLE_TEXTS: Final = (  # from the empty text to one that is longer than any context
     "",
     "dog",
     "a photo of a dog on the beach at sunset",
@@ -40,7 +39,6 @@ SAMPLE_TEXTS: Final = (
     "IMG_2041.JPG, 3024 x 4032, f/1.8, 1/120 s",
     "a crowded street market with fruit, cloth and spices, " * 12,
 )
-"""Texts from the empty one to one that is longer than any context."""
 
 
 class Disagreement(ReportedError):
@@ -96,10 +94,11 @@ def checked_vectors(
     fingerprint: tuple[int, int],
     failed: npt.NDArray[np.bool_] | None = None,
 ) -> npt.NDArray[np.float32]:
-    """Embed ``rows``; ``failed`` (N,) marks rows as failed. Return the vectors of the other rows.
+    """Embed ``rows``, pixels (N, H, W, 3) uint8 or token ids (N, L) int32. Return the vectors of those not ``failed``
+    (N,).
 
-    ``rows`` are pixels (N, H, W, 3) uint8 or token ids (N, L) int32. Raises Disagreement if the vector of a failed row
-    is not all NaN, or if the fingerprint of a row is not ``fingerprint``. Raises the errors of the session.
+    Raises Disagreement if the vector of a failed row is not all NaN, or if the fingerprint of a row is not
+    ``fingerprint``. Raises the errors of the session.
     """
     failed = np.zeros(len(rows), np.bool_) if failed is None else failed
     status = np.where(failed, ImageStatus.INTERNAL, ImageStatus.OK).astype(np.int32)[:, None]
