@@ -15,7 +15,6 @@ from clip_client.search.query import Term
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's options."""
     parser = commands.add_parser(
         "similar",
         usage="%(prog)s [options] PHOTO",
@@ -28,7 +27,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Search, and print the most similar photos."""
     (photo,) = map(os.path.expanduser, arguments.parts)
     refuse_url(photo)
     if os.path.isdir(photo):

@@ -27,12 +27,10 @@ if TYPE_CHECKING:
     from clip_client import ClipClient
     from clip_client.cli.output import ProgressBars
 
-_STORE_FILES: Final = (CACHE, "files.sqlite")
-"""Names of a file in every store that was filled, by this version and by earlier ones."""
+_STORE_FILES: Final = (CACHE, "files.sqlite")  # in every store that was filled, by this version and by earlier ones
 
 
 def add_place_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--in`` and ``--store``."""
     parser.add_argument(
         "--in",
         dest="places",
@@ -48,14 +46,9 @@ def add_place_options(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class NamedPlaces:
-    """The places that the user named."""
-
-    photos: tuple[str, ...] = ()
-    """Photos and folders of photos, which are embedded first."""
-    vectors: Path | None = None
-    """Output of ``clip-client embed``."""
-    store: Path | None = None
-    """Store to search, which also keeps the vectors of ``photos``; None for the default store."""
+    photos: tuple[str, ...] = ()  # photos and folders of photos, which are embedded first
+    vectors: Path | None = None  # output of ``clip-client embed``
+    store: Path | None = None  # also keeps the vectors of ``photos``; None for the default store
 
     @classmethod
     def of(cls, named: Sequence[str], store: Path | None) -> NamedPlaces:
@@ -72,7 +65,6 @@ class NamedPlaces:
         return cls(photos=tuple(named), store=store)
 
     def opened_store(self) -> AbstractContextManager[Store | None]:
-        """Open the store; None if vectors are searched, which need no store."""
         return nullcontext() if self.vectors is not None else opened_store(self.store)
 
     def photos_in(self, store: Store | None, show: ProgressBars) -> Scan | None:

@@ -15,7 +15,6 @@ TOP: Final = 20
 
 
 def add_search_options(parser: argparse.ArgumentParser) -> None:
-    """Add all options of a search: where, which photos, how many, and the output."""
     add_place_options(parser)
     parser.add_argument("--top", type=count, default=TOP, metavar="N", help=f"list N pictures (default: {TOP})")
     parser.add_argument("--copies", action="store_true", help="also list the proven copies of each picture")
