@@ -1,7 +1,6 @@
 """The health port. ``GET /healthz`` returns 200 while images can be embedded, otherwise 503, each with JSON details.
 
-``GET /metrics`` returns the same for Prometheus, always with 200: ``clip_serve_healthy`` is 1 while images can be
-embedded, else 0, and ``clip_serve_restarts_total`` counts the restarts of tritonserver.
+``GET /metrics`` returns the same for Prometheus, always with 200, and counts the restarts of tritonserver.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _REQUEST_S: Final = 5.0
 _REQUEST_BYTES: Final = 8192
 
 _MOST_CONNECTIONS: Final = 64
-"""Most open connections. A probe takes milliseconds; more would use up the supervisor's file descriptors."""
+"""A probe takes milliseconds; more would use up the supervisor's file descriptors."""
 
 _METRICS: Final = """\
 # TYPE clip_serve_healthy gauge
@@ -33,17 +32,11 @@ clip_serve_restarts_total {restarts}"""
 
 
 class Status(Enum):
-    """State of the server; the values are those of ``/healthz``."""
-
-    STARTING = "starting"
-    """The first start is not complete."""
+    STARTING = "starting"  # the first start is not complete
     READY = "ready"
-    OVERLOADED = "overloaded"
-    """The canary waits, but requests are being finished or computed."""
-    DEGRADED = "degraded"
-    """The canary is right, but a full batch fails."""
-    STUCK = "stuck"
-    """The canary waits, and nothing is being done."""
+    OVERLOADED = "overloaded"  # the canary waits, but requests are being finished or computed
+    DEGRADED = "degraded"  # the canary is right, but a full batch fails
+    STUCK = "stuck"  # the canary waits, and nothing is being done
     FAILING = "failing"
     RESTARTING = "restarting"
     STOPPING = "stopping"

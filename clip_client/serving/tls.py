@@ -1,7 +1,6 @@
-"""Checks the server's certificates before Triton gets them.
+"""Checks the server's certificates before Triton gets them, by the canary's handshake in memory.
 
-Triton reports a key that does not match deep in its log, and does not report an expired certificate. So this module
-first performs both sides of the canary's handshake in memory.
+Triton reports a key that does not match deep in its log, and does not report an expired certificate.
 """
 
 from __future__ import annotations
@@ -21,16 +20,14 @@ class ServerTls:
     """PEM files. With ``client_ca``, every client needs a certificate from that authority, including the canary."""
 
     certificate: Path
-    """The server's certificate, followed by the certificates between it and the authority that clients trust."""
+    """Followed by the certificates between it and the authority that clients trust."""
     key: Path
     client_ca: Path | None = None
-    canary_certificate: Path | None = None
-    """The canary's client certificate; by default the server's own."""
+    canary_certificate: Path | None = None  # by default the server's own
     canary_key: Path | None = None
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Arguments for tritonserver."""
         files = (f"--grpc-server-cert={self.certificate}", f"--grpc-server-key={self.key}")
         if self.client_ca is None:
             return ("--grpc-use-ssl=true", *files)
