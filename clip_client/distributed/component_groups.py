@@ -40,29 +40,22 @@ class DuplicateSummary:
     output: str
     """Folder of the groups, for ``ray.data.read_parquet``; see :func:`group_schema`."""
     thresholds: Thresholds
-    photos: int
-    """Images that were compared, each path once."""
-    contents: int
-    """Images with different bytes among ``photos``."""
+    photos: int  # images that were compared, each path once
+    contents: int  # with different bytes among ``photos``
     groups: int
-    grouped: int
-    """Photos in groups, including the kept ones."""
-    copies: int
-    """Copies in groups; frames of a burst and moments of a scene are not copies."""
+    grouped: int  # photos in groups, including the kept ones
+    copies: int  # in groups; frames of a burst and moments of a scene are not copies
     unverified: int
     """Photos in groups that could not be aligned with any other: their rows say why (``cannot_verify``)."""
     pairs_left: int
     """Pairs that were worth aligning, but left out because one worker could not hold all photos that they connect."""
-    note: str
-    """Reason, for people, if no copy could be verified; else empty."""
-    edges: int
-    """Pairs that were written to connect similar photos."""
+    note: str  # why, for people, no copy could be verified; else empty
+    edges: int  # pairs that were written to connect similar photos
     recall: RecallEstimate
-    """The method that compared vectors, and the share of the similar pairs that it found."""
+    """How vectors were compared, and the share of the similar pairs that it found."""
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Self:
-        """Return a summary from the ``fields`` of ``dataclasses.asdict`` that were written to JSON and read again."""
         recall = {**fields["recall"], "recall_95": tuple(fields["recall"]["recall_95"])}
         return cls(**{**fields, "thresholds": Thresholds(**fields["thresholds"]), "recall": RecallEstimate(**recall)})
 
@@ -158,7 +151,6 @@ def group_bucket(
 
 
 def group_photos(table: Any, rules: GroupRules) -> DuplicateReport:
-    """Divide photos, which are rows of :func:`.embedded_rows.embedded_schema`, into groups."""
     with Store() as store:
         return group_contents(_collected(table), rules, store, lambda what, done, total: None)
 
@@ -190,7 +182,6 @@ def _collected(table: Any) -> CollectedFeatures:
 
 
 def write_groups(output: Location, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows of :func:`group_schema`. Raises DistributedError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -224,7 +215,6 @@ def _rows(group: DuplicateGroup, numbers: Mapping[bytes, int]) -> Iterator[Mappi
 
 
 def count_groups(places: Sequence[Location]) -> tuple[int, int, int, int]:
-    """Return groups, photos, copies, and photos that could not be verified. Raises DistributedError."""
     import pyarrow as pa
     from pyarrow import dataset
 

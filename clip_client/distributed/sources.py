@@ -28,10 +28,9 @@ Address: TypeAlias = str | os.PathLike[str]
 
 _FEWEST_ROWS: Final = 100
 _MOST_ROWS: Final = 10_000
-"""Most images in a partition: 20 MB of vectors, as in the files that ``clip-client embed`` writes."""
+"""Images in a partition: 20 MB of vectors, as in the files that ``clip-client embed`` writes."""
 
-_PARQUET_ROWS_AT_ONCE: Final = 64
-"""Images that are read from a Parquet file at a time."""
+_PARQUET_ROWS_AT_ONCE: Final = 64  # images that are read at a time
 
 
 class DamagedInput(DistributedError):
@@ -40,12 +39,8 @@ class DamagedInput(DistributedError):
 
 @dataclass(frozen=True, kw_only=True)
 class SourceImage:
-    """One image of a partition."""
-
-    file: FileVersion
-    """Path or URL, with size and time if they are known; the path of an image in a file ends with its name there."""
-    read: Callable[[], tuple[bytes, int | None]]
-    """Returns the bytes of the image file and its time of change, as :meth:`Location.read` does."""
+    file: FileVersion  # path or URL, with size and time if known; in another file, with its name there
+    read: Callable[[], tuple[bytes, int | None]]  # as :meth:`Location.read`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +48,9 @@ class Partition:
     """Images that are embedded into one file. A partition holds only their locations: a few kilobytes."""
 
     name: str
-    id: str
-    """Differs from the id of every other partition, and changes if the images change."""
-    count: int | None
-    """None if it is only known after reading the images."""
-    images: Callable[[], Iterator[SourceImage]]
-    """Yields the images. Blocks, and raises DamagedInput."""
+    id: str  # differs from that of every other partition, and changes if the images change
+    count: int | None  # None if it is only known after reading the images
+    images: Callable[[], Iterator[SourceImage]]  # blocks, and raises DamagedInput
 
 
 def image_files(paths: Iterable[Address]) -> list[Partition]:
@@ -117,7 +109,6 @@ def webdataset_images(*addresses: Address) -> list[Partition]:
 
 
 def id_of(*facts: object) -> str:
-    """Return 32 hexadecimal digits that stand for these facts."""
     return hashlib.blake2b(repr(facts).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 
@@ -207,7 +198,6 @@ def _row_groups(location: Location, info: Any, columns: Sequence[str]) -> list[P
 def _images_in_rows(
     location: Location, name: str, columns: Sequence[str], groups: Sequence[int], row: int
 ) -> Iterator[SourceImage]:
-    """Yield the images in row groups of a Parquet file; ``row`` is the number of the first one in the file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
