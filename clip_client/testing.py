@@ -35,10 +35,9 @@ if TYPE_CHECKING:
 
 __all__ = ("PNG_1X1", "FakeTriton", "ReceivedRequest", "Reply", "fake_vector")
 
-PNG_1X1: Final = base64.b64decode(
+PNG_1X1: Final = base64.b64decode(  # the canary image of the fake
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
-"""The canary image of the fake: one pixel."""
 
 _CONTEXT_WORDS: Final = 77
 """The fake reports a longer text as truncated, but its vector is the vector of the whole text."""
@@ -52,17 +51,13 @@ _KEPT_REQUESTS: Final = 100
 class Reply:
     """The answer to one request for embeddings. The default answers at once and without errors."""
 
-    delay_s: float = 0.0
-    """Time before the fake does anything else; use ``float("inf")`` for a server that never answers."""
-    status: grpc.StatusCode | None = None
-    """Status that the request fails with, and the text with it."""
+    delay_s: float = 0.0  # before anything else; ``float("inf")`` for a server that never answers
+    status: grpc.StatusCode | None = None  # that the request fails with, and the text with it
     details: str = ""
     row_errors: Mapping[int, tuple[int, str]] = field(default_factory=dict)
     """Row -> (number of an ``ImageStatus``, sentence): only these images or texts fail."""
-    fingerprint: tuple[int, int] | None = None
-    """Fingerprint of another model for the answer."""
-    drop_outputs: frozenset[str] = frozenset()
-    """Tensors to leave out of the answer."""
+    fingerprint: tuple[int, int] | None = None  # of another model
+    drop_outputs: frozenset[str] = frozenset()  # left out of the answer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,10 +65,8 @@ class ReceivedRequest:
     """One request for embeddings, as the fake received it."""
 
     request_id: str
-    model: str
-    """The ensemble: ``clip_image`` or ``clip_text``."""
-    images: tuple[bytes, ...] = field(repr=False)
-    """The images, or the texts in UTF-8."""
+    model: str  # the ensemble: ``clip_image`` or ``clip_text``
+    images: tuple[bytes, ...] = field(repr=False)  # or the texts in UTF-8
     timeout_s: float | None
     metadata: Mapping[str, str] = field(repr=False)
 
@@ -120,18 +113,13 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         self.fingerprint = fingerprint
         self.token = token
         self.seconds_per_image = seconds_per_image
-        self.requests: list[ReceivedRequest] = []
-        """The last 100 requests for embeddings, in order of arrival."""
+        self.requests: list[ReceivedRequest] = []  # the last 100 for embeddings, in order of arrival
         self.requests_received = 0
         self.images_embedded = 0
-        self.images_worked_on = 0
-        """Images that ``seconds_per_image`` was spent on, answered or not."""
-        self.in_flight = self.max_in_flight = 0
-        """Requests that wait for their answer now, and the most so far."""
-        self.handshakes = 0
-        """Number of requests for the passport."""
-        self.port = 0
-        """The loopback port; the same after a restart."""
+        self.images_worked_on = 0  # on which ``seconds_per_image`` was spent, answered or not
+        self.in_flight = self.max_in_flight = 0  # requests that wait for their answer now, and the most so far
+        self.handshakes = 0  # requests for the passport
+        self.port = 0  # on loopback; the same after a restart
         self.live = True
         self.ready_models = {*self.names.of_images, *(self.names.of_texts if has_text else ())}
         self._script: deque[Reply] = deque()

@@ -24,8 +24,7 @@ from preprocess_ensemble.whole_file import whole_file
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_ABANDONED_S: Final = 3600.0
-"""An unfinished file that was not written to for this long belongs to a process that was killed."""
+_ABANDONED_S: Final = 3600.0  # not written to for this long: of a killed process
 
 
 class _FileMerged(Exception):
@@ -33,10 +32,10 @@ class _FileMerged(Exception):
 
 
 class ParquetStore:
-    """One folder of Parquet files with one ``pyarrow.Schema``.
+    """One folder of Parquet files with one ``pyarrow.Schema``, whose metadata says what the rows are.
 
-    The schema's metadata says what the rows are. A file with other metadata, or that lacks a column, is refused.
-    Methods raise StoreError for such a file, and for a disk that cannot be read or written.
+    Methods raise StoreError for a file with other metadata, or that lacks a column, and for a disk that cannot be read
+    or written.
     """
 
     key: ClassVar[str] = "sha256"
@@ -48,14 +47,13 @@ class ParquetStore:
     }
     unfinished: ClassVar[tuple[str, ...]] = ("*.part",)
     rows_per_group: int = 1024
-    """Rows in a row group, the smallest part that can be read. Many columns in many groups cost memory to list."""
+    """The smallest part that can be read. Many columns in many groups cost memory to list."""
     rows_per_file: int = 2048  # 4 MB of vectors
     seconds_per_file: float = 5.0
-    """A file is also written when its first row is this old, so a killed process loses at most this much work."""
-    small_files: int = 64
-    """Number of small files above which :meth:`compact` merges them."""
+    """A file is also written when its first row is this old, so a killed process loses this much work."""
+    small_files: int = 64  # above which :meth:`compact` merges them
     small_file_rows: int = 131_072
-    """A file with this many rows is not small: copying them for a few new rows is not worth it."""
+    """A larger file is not small: copying it for a few new rows is not worth it."""
 
     def __init__(self, folder: Path, schema: Any) -> None:
         self.folder = folder
@@ -136,11 +134,9 @@ class ParquetStore:
                 return {path: keys for path in self._paths() if (keys := self._read_keys(path)) is not None}
 
     def _paths(self) -> list[Path]:
-        """Return the files in the order in which they were written."""
         return sorted(self.folder.glob("*.parquet"))
 
     def _next_path(self) -> Path:
-        """Return a unique name that sorts after all others."""
         return self.folder / f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.parquet"
 
     def _skip_damaged(self, path: Path, error: Exception) -> None:
@@ -159,7 +155,6 @@ class ParquetStore:
         return pa.chunked_array(chunks, self.schema.field(self.key).type)
 
     def _all_rows(self, files: Mapping[Path, Any], columns: Sequence[str] | None = None) -> Iterator[Any]:
-        """Yield the row of every key in ``files``, as tables in their order, a row group at a time."""
         return (table for _, table in self._find(files, self._all_keys(files).unique(), columns=columns))
 
     def _find(
@@ -169,7 +164,6 @@ class ParquetStore:
         missing: NDArray[np.bool_] | bool = True,
         columns: Sequence[str] | None = None,
     ) -> Iterator[tuple[NDArray[np.intp], Any]]:
-        """Yield the positions in ``wanted`` that are ``missing``, and their rows. Raises _FileMerged."""
         import pyarrow.compute as pc
 
         # Rows are numbered across all files.
@@ -202,7 +196,6 @@ class ParquetStore:
 
     @contextlib.contextmanager
     def _opened(self, path: Path) -> Iterator[Any]:
-        """Give the file as a ``pyarrow.parquet.ParquetFile``."""
         import pyarrow.parquet as pq
 
         # Python opens the file, because pyarrow opens only UTF-8 paths. Reads have use_threads=False: if one of
@@ -274,7 +267,6 @@ def _without_null_lists(table: Any) -> Any:
 
 
 def _portions(tables: Iterable[Any], rows: int) -> Iterator[Any]:
-    """Join small tables, so that row groups are full."""
     import pyarrow as pa
 
     waiting: list[Any] = []

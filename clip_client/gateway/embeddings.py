@@ -40,8 +40,6 @@ class Embeddings(BaseModel):
 
 
 class Base64Images(BaseModel):
-    """The body of ``POST /embed/base64``."""
-
     images: list[str]
 
 
