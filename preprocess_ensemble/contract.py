@@ -1,7 +1,4 @@
-"""The wire contract: names, versions and codes that client and server share. Standard library only.
-
-``triton_models/*/config.pbtxt`` repeat these names for Triton; a test compares them.
-"""
+"""The wire contract, whose names ``triton_models/*/config.pbtxt`` repeat for Triton. Standard library only."""
 
 from __future__ import annotations
 

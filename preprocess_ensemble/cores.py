@@ -17,10 +17,7 @@ _FAST: Final = 0.8
 
 
 def usable_cores(root: Path = _ROOT) -> int:
-    """Return the number of cores that this process may use, by its affinity and the quota of its control group.
-
-    A quota of one and a half cores counts as two. ``root`` holds Linux's ``proc`` and ``sys``.
-    """
+    """Return the cores that this process may use, by affinity and by its groups' quotas: 1.5 cores count as two."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([cores, *map(math.ceil, _cpu_quotas(root))]))
 

@@ -10,11 +10,7 @@ if TYPE_CHECKING:
 
 
 class ReportedError(Exception):
-    """The work cannot be done, and the user can do something about it.
-
-    The message is for people: the item, the limit or the cause, and the remedy. Commands print it without a traceback
-    and exit with 1.
-    """
+    """The work cannot be done. The message is for people: the item, the limit or the cause, and the remedy."""
 
 
 def first_line(error: BaseException) -> str:

@@ -1,20 +1,4 @@
-"""The Triton model ``clip_preprocess``, an adapter to Triton's API: rows of image files in, rows of pixels out.
-
-::
-
-    in   image   (N, 1) BYTES        one encoded image file each
-    out  pixels  (N, H, W, 3) UINT8  RGB; all zero if the image failed
-         status  (N, 1) INT32        the number of an ImageStatus (preprocess_ensemble.contract)
-         error   (N, 1) BYTES        empty, or one sentence for people
-         model   (N, 1) BYTES        the passport, the same in each row; made only on request
-
-An image that fails does not fail its request. A malformed request does not fail other requests in the same batch. The
-metrics of the model are::
-
-    clip_preprocess_images_total{status}          images by their status: OK, TRUNCATED, ...
-    clip_preprocess_decoded_total{route,decoder}  good images by decode path, and by decoder
-    clip_preprocess_requests_total{rows}          requests by their number of images: 1, 2-4, 5-8, 9-16, ...
-"""
+"""The Triton model ``clip_preprocess``: image files in, pixels out, which are zero for an image that failed."""
 
 from __future__ import annotations
 

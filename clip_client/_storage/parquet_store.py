@@ -1,10 +1,8 @@
 """Rows by content in a folder of Parquet files that are added and never changed: the caches of a store.
 
 If a key has several rows, the latest row counts. Every process adds files of its own, so any number of searches can
-share a folder. Many small files are merged into one. A damaged file is skipped, because its rows can be computed again.
-A file appears under its name only when it is complete, so a killed process loses only its last rows. Readers load
-the column of keys, and then only the row groups that hold a row they need: memory holds the keys, the requested rows
-and one row group.
+share a folder. A damaged file is skipped, because its rows can be computed again, and a killed process loses only its
+last rows. Memory holds the keys, the requested rows and one row group.
 """
 
 from __future__ import annotations
@@ -70,10 +68,7 @@ class ParquetStore:
         return set(self._all_keys(self._files()).to_pylist())
 
     def scan(self, columns: Sequence[str]) -> Iterator[Any]:
-        """Yield ``columns`` of the row of every key, as tables in the order of the files, a row group at a time.
-
-        Meanwhile no other process may merge files in the folder. Raises StoreError if one does.
-        """
+        """Yield ``columns`` of every key's row, a row group at a time. Raises StoreError if files are merged now."""
         try:
             yield from self._all_rows(self._files(), columns)
         except _FileMerged:

@@ -1,8 +1,4 @@
-"""``clip-client``: run one command and turn errors into exit codes.
-
-0: done; 1: failed, with the reason in one sentence on standard error; 2: wrong usage; 130: interrupted; 143: stopped by
-SIGTERM.
-"""
+"""``clip-client``; exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 stopped by SIGTERM."""
 
 from __future__ import annotations
 

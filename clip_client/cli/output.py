@@ -84,8 +84,7 @@ def check_place(path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path, *, final: Callable[[], Path] | None = None) -> Iterator[IO[bytes]]:
-    """Open a new file beside ``path``, which it replaces at the end of the block; if the block raises, ``path`` stays
-    as it was.
+    """Open a new file that replaces ``path`` at the end of the block; if the block raises, ``path`` stays as it was.
 
     A ``path`` that is not a regular file, such as ``/dev/stdout``, is written directly. ``final`` is called at the end
     and may name another file in the same folder to replace. Raises CommandFailed if the file cannot be written.

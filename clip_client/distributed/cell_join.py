@@ -166,10 +166,7 @@ def _pairs_of_parts(sizes: NDArray[np.int64], most_rows: int) -> Iterator[list[i
 def join_block(
     edges: Location, block: CellBlock, places: Sequence[Location], candidates: Location, division: Division
 ) -> None:
-    """Compare the rows of each cell in a block, read from the chunks' files in ``places``, and write the edges.
-
-    Pairs that are not alike but are worth aligning go into a file of the same name in the folder ``candidates``.
-    """
+    """Compare the rows of a block cell by cell; write the edges, and to ``candidates`` pairs worth aligning."""
     alike: list[Edges] = []
     near: list[Edges] = []
     for table in read_buckets([places[chunk] for chunk in block.chunks], block.first, block.end):

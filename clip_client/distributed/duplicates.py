@@ -1,7 +1,4 @@
-"""The search for duplicates on a Ray cluster, among photos that a cluster has embedded.
-
-Workers hold a chunk or a block of cells at a time. The driver holds facts about the rows and a sample of the vectors.
-"""
+"""The search for duplicates on a Ray cluster. The driver holds facts about rows, and workers a chunk of vectors."""
 
 from __future__ import annotations
 

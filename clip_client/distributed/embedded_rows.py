@@ -63,8 +63,7 @@ _COLUMNS: Final = (
 def embedded_schema(model: FileModel, *, features: bool) -> Any:
     """Return the ``pyarrow.Schema`` of the rows: :func:`.vector_file.vector_schema` and, with ``features``, more.
 
-    The further columns are ``sha256`` and those of :class:`~clip_client.dedup.photo.ImageFeatures`; they are null for
-    an image that could not be read.
+    These are ``sha256`` and those of :class:`~clip_client.dedup.photo.ImageFeatures`, null for an unreadable image.
     """
     import pyarrow as pa
 
@@ -88,11 +87,7 @@ class PartitionFolder:
     """Sorted keys (N,), 16 bytes, of other runs' images: Ray Data's anti-join would shuffle all keys."""
 
     def begin(self, partitions: Sequence[Partition]) -> tuple[Self, list[Partition]]:
-        """Return the folder with the number of this run, and the ``partitions`` that are not finished.
-
-        Raises VectorsError if the folder holds vectors of another id or without features, and DistributedError if it
-        cannot be read or written.
-        """
+        """Return the folder with this run's number, and what is left. Raises VectorsError and DistributedError."""
         with self.location.usable():
             self.location.filesystem.create_dir(self.location.path, recursive=True)
             infos = self.location.files(recursive=False)

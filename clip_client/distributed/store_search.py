@@ -1,8 +1,4 @@
-"""The search for duplicates of one machine, with a cluster for the work.
-
-The cluster reads and embeds the photos that the store lacks, and later divides the photos into groups; the calling
-program does all other steps.
-"""
+"""The search for duplicates of one machine, with a cluster that embeds new photos and divides photos into groups."""
 
 from __future__ import annotations
 
@@ -124,11 +120,7 @@ async def find_on_cluster(
     on_progress: OnProgress,
     **how: Any,
 ) -> DuplicateReport:
-    """Find duplicates as :func:`clip_client.dedup.find_duplicates` does, with groups from the connected cluster.
-
-    ``model`` is what :func:`fill_store` returned; ``how`` has arguments of :func:`~clip_client.dedup.search.collect`.
-    Also raises DistributedError.
-    """
+    """Find duplicates as on one machine, with groups from the cluster; ``model`` is :func:`fill_store`'s."""
     collected, rules = await collect(clip, found, store, on_progress, **how)
     tell = told_by_thread(on_progress)
     grouped = await to_thread.run_sync(_group_on_cluster, model, collected, rules, store, tell)

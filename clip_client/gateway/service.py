@@ -73,10 +73,7 @@ class Service:
     async def embed(
         self, name: str, items: Sequence[Item], *, dimension: int | None = None
     ) -> tuple[ModelInfo, EmbeddingBatch]:
-        """Embed texts and images with the model of this name or id.
-
-        Raises ClipError. Raises Refusal for a request that this model cannot answer, such as another ``dimension``.
-        """
+        """Embed with the model of this name or id. Raises ClipError, and Refusal for what the model cannot answer."""
         try:
             return await self._embed(name, items, dimension)
         except ProtocolMismatch:  # the servers may have changed their model, and the name may mean another model now

@@ -1,7 +1,4 @@
-"""The health port. ``GET /healthz`` returns 200 while images can be embedded, otherwise 503, each with JSON details.
-
-``GET /metrics`` returns the same for Prometheus, always with 200, and counts the restarts of tritonserver.
-"""
+"""The health port: ``GET /healthz`` is 200 while images can be embedded, else 503; ``/metrics`` is for Prometheus."""
 
 from __future__ import annotations
 
@@ -48,10 +45,7 @@ HEALTHY: Final = frozenset({Status.READY, Status.OVERLOADED})
 def serve_health(
     hosts: Sequence[str], port: int, report: Callable[[], tuple[bool, Mapping[str, Any]]]
 ) -> AbstractAsyncContextManager[None]:
-    """Answer on ``port`` inside the block with what ``report`` returns: whether it is healthy, and the JSON.
-
-    If too many connections are open, the oldest one is closed. Raises ``ReportedError`` if the port cannot be opened.
-    """
+    """Answer on ``port`` with what ``report`` returns: whether it is healthy, and JSON. Raises ``ReportedError``."""
     return _serving(hosts, port, partial(_respond, report))
 
 

@@ -43,10 +43,7 @@ class PortHandover:
     """Decides which of two servers has the port. Create it before the new server starts; close it after one ends."""
 
     def __init__(self, addresses: Sequence[_Address], port: int) -> None:
-        """Let the old server keep the port until the switch; ``addresses`` are the addresses of its sockets.
-
-        Raises ReportedError if the kernel does not allow a handover.
-        """
+        """Let the old server keep the port until the switch. Raises ReportedError if the kernel does not allow it."""
         if not addresses:
             raise ReportedError(f"the sockets of port {port} are not visible")
         self._addresses = Counter(addresses)

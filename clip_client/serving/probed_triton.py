@@ -1,9 +1,4 @@
-"""A real tritonserver for the supervisor: start it, probe it, count its requests, check its shared memory.
-
-A probe embeds the canaries of each model: a small image and, if it has a text tower, a text, whose vectors were
-computed when the model was exported. A server that returns another vector, or none, does not work, whatever its own
-health endpoints say.
-"""
+"""A tritonserver for the supervisor: start it, embed its canaries, count its requests, check its shared memory."""
 
 from __future__ import annotations
 

@@ -232,10 +232,7 @@ class Supervisor:
         server.activity.reset()
 
     async def _consider_slow(self, server: ProbedTriton) -> None:
-        """Tell overload from a frozen server, by finished requests and processor time.
-
-        Two finished requests may be a minute apart if a full batch of a large model runs on a busy machine.
-        """
+        """Tell overload from freezing: on a busy machine, full batches of a large model may be a minute apart."""
         sampled = await race(server.activity.sample(), server.process.ended())
         if sampled is None or not server.process.running:
             return

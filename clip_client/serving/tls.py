@@ -1,7 +1,4 @@
-"""Checks the server's certificates before Triton gets them, by the canary's handshake in memory.
-
-Triton reports a key that does not match deep in its log, and does not report an expired certificate.
-"""
+"""Checks certificates before Triton gets them: it reports a wrong key late, and an expired certificate not at all."""
 
 from __future__ import annotations
 
@@ -41,11 +38,7 @@ class ServerTls:
         return (self.canary_certificate or self.certificate, self.canary_key or self.key)
 
     def check(self) -> str:
-        """Perform the canary's handshake in memory, and return a name for which the server's certificate is valid.
-
-        Raises ``ReportedError`` if files cannot be read or do not match, and if a certificate is expired or from the
-        wrong authority.
-        """
+        """Perform the canary's handshake in memory; return a name of the certificate. Raises ``ReportedError``."""
         server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         load_pair(server, self.certificate, self.key, "--tls-certificate and --tls-key")
         client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

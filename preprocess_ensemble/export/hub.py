@@ -43,10 +43,7 @@ def do_not_wait(report: Callable[[str], None]) -> None:
 
 
 def download_weights(model: str, tag: str, repository: str, file: str) -> Path:
-    """Return the path of ``file`` of the hub's ``repository``, from the cache or downloaded with a progress bar.
-
-    An interrupted download is continued. Raises ExportError if the download fails, or if the file is damaged.
-    """
+    """Return a hub's file, cached or downloaded; an interrupted download is continued. Raises ExportError."""
     try:
         import huggingface_hub
     except ModuleNotFoundError:

@@ -29,10 +29,7 @@ _LARGEST: Final = 64  # elements of a shape value; expanded weights are larger
 
 
 def save(model: onnx.ModelProto, file: Path, *, weights: str | None = None) -> list[Path]:
-    """Write ``model`` to ``file``, and its weights to a separate file ``weights`` if that is given; return the files.
-
-    Raises ExportError if the model has another opset or IR version.
-    """
+    """Write ``model``, and its weights to a file named ``weights`` if given; return the files. Raises ExportError."""
     found = (model.ir_version, {opset.domain: opset.version for opset in model.opset_import})
     if found != (IR_VERSION, {"": OPSET}):
         raise ExportError(

@@ -83,9 +83,8 @@ class Tower:
     graph: bytes  # a serialized ``ModelProto``; the initializers in ``places`` have no values
     places: Mapping[str, Place]  # name of an initializer -> source of its values
     expected: dict[str, Vectors]
-    """GENERATED, or :func:`key_of` trained weights -> PyTorch's vectors with these weights. The image tower has (9, D),
-    for :func:`~preprocess_ensemble.export.parity.check_pixels`; the text tower has (4, D), for
-    :func:`~preprocess_ensemble.runtimes.agreement.sample_tokens`."""
+    """GENERATED, or :func:`key_of` trained weights -> PyTorch's vectors with these weights: (9, D) for
+    :func:`~.parity.check_pixels`, (4, D) for :func:`.sample_tokens`."""
 
     @property
     def weights_bytes(self) -> int:

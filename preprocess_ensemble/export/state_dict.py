@@ -92,10 +92,7 @@ def generated_weights(kinds: Mapping[str, TensorKind], seed: int, noise: float =
 
 
 def read_checkpoint(path: Path, model: str, kinds: Mapping[str, TensorKind]) -> StateDict:
-    """Return the state dict of a safetensors file, memory-mapped; half precision becomes fp32, as in open_clip.
-
-    Raises ExportError if the file cannot be read, or if its tensors are not those of ``kinds``.
-    """
+    """Return a safetensors file's state dict, memory-mapped, in fp32. Raises ExportError, also for other tensors."""
     import ml_dtypes  # noqa: F401  gives NumPy the dtype bfloat16
 
     if path.suffix != ".safetensors":

@@ -127,10 +127,7 @@ def read_container(data: bytes) -> Container:
 
 
 def restored_jpeg(data: bytes) -> bytes:
-    """Return the JPEG file that a JPEG XL file was made from without loss; empty if it was not.
-
-    Raises RuntimeError for a damaged file, and ImportError without the package.
-    """
+    """Return the JPEG that a file was made from without loss, or nothing. Raises RuntimeError and ImportError."""
     is_jpeg, _, jpeg, *_ = _decode(data)
     return jpeg if is_jpeg else b""
 

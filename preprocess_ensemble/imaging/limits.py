@@ -39,10 +39,7 @@ def unsupported_variant(format_name: str) -> DecodeError:
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeLimits:
-    """Limits for the cost of one image, and for the time of all images in one request.
-
-    Raises ``ValueError`` for a limit that no image could meet.
-    """
+    """Limits for one image, and for the time of a request's images. Raises ``ValueError`` if none could meet one."""
 
     max_bytes: int = 64 * 2**20  # of the encoded file
     max_pixels: int = 128_000_000

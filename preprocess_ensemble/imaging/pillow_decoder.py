@@ -71,10 +71,7 @@ _NO_CODEC: Final = "not identified by this driver"
 
 
 class PillowFile:
-    """One file within the limits that Pillow has opened: it has read the header, but not the pixels.
-
-    Raises :class:`DecodeError` for a file that cannot be opened, or above a limit. Any other exception is a defect.
-    """
+    """A file within the limits, opened by Pillow up to its pixels. Raises only :class:`DecodeError`."""
 
     def __init__(self, data: bytes, image_format: ImageFormat, limits: DecodeLimits) -> None:
         self.name = image_format.name

@@ -55,10 +55,7 @@ class PreprocessConfig:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> PreprocessConfig:
-        """Read the ``preprocess`` of a passport or of open_clip: ``size`` may be one number, ``mode`` must be RGB.
-
-        Raises ``ValueError`` for unknown or missing keys and invalid values.
-        """
+        """Read a passport's or open_clip's, whose ``size`` may be one number. Raises ``ValueError``."""
         chosen = {name: value for name, value in values.items() if name != "mode"}
         unknown = sorted(chosen.keys() - {field.name for field in fields(cls)})
         missing = sorted({"size", "mean", "std"} - set(values))

@@ -1,7 +1,4 @@
-"""Decode all that a file shows: transparency, hidden colours below it, and all bits of each channel.
-
-A model sees less: :mod:`.decode` composites on white, and reduces to 8 bits.
-"""
+"""Decode all that a file shows, also below transparency and in each bit. :mod:`.decode`, for models, shows less."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The configuration of the model repository that Triton serves: a template for each model, and the model's shapes.
-
-The templates fit a model of 224 px and 512 dimensions; ``triton_models/*/config.pbtxt`` must have the same text.
-"""
+"""Triton's configuration of each model: a template, which ``triton_models`` repeats, with the shapes of the model."""
 
 from __future__ import annotations
 

@@ -30,10 +30,7 @@ def model_to_export() -> tuple[str | None, str | None]:
 
 
 def default_repository() -> Path:
-    """Return the repository to read: the one to fill, or the user's if only it has a model. Raises MisnamedModel.
-
-    ``CLIP_REPOSITORY`` counts even without a model.
-    """
+    """Return ``CLIP_REPOSITORY``, else the one to fill, or the user's if only that has a model."""
     chosen = repository_to_fill()
     return user_repository() if chosen is HERE and not has_model(HERE) and has_model(user_repository()) else chosen
 

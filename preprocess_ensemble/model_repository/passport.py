@@ -1,9 +1,4 @@
-"""The passport of an exported model, the file ``model.json`` beside ``model.onnx``. Only this module writes and reads
-it.
-
-It says which weights and preprocessing the model has, how closely it agrees with PyTorch, and how to recognise its
-vectors.
-"""
+"""The passport of an exported model, the file ``model.json`` beside it. Only this module writes and reads it."""
 
 from __future__ import annotations
 

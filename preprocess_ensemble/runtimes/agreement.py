@@ -74,10 +74,7 @@ def sample_tokens(context_length: int, vocabulary: int, padding: int) -> npt.NDA
 
 
 def require_cosine(vectors: npt.NDArray[np.float32], expected: npt.NDArray[np.float32], required: float) -> float:
-    """Return the least cosine of the rows (N, D) of two arrays, row by row.
-
-    Raises Disagreement if the cosine is below ``required``, if the shapes differ, or if the length of a row is not 1.
-    """
+    """Return the least cosine of the rows (N, D). Raises Disagreement below ``required``, or if a length is not 1."""
     lowest = float("nan")
     if vectors.shape == expected.shape and np.abs(np.linalg.norm(vectors, axis=1) - 1).max() <= _LENGTH_ERROR:
         ours, theirs = vectors.astype(np.float64), expected.astype(np.float64)
@@ -94,8 +91,7 @@ def checked_vectors(
     fingerprint: tuple[int, int],
     failed: npt.NDArray[np.bool_] | None = None,
 ) -> npt.NDArray[np.float32]:
-    """Embed ``rows``, pixels (N, H, W, 3) uint8 or token ids (N, L) int32. Return the vectors of those not ``failed``
-    (N,).
+    """Embed ``rows``; return the vectors of those that are not marked by ``failed`` (N,).
 
     Raises Disagreement if the vector of a failed row is not all NaN, or if the fingerprint of a row is not
     ``fingerprint``. Raises the errors of the session.
@@ -135,10 +131,7 @@ def lowest_cosine(session: Session, reference: Session, passport: Passport, toke
 def samples(
     passport: Passport, tokenizer: Path | None = None, texts: Sequence[str] = SAMPLE_TEXTS
 ) -> tuple[tuple[int, int], Rows, Rows]:
-    """Return (a tower's fingerprint, its canary (1 row), other rows: eight pictures, or the tokens of ``texts``).
-
-    The tower is chosen as in :func:`lowest_cosine`. Raises TokenizerError.
-    """
+    """Return a tower's fingerprint, its canary (1 row), and other rows, as for :func:`lowest_cosine`."""
     if tokenizer is None:
         config = PreprocessConfig.from_mapping(passport.preprocess)
         canary = preprocess(decode(passport.canary.image), config)[None]

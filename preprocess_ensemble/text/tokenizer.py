@@ -77,10 +77,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, directory: Path, config: TokenizerConfig, sha256: Mapping[str, str]) -> Tokenizer:
-        """Load the tokenizer from the folder ``directory``. ``sha256`` maps the name of each file to its digest.
-
-        Raises TokenizerError if a file is missing, or differs from the file that was exported with the model.
-        """
+        """Load from a folder. Raises TokenizerError if a file is missing, or is not the exported one by ``sha256``."""
         try:
             files = {name: (directory / name).read_bytes() for name in {TOKENIZER_FILE, *sha256}}
         except OSError as error:

@@ -1,8 +1,4 @@
-"""The ``tritonserver`` that this machine would start: NVIDIA's, unpacked or in its container, or the one from pip.
-
-The version of the server tells its published vulnerabilities. The parts that it needs are checked before it starts,
-because Triton waits without limit for a Python backend that cannot run.
-"""
+"""The ``tritonserver`` of this machine, checked before it starts: it waits for ever for a backend that cannot run."""
 
 from __future__ import annotations
 
@@ -87,10 +83,7 @@ def _find_nvidias(folder: Path, environment: Mapping[str, str]) -> Triton:
 
 
 def library_path(triton: Triton, given: str) -> str:
-    """Return the ``LD_LIBRARY_PATH`` for an unpacked or pip-installed server; ``given`` is its current value.
-
-    Raises ``ReportedError`` if the library of the running Python is not installed.
-    """
+    """Return the ``LD_LIBRARY_PATH`` for a server outside its container. Raises ``ReportedError`` without libpython."""
     folders = (triton.libraries, _libpython_folder(given), given)
     return os.pathsep.join(str(folder) for folder in folders if folder)
 

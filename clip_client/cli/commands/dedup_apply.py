@@ -42,10 +42,7 @@ def apply_report(
     verbose: bool = False,
     explained: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
-    """Carry out ``--apply`` or show what it would do; return the exit code.
-
-    ``verbose`` also lists the photos that stay. ``explained`` maps photos to reasons that were already shown.
-    """
+    """Carry out ``--apply`` or show what it would do; ``explained`` maps photos to reasons that were already shown."""
     moving: Mapping[str, Choice] = {}
     staying: Mapping[str, str] = {}
     chosen = None

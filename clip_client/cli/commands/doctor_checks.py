@@ -98,10 +98,7 @@ _LOAD_S: Final = 120.0  # seconds, at least, for the model in this process, whic
 
 
 async def check_server(config: ClientConfig, *, origin: str, timeout_s: float) -> tuple[list[Check], bool]:
-    """Check every server of ``config``; return the checks, and whether any server answered.
-
-    ``origin`` says where the URLs come from. An ``auto:`` address without a server means the model in this process.
-    """
+    """Check all servers; return the checks, and whether any answered. ``origin`` says where the URLs come from."""
     try:
         connect = transport_factory(config)
     except ImportError as error:

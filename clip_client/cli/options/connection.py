@@ -103,8 +103,7 @@ def client_config(arguments: argparse.Namespace, *, timeout_s: float | None = No
 async def connected(
     config: ClientConfig, *, quiet: bool = False, hint: str = "", show: OnProgress | None = None
 ) -> AsyncIterator[ClipClient]:
-    """Give a client whose model is known; with ``auto:``, the model may run in this process, and is exported if
-    missing.
+    """Give a client whose model is known; with ``auto:`` the model may run, and first be exported, on this machine.
 
     ``hint`` is one more remedy for a machine without a model. ``show`` reports that a model is opened, which takes
     seconds in this process. Standard error says whether the server or this process embeds, unless ``quiet``. Raises the

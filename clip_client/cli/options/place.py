@@ -85,10 +85,7 @@ class NamedPlaces:
     async def opened(
         self, clip: ClipClient, store: Store | None, found: Scan | None, show: ProgressBars
     ) -> SearchSpace:
-        """Open the space of a search; new photos among ``found`` are embedded first, and kept in ``store``.
-
-        Raises VectorsError for vectors of another model, StoreError, and what the client raises.
-        """
+        """Open the space of a search; new photos among ``found`` are embedded first, and kept in ``store``."""
         if store is None:
             assert self.vectors is not None, "without a store there are vectors"
             if self.vectors.suffix != ".npz":

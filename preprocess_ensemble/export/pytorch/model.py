@@ -56,10 +56,7 @@ class PyTorchModel(ExportableModel):
         return token_kinds(self._network, self.text_config)
 
     def check_tokenizer(self, tokenizer: Tokenizer, report: Callable[[str], None]) -> None:
-        """See :class:`ExportableModel`; ``report`` says if nothing was compared.
-
-        For most models open_clip needs the package transformers, and the files in its form.
-        """
+        """Often open_clip needs transformers, and files in its form; without them, ``report`` says so."""
         model = self.source.model
         try:
             theirs = open_clip.get_tokenizer(model)

@@ -73,10 +73,7 @@ def _linear(weight: torch.Tensor, bias: torch.Tensor) -> nn.Linear:
 
 
 def prune_to_class_token(tower: nn.Module) -> bool:
-    """Change ``tower`` in place so that its last block computes only the class token: 7 % fewer FLOPs in ViT-B-32.
-
-    Returns False, without a change, if the tower is not an open_clip transformer that pools by its class token.
-    """
+    """Make the last block compute only the class token: 7 % fewer FLOPs in ViT-B-32. False for other towers."""
     vision = cast("Any", tower)
     if type(vision) is not VisionTransformer or vision.output_tokens or vision.attn_pool is not None:
         return False

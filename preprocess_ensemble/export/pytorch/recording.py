@@ -56,10 +56,7 @@ class NoSkeleton(ExportError):
 
 
 def record_tower(network: nn.Module, rows: Rows, dimension: int, file: Path) -> Tower:
-    """Return the tower of ``network`` that takes such ``rows``, without vectors; overwrite ``file``.
-
-    Raises NoSkeleton if a weight cannot be found in the graph, and ExportError if no graph can be written.
-    """
+    """Return the tower for such ``rows``, without vectors; overwrite ``file``. Raises NoSkeleton and ExportError."""
     is_image = is_pixels(rows)
 
     def belongs(name: str) -> bool:

@@ -1,8 +1,4 @@
-"""The boxes of HEIC, AVIF and JPEG XL files, and what they say about the pictures in a file.
-
-ISO/IEC 14496-12 defines the boxes, and 23008-12 (HEIF) the items: pictures, the tiles that a picture is put together
-from, thumbnails, depth maps, EXIF. Damaged parts are left out.
-"""
+"""The boxes (14496-12) and items (23008-12) of HEIC, AVIF and JPEG XL files. Damaged parts are left out."""
 
 from __future__ import annotations
 
@@ -139,11 +135,7 @@ class IsoMedia:
         return not any(box.start <= start < box.stop for pieces in self.extents.values() for start, _ in pieces)
 
     def crop(self, width: int, height: int) -> tuple[int, int, int, int] | None:
-        """Return left, top, right and bottom of the part of the primary picture that is shown; None if all of it is.
-
-        ``width`` and ``height`` are the picture's. The file has the size of the part and the offset of its middle, as
-        fractions: 14496-12, section 12.1.4.
-        """
+        """Return left, top, right, bottom of the part that is shown; None if all of it is: 14496-12, section 12.1.4."""
         for box in self.properties_of(self.primary):
             if box.name == b"clap":
                 numbers = [self._number(box.start + place, 4) for place in range(0, 32, 4)]
