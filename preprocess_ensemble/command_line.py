@@ -20,7 +20,6 @@ from preprocess_ensemble.refusals import refusal
 Number = TypeVar("Number", int, float)
 
 DISTRIBUTION: Final = "clip-triton"  # name of the package that pip installs
-
 _INVALID_CHOICE: Final = re.compile(r"invalid choice: '?([^'\s]*)'? \(choose from (.*)\)")
 
 

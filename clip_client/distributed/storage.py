@@ -25,7 +25,6 @@ _KEYS: Final = re.compile(r"(?<=://)[^?]*@")
 """A user and a password, or keys of a bucket, in a URL; they must not get into a log."""
 
 _GCS_RETRIES_S: Final = 60  # for an unreachable bucket; by default pyarrow tries for fifteen minutes
-
 FOOTERS_AT_ONCE: Final = 32  # because a bucket takes a while to answer
 
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from clip_client.serving.config import ServeConfig
 
 _SMALL_IMAGE: Final = 64 * 2**10  # bytes encoded; the thumbnails that clip_client sends have 10 to 25 KB
-
 _METRICS_TIMEOUT_S: Final = 2.0
 _PENDING: Final = "nv_inference_pending_request_count{"
 _ENDED: Final = ("nv_inference_request_success{", "nv_inference_request_failure{")

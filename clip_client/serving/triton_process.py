@@ -43,7 +43,6 @@ _LISTEN_S: Final = 10.0
 """To read the last output of a server that has ended; it ends when the guardian has cleaned up."""
 
 _OPENED: Final = "Started GRPCInferenceService"  # logged when all models are loaded
-
 _LOG: Final = re.compile(r"[IWEF]\d{4} ")  # beginning of a line of Triton's log
 
 _RAISE_LIMIT: Final = "(the limit on processes and threads is reached: raise docker's --pids-limit, or ulimit -u)"
@@ -55,9 +54,7 @@ _NO_STUB: Final = re.compile(
 follow a line of the server: both write to one pipe, and each its line break last."""
 
 _IDLE: Final = "All models are stopped"  # logged during the shutdown, after the last request is answered
-
 _UNLOAD_S: Final = 6.0  # after the last answer; ViT-B-32 takes one second
-
 _LINE_LIMIT: Final = 2**20  # bytes of one line of output; only verbose logging has longer lines
 
 _CRASHES: Final = frozenset(

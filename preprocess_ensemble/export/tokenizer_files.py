@@ -22,7 +22,6 @@ _MERGES: Final = Path(__file__).with_name("vocabulary") / "clip_merges.txt.gz"
 _SETTINGS_FILE: Final = "tokenizer_config.json"  # of transformers, with the special tokens and the side of the padding
 _DEFAULT_CONTEXT: Final = 77  # open_clip's, for models whose configuration has none
 _OPTIONS: Final = {"clean", "strip_sep_token"}  # of open_clip's ``tokenizer_kwargs``
-
 _UNUSED: Final = ("single_word", "lstrip", "rstrip", "normalized")  # of a special token, off in CLIP's tokenizer
 
 _Document = dict[str, Any]

@@ -31,7 +31,6 @@ from preprocess_ensemble.tritonserver.process_group import all_processes, any_ru
 SHARED_MEMORY: Final = Path("/dev/shm")
 LINKS_SUFFIX: Final = "links"  # follows the server's prefix in the name of the folder of its links
 TEMPORARY: Final = Path("/tmp")  # for the links, and for Triton's Python backend, which does not read TMPDIR
-
 _PREFIX: Final = "clip_triton"
 OWNED: Final = re.compile(rf"{_PREFIX}_(?P<namespace>\d+)_(?P<pid>\d+)_(?P<started>\d+)_")
 """Prefix of the regions, links and arguments that belong to a server."""
@@ -44,7 +43,6 @@ _STUBS_END_S: Final = 2.0  # for stubs to end after their server; an idle stub n
 _POLL_S: Final = 0.05
 
 _CLOCK_S: Final = 1.0  # the kernel gives the time of the boot, to which it relates all starts, in whole seconds
-
 _PR_SET_PDEATHSIG: Final = 1  # the value in ``linux/prctl.h``
 
 

@@ -34,7 +34,6 @@ from preprocess_ensemble.tritonserver.installation import Triton, find_triton, l
 from preprocess_ensemble.tritonserver.links import Links
 
 PACKAGE_ROOT: Final = Path(__file__).resolve().parents[2]  # the folder that Python must search for this package
-
 PARENT_VARIABLE: Final = "CLIP_TRITON_PARENT_PID"  # PID of the supervisor; if it ends, the kernel kills the server
 
 _ONNXRUNTIME_MODEL: Final = '''\

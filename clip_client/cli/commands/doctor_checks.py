@@ -226,7 +226,6 @@ _SHARED_MEMORY_BYTES: Final = 256 * 2**20
 """A batch of 32 rows of pixels takes 5 MB, and a large request hundreds. Docker gives 64 MiB."""
 
 _NVIDIA_DEVICE: Final = Path("/dev/nvidiactl")  # exists if the driver of a GPU is loaded
-
 _PORTS: Final = (("gRPC", 8001), ("metrics", 8002))  # of clip-serve and tritonserver
 
 
