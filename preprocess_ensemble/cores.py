@@ -40,7 +40,10 @@ def performance_cores(root: Path = _ROOT) -> int:
     the others wait. Two hyper-threads count as one core. Windows does not say which cores are fast.
     """
     if sys.platform == "darwin":
-        return _performance_cores_of_a_mac()
+        # Never tested on a Mac. A Mac with an Intel processor has no such level.
+        command = ("sysctl", "-n", "hw.perflevel0.physicalcpu")
+        found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+        return int(found) if found.isdecimal() else 0
     usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     devices = root / "sys" / "devices"
     cpus = devices / "system" / "cpu"
@@ -73,13 +76,6 @@ def _cpu_quotas(root: Path) -> Iterator[float]:
             # The text is "max", or -1 in version 1, if there is no quota.
             if quota.isdecimal() and period.isdecimal() and int(period):
                 yield int(quota) / int(period)
-
-
-def _performance_cores_of_a_mac() -> int:
-    """Return the number of performance cores; 0 on a Mac with an Intel processor. Never tested on a Mac."""
-    command = ("sysctl", "-n", "hw.perflevel0.physicalcpu")
-    found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    return int(found) if found.isdecimal() else 0
 
 
 def _listed(file: Path) -> set[int]:

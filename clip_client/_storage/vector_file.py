@@ -35,8 +35,8 @@ _ROWS_PER_GROUP: Final = 1024
 WRITER_OPTIONS: Final[Mapping[str, Any]] = {"use_dictionary": ["error_code", "error"]}
 
 _RESULT_COLUMNS: Final = ("path_bytes", "vector", "error_code", "error")
-_PART_NAME: Final = re.compile(r"part-\d{5,}(-[0-9a-f]{32})?\.parquet")
-"""Names with a key come from a cluster, whose files of one run share a number."""
+PART_FILE: Final = re.compile(r"part-(\d{5,})(?:-([0-9a-f]{32}))?\.parquet")
+"""Number and, if a cluster wrote it, key of a file. The files of one run of a cluster share the number."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -288,7 +288,7 @@ def is_vector_folder(folder: Path) -> bool:
 
 def _parts(folder: Path) -> list[Path]:
     try:
-        found = (path for path in folder.iterdir() if _PART_NAME.fullmatch(path.name))
+        found = (path for path in folder.iterdir() if PART_FILE.fullmatch(path.name))
         return sorted(found, key=lambda path: (_number(path), path.name))
     except OSError as error:
         raise StoreError(f"the folder {folder} cannot be read: {error.strerror}") from None

@@ -9,7 +9,6 @@ among the rows of all files.
 from __future__ import annotations
 
 import itertools
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +21,7 @@ import numpy as np
 
 from clip_client._errors import VectorsError
 from clip_client._storage.parquet_store import table_of
-from clip_client._storage.vector_file import WRITER_OPTIONS, FileModel, vector_schema, version_key
+from clip_client._storage.vector_file import PART_FILE, WRITER_OPTIONS, FileModel, vector_schema, version_key
 from clip_client.dedup.features.image_features import ALGORITHM, feature_columns
 from clip_client.distributed.cluster import DistributedError
 from clip_client.distributed.sources import Partition, id_of
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     Indices = NDArray[np.intp]
 
 VECTOR: Final = "vector"
-PART_FILE: Final = re.compile(r"part-(\d{5,})(?:-([0-9a-f]{32}))?\.parquet")
-"""Number of its run and, if a cluster wrote it, a hash of the partition's id and the vector id."""
 _KEY_COLUMNS: Final = ("path_bytes", "size_bytes", "mtime_ns")
 _ABANDONED_S: Final = 3600.0  # after which the worker of an unfinished file counts as killed
 _EMBED_AGAIN: Final = "remove it and embed its photos again"

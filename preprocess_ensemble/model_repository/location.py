@@ -21,7 +21,7 @@ class MisnamedModel(ReportedError, ValueError):
 
 def model_to_export() -> tuple[str | None, str | None]:
     model = os.environ.get(MODEL_VARIABLE) or None
-    if model and os.path.isdir(model) and (os.sep in model or has_models(Path(model))):
+    if model and os.path.isdir(model) and (os.sep in model or any(Path(model).glob("*/config.pbtxt"))):
         raise MisnamedModel(
             f"{MODEL_VARIABLE} is the folder {model}, and names a model such as ViT-B-32: put the path of a model "
             f"repository into {REPOSITORY_VARIABLE}."
@@ -41,11 +41,6 @@ def repository_to_fill() -> Path:
         return Path(named)
     model_to_export()  # raises MisnamedModel
     return HERE if HERE.is_dir() else user_repository()
-
-
-def has_models(folder: Path) -> bool:
-    """Return whether a folder is a model repository, with models of any kind."""
-    return any(folder.glob("*/config.pbtxt"))
 
 
 def user_repository() -> Path:
