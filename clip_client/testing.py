@@ -51,13 +51,17 @@ _KEPT_REQUESTS: Final = 100
 class Reply:
     """The answer to one request for embeddings. The default answers at once and without errors."""
 
-    delay_s: float = 0.0  # before anything else; ``float("inf")`` for a server that never answers
-    status: grpc.StatusCode | None = None  # that the request fails with, and the text with it
+    delay_s: float = 0.0
+    """Time before the fake does anything else; use ``float("inf")`` for a server that never answers."""
+    status: grpc.StatusCode | None = None
+    """Status that the request fails with, and the text with it."""
     details: str = ""
     row_errors: Mapping[int, tuple[int, str]] = field(default_factory=dict)
     """Row -> (number of an ``ImageStatus``, sentence): only these images or texts fail."""
-    fingerprint: tuple[int, int] | None = None  # of another model
-    drop_outputs: frozenset[str] = frozenset()  # left out of the answer
+    fingerprint: tuple[int, int] | None = None
+    """Fingerprint of another model for the answer."""
+    drop_outputs: frozenset[str] = frozenset()
+    """Tensors to leave out of the answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,8 +69,10 @@ class ReceivedRequest:
     """One request for embeddings, as the fake received it."""
 
     request_id: str
-    model: str  # the ensemble: ``clip_image`` or ``clip_text``
-    images: tuple[bytes, ...] = field(repr=False)  # or the texts in UTF-8
+    model: str
+    """The ensemble: ``clip_image`` or ``clip_text``."""
+    images: tuple[bytes, ...] = field(repr=False)
+    """The images, or the texts in UTF-8."""
     timeout_s: float | None
     metadata: Mapping[str, str] = field(repr=False)
 

@@ -25,9 +25,12 @@ SearchedVectors: TypeAlias = Union["NDArray[Any]", EmbeddingBatch, str, "os.Path
 class Neighbour(NamedTuple):
     """A vector near a query."""
 
-    path: str | None  # of the photo, if known
-    cosine: float  # 1 for the same direction, 0 for unrelated vectors
-    row: int  # among the searched vectors, from 0
+    path: str | None
+    """Path of the photo; None if unknown."""
+    cosine: float
+    """Similarity to the query: 1 for the same direction, 0 for unrelated vectors."""
+    row: int
+    """Row among the searched vectors, from 0."""
 
 
 @overload

@@ -40,19 +40,25 @@ class DuplicateSummary:
     output: str
     """Folder of the groups, for ``ray.data.read_parquet``; see :func:`group_schema`."""
     thresholds: Thresholds
-    photos: int  # images that were compared, each path once
-    contents: int  # with different bytes among ``photos``
+    photos: int
+    """Images that were compared, each path once."""
+    contents: int
+    """Images with different bytes among ``photos``."""
     groups: int
-    grouped: int  # photos in groups, including the kept ones
-    copies: int  # in groups; frames of a burst and moments of a scene are not copies
+    grouped: int
+    """Photos in groups, including the kept ones."""
+    copies: int
+    """Copies in groups; frames of a burst and moments of a scene are not copies."""
     unverified: int
     """Photos in groups that could not be aligned with any other: their rows say why (``cannot_verify``)."""
     pairs_left: int
     """Pairs that were worth aligning, but left out because one worker could not hold all photos that they connect."""
-    note: str  # why, for people, no copy could be verified; else empty
-    edges: int  # pairs that were written to connect similar photos
+    note: str
+    """Reason, for people, if no copy could be verified; else empty."""
+    edges: int
+    """Pairs that were written to connect similar photos."""
     recall: RecallEstimate
-    """How vectors were compared, and the share of the similar pairs that it found."""
+    """The method that compared vectors, and the share of the similar pairs that it found."""
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Self:

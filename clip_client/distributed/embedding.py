@@ -47,10 +47,14 @@ class EmbeddingSummary:
     """The result of :func:`embed_partitions`, in numbers."""
 
     output: str
-    images: int = 0  # rows that this run wrote
-    failed: int = 0  # with an error code instead of a vector, among ``images``
-    partitions: int = 0  # that this run finished
+    images: int = 0
+    """Rows that this run wrote."""
+    failed: int = 0
+    """Rows that have an error code instead of a vector, among ``images``."""
+    partitions: int = 0
+    """Partitions that this run finished."""
     partitions_before: int
+    """Partitions that were finished before this run."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,9 +48,12 @@ class Partition:
     """Images that are embedded into one file. A partition holds only their locations: a few kilobytes."""
 
     name: str
-    id: str  # differs from that of every other partition, and changes if the images change
-    count: int | None  # None if it is only known after reading the images
-    images: Callable[[], Iterator[SourceImage]]  # blocks, and raises DamagedInput
+    id: str
+    """Differs from the id of every other partition, and changes if the images change."""
+    count: int | None
+    """None if it is only known after reading the images."""
+    images: Callable[[], Iterator[SourceImage]]
+    """Yields the images. Blocks, and raises DamagedInput."""
 
 
 def image_files(paths: Iterable[Address]) -> list[Partition]:
