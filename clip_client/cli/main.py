@@ -136,6 +136,7 @@ def _parser() -> Parser:
 
 
 def _without_output() -> int:
+    """Close standard output, so that Python does not fail when it flushes it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
 

@@ -27,7 +27,7 @@ from clip_client.search.query import QueryError, query_vector
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from clip_client.cli.options.place import NamedPlaces
+    from clip_client.cli.options.search import NamedPlaces
     from clip_client.dedup import Scan, Store
     from clip_client.search.pictures import FoundPicture, FoundPictures
     from clip_client.search.query import QueryVector, Term

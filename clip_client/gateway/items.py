@@ -76,6 +76,7 @@ def _guessed(index: int, value: str) -> Item:
 
 
 def _is_mixed(letters: str) -> bool:
+    """Whether ``letters`` hold digits and letters of both cases: base64 does, words and paths rarely do."""
     return all(re.search(kind, letters) for kind in ("[a-z]", "[A-Z]", "[0-9]"))
 
 

@@ -114,11 +114,13 @@ def _parsed(text: bytes, path: Path) -> ModelConfig:
 
 
 def _template(name: str, names: ModelNames) -> bytes:
+    """Only names of models begin with "clip_" in templates."""
     text = (_TEMPLATES / f"{DEFAULT_NAME}{name.removeprefix(names.name)}.pbtxt").read_bytes()
     return text.replace(f"{DEFAULT_NAME}_".encode(), f"{names.name}_".encode())
 
 
 def _set_shapes(name: str, config: ModelConfig, passport: Passport, names: ModelNames) -> None:
+    """Set the sizes, also in the warm-up, and an encoder's level of optimisation unless an operator has set another."""
     dims = {
         PIXELS: [*passport.preprocess["size"], 3],
         TOKENS: [] if passport.text is None else [passport.text.tokenizer["context_length"]],

@@ -52,6 +52,8 @@ _PLAIN: Final = "\x1b[0m"
 
 @dataclass(frozen=True, slots=True)
 class Check:
+    """One check; the fields are the keys of the JSON form."""
+
     about: str
     name: str
     value: str

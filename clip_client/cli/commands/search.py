@@ -12,8 +12,7 @@ from clip_client._files import printable
 from clip_client._storage.vectors import VECTOR_SUFFIXES
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.options.paths import meant, refuse_url
-from clip_client.cli.options.place import NamedPlaces
-from clip_client.cli.options.search import add_search_options
+from clip_client.cli.options.search import NamedPlaces, add_search_options
 from clip_client.cli.picture_list import find_and_print
 from clip_client.search.query import Term, is_photo, terms_of
 

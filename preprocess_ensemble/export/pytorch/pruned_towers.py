@@ -59,6 +59,7 @@ class _ClassTokenBlock(_LastBlock):
 def _attention(
     queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, size: int
 ) -> torch.Tensor:
+    """Return (N, Q, D) of queries (N, Q, heads, ``size``), and of keys and values (N, L, heads, ``size``)."""
     queries, keys, values = (part.transpose(1, 2) for part in (queries, keys, values))  # (N, heads, L, size)
     scores: Any = queries @ keys.transpose(-1, -2) * size**-0.5
     weights = (scores if mask is None else scores + mask).softmax(dim=-1)

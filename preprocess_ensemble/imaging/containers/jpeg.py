@@ -156,6 +156,7 @@ def _joined(parts: dict[int, bytes]) -> bytes:
 
 
 def _read_index(container: Container, index: bytes, base: int, size: int) -> None:
+    """Read an index of the Multi-Picture Format (CIPA DC-007) that starts at ``base``, in a file of ``size`` bytes."""
     tiff = Tiff(index)
     field = tiff.directory(tiff.first).entries.get(_MPF_ENTRIES)
     entries = index[field.start : min(field.stop, field.start + 16 * _MOST_MPF_PICTURES)] if field else b""
