@@ -22,7 +22,7 @@ from preprocess_ensemble.whole_file import whole_file
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_ABANDONED_S: Final = 3600.0  # not written to for this long: of a killed process
+_ABANDONED_S: Final = 3600.0  # an unfinished file of this age is of a killed process
 
 
 class _FileMerged(Exception):

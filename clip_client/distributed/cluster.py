@@ -19,7 +19,7 @@ _CONNECT_S: Final = 10.0
 _LOOK_S: Final = 5.0
 """If no task ends for this long, the driver checks whether the running tasks still fit any machine."""
 _TASKS_PER_CPU: Final = 3
-"""That wait or run: enough to keep it busy, and few enough that results need little memory."""
+"""Waiting or running: enough to keep it busy, and few enough that results need little memory."""
 ATTEMPTS: Final = 3
 """Workers that may die with one task. Machines go away, but a task that kills every worker must be named."""
 
@@ -77,7 +77,7 @@ def _connect_once(address: str) -> None:
 
 @contextmanager
 def _hushed() -> Iterator[None]:
-    """Drop the output of Ray's C++ code, because that of the program must be JSON. Daemons started here keep it so."""
+    """Drop the output of Ray's C++ code, also of daemons that start here: the program's must be JSON, or empty."""
     with ExitStack() as stack, open(os.devnull, "wb") as nowhere:
         for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
             stream.flush()

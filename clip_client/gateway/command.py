@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _CALLERS_VARIABLE: Final = "CLIP_GATEWAY_TOKEN"  # the token that callers must send
 _LOG: Final = {"handlers": ["default"], "level": "INFO", "propagate": False}
-"""Of the gateway, which uvicorn writes to standard error among its own lines."""
+"""The gateway's log, which uvicorn writes to standard error among its own lines."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

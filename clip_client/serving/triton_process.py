@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 logger.setLevel(logging.INFO)
 
 _GONE_POLL_S: Final = 0.02
-_GONE_POLLS: Final = 250  # whether a killed process group has ended: 5 s in all
+_GONE_POLLS: Final = 250  # for the end of a killed process group: 5 s in all
 
 _LISTEN_S: Final = 10.0
 """To read the last output of a server that has ended; it ends when the guardian has cleaned up."""

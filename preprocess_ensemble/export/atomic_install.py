@@ -65,7 +65,7 @@ def install(
 
     ``files`` maps the path of each finished file to its target; ``marker`` is such a pair. Each file is on the disk
     before anything changes, and replaces its predecessor atomically. The old marker is removed first, unless the model
-    only ``adds`` files to those of it, and the new one is moved last, so a marker always describes the files beside it.
+    only ``adds`` files, and the new one is moved last, so a marker always describes the files beside it.
     """
     finished, installed = marker
     for file in (*files, finished):
