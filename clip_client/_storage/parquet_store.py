@@ -30,11 +30,7 @@ class _FileMerged(Exception):
 
 
 class ParquetStore:
-    """One folder of Parquet files with one ``pyarrow.Schema``, whose metadata says what the rows are.
-
-    Methods raise StoreError for a file with other metadata, or that lacks a column, and for a disk that cannot be read
-    or written.
-    """
+    """A folder of Parquet files with one schema. Raises StoreError for other metadata, and for the disk."""
 
     key: ClassVar[str] = "sha256"
     # Hashes and vectors neither repeat nor compress, so compression would only cost time.
@@ -77,11 +73,7 @@ class ParquetStore:
     def find(
         self, keys: Sequence[bytes], columns: Sequence[str] | None = None
     ) -> Iterator[tuple[NDArray[np.intp], Any]]:
-        """Yield (positions in ``keys``, their rows), a row group at a time; keys without a row are left out.
-
-        ``keys`` are distinct. The rows are a ``pyarrow.Table`` of ``columns`` (default: all), with one row for each
-        position, in the order of the files.
-        """
+        """Yield (positions in distinct ``keys``, table of their rows), a row group at a time, in file order."""
         import pyarrow as pa
 
         if not len(keys):

@@ -1,8 +1,4 @@
-"""The sources of images: folders and buckets, Parquet files, and WebDataset tars, cut into partitions.
-
-A worker reads its images itself: Ray Data's readers send every file through the object store, and cannot open names
-that are not UTF-8.
-"""
+"""Sources of images, cut into partitions that workers read. Ray Data cannot open names that are not UTF-8."""
 
 from __future__ import annotations
 

@@ -131,11 +131,7 @@ class Location:
 
     @contextmanager
     def written(self) -> Iterator[IO[bytes]]:
-        """Yield a new file. It appears under its name when the block ends without an exception.
-
-        Until then it is called ``.NAME.HEX.part`` in the same folder. Raises DistributedError, which names the machine,
-        because each machine may have a disk of its own under the same name.
-        """
+        """Yield a new file, ``.NAME.HEX.part`` until the block ends. Raises DistributedError with the machine."""
         part = self.path.removesuffix(self.name) + f".{self.name}.{uuid.uuid4().hex[:8]}.part"
         try:
             with whole_file(Path(self.path), part=Path(part)) if not self.prefix else self._moved(part) as file:

@@ -141,11 +141,7 @@ class ProbedTriton:
             await self._models.pop().transport.close()
 
     async def probe(self) -> Probe:
-        """Embed each canary once, with one request, and ask whether all models are ready.
-
-        Since release 25.12 a model whose process has ended is not ready. Only the first probe of a server also asks for
-        its models.
-        """
+        """Embed each canary once; then ask for readiness, which tells ended processes since release 25.12."""
         for served in self._models:
             if (failed := await self._probe_model(served)) is not None:
                 if len(self._models) > 1:

@@ -107,10 +107,7 @@ class TritonProcess:
     async def run(
         cls, command: Sequence[str], environment: Mapping[str, str], *, secret: str, repository: Path | None = None
     ) -> TritonProcess:
-        """Run ``command`` in its own process group, so that Ctrl-C in a terminal reaches only the supervisor.
-
-        ``secret`` is removed from the server's command line. Its output names ``repository`` by this path.
-        """
+        """Run ``command`` in its own group; hide ``secret`` there, and name ``repository`` in its output."""
         # With asyncio's own pipe, Python 3.11 would report the end of the process only when the stubs have closed their
         # copies of the pipe, which took two seconds under load.
         read_end, write_end = os.pipe()

@@ -145,10 +145,7 @@ def limit_decoder_threads() -> None:
 
 
 def open_image(data: bytes) -> ImageFile.ImageFile:
-    """Open an image file for its metadata, like :func:`PIL.Image.open`; also formats that only the openers here read.
-
-    The file must have passed the limits of :func:`~.decode.decode`. Raises the errors of Pillow's readers.
-    """
+    """Open a file within the limits, like :func:`PIL.Image.open`; also formats that only the openers here read."""
     image_format = identify(data)
     if image_format and image_format.opener and (image_format.feature or image_format.package):
         return image_format.opener(BytesIO(data))

@@ -103,10 +103,7 @@ class JxlFile(ImageFile.ImageFile):
 
 
 def read_container(data: bytes) -> Container:
-    """Read the structure of any image file. A JPEG XL file is decoded for it, because only its pixels tell its colours.
-
-    A JPEG XL file that was made from a JPEG without loss is read as that JPEG. Raises the errors of decoding.
-    """
+    """Read an image file's structure; a JPEG XL's from its JPEG, or from its pixels, which tell its colours."""
     if not data.startswith((JXL_CONTAINER, b"\xff\x0a")):
         return read(data)
     if jpeg := restored_jpeg(data):

@@ -1,8 +1,7 @@
 """Resize and crop to the model's input size with Pillow alone; the pixels are those of open_clip's transform.
 
-The reference is ``open_clip.transform.image_transform(is_train=False)`` up to its ``ToTensor``: torchvision resizes
-PIL images through Pillow, in the image's own mode, then crops or pads, and only then converts to RGB. The ONNX graph
-applies mean and standard deviation.
+The reference is ``open_clip.transform.image_transform(is_train=False)`` up to its ``ToTensor``: torchvision resizes PIL
+images through Pillow, in the image's own mode, then crops or pads, and only then converts to RGB.
 """
 
 from __future__ import annotations

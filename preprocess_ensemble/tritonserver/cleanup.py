@@ -65,11 +65,7 @@ def free_bytes(prefix: str) -> int:
 
 
 def remove_leftovers(shared_memory: Path = SHARED_MEMORY) -> None:
-    """Kill the stubs that dead servers have left, and remove their regions, links and empty folders.
-
-    A stub's command line names its region of shared memory, whose prefix identifies the server. Regions with another
-    prefix, of another PID namespace or of another user stay.
-    """
+    """Remove what dead servers of this PID namespace and user have left: stubs, regions, links, empty folders."""
     for pid in _stubs_of_dead_servers():
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)

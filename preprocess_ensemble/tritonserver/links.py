@@ -1,8 +1,4 @@
-"""A folder of links through which tritonserver reaches paths that it could not use, or should not see as a whole.
-
-Triton starts its stubs by a command of the shell without quotes, and Python in a stub may decode paths as ASCII. So a
-path with a space, a quote or an accented letter is given to Triton as a link with a plain name.
-"""
+"""Links with plain names: Triton starts stubs by an unquoted command, and Python may decode their paths as ASCII."""
 
 from __future__ import annotations
 

@@ -86,11 +86,7 @@ def _address(local: str) -> tuple[socket.AddressFamily, str]:
 
 
 def watch_ends(group: int, ended: Callable[[], None]) -> ExitStack:
-    """Call ``ended`` when a process that is in ``group`` now ends, except the leader. Close the result to stop this.
-
-    The process need not be a child of this process. Uses ``pidfd_open(2)``: if the kernel does not support or allow
-    that, ``ended`` is not called.
-    """
+    """Call ``ended`` when a process of ``group``, but its leader, ends, if the kernel allows it. Close the result."""
     loop, watched = asyncio.get_running_loop(), ExitStack()
 
     def on_end(descriptor: int) -> None:

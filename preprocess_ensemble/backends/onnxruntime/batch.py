@@ -1,8 +1,4 @@
-"""Run several requests together: join their rows, run the session, and return each request its own rows.
-
-On a GPU the rows go through buffers at fixed addresses. A CUDA graph also fixes the number of rows, so a batch is
-padded up to the next bucket of the plan, and the extra rows of the result are dropped.
-"""
+"""Run requests together, on a GPU in buffers at fixed addresses, padded to the number of rows of a CUDA graph."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 Image towers pool by their class token: only row 0 of the last block's output (N, L, D) is used. Text towers with a
 causal mask read the vector at the end-of-text token, so later tokens change nothing. A last block's keys and values
 need all tokens. Its queries, its projection and its MLP, ten twelfths of its products, need only the row that is used.
-
-The results are the same up to the order of additions, and the parity check compares them with PyTorch's own towers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Record the skeleton of an open_clip network: export it with generated weights, and find each weight in the graph.
-
-The generated weights make all tensors different. The exporter merges equal tensors, such as the layer norms of a fresh
-network, so the graph would otherwise depend on the values.
-"""
+"""Record a skeleton: export generated weights, which the exporter cannot merge as it does equal ones, and find each."""
 
 from __future__ import annotations
 
