@@ -122,10 +122,10 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         self.requests: list[ReceivedRequest] = []  # the last 100 for embeddings, in order of arrival
         self.requests_received = 0
         self.images_embedded = 0
-        self.images_worked_on = 0  # on which ``seconds_per_image`` was spent, answered or not
+        self.images_worked_on = 0  # images that took ``seconds_per_image``, answered or not
         self.in_flight = self.max_in_flight = 0  # requests that wait for their answer now, and the most so far
         self.handshakes = 0  # requests for the passport
-        self.port = 0  # on loopback; the same after a restart
+        self.port = 0  # loopback port; the same after a restart
         self.live = True
         self.ready_models = {*self.names.of_images, *(self.names.of_texts if has_text else ())}
         self._script: deque[Reply] = deque()

@@ -10,7 +10,7 @@ from typing import Final, Literal, get_args
 CONTRACT_VERSION: Final = 1
 """Version of the wire contract; the passport of an exported model has the version for which it was made."""
 
-DEFAULT_NAME: Final = "clip"  # of a model that was exported without ``--name``
+DEFAULT_NAME: Final = "clip"  # name of a model that was exported without ``--name``
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}")
 """Pattern of a name, without underscore: a model ``clip_text`` would share ``clip_text_encoder`` with ``clip``."""
 
@@ -71,9 +71,9 @@ class ModelNames:
 DEFAULT_NAMES: Final = ModelNames()
 
 IMAGE: Final = "image"  # input, BYTES [N, 1]: one encoded image file per row
-PIXELS: Final = "pixels"  # between the steps, UINT8 [N, H, W, 3]: the model's input
+PIXELS: Final = "pixels"  # inner tensor, UINT8 [N, H, W, 3]: the model's input
 TEXT: Final = "text"  # input, BYTES [N, 1]: one text in UTF-8 per row, of at most MAX_TEXT_BYTES
-TOKENS: Final = "tokens"  # between the steps, INT32 [N, L]: token ids, padded to the length L of the context
+TOKENS: Final = "tokens"  # inner tensor, INT32 [N, L]: token ids, padded to the length L of the context
 TRUNCATED: Final = "truncated"
 """Output, BOOL [N, 1]: the text is longer than the context, and the vector is that of its beginning."""
 EMBEDDING: Final = "embedding"  # output, FP32 [N, D]: unit rows; a failed image's row is NaN

@@ -16,7 +16,7 @@ from clip_client._storage.vectors import stored_batches
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_BLOCK_ROWS: Final = 8192  # that are compared at a time: 16 MB with 512 numbers each
+_BLOCK_ROWS: Final = 8192  # rows compared at a time: 16 MB with 512 numbers each
 
 SearchedVectors: TypeAlias = Union["NDArray[Any]", EmbeddingBatch, str, "os.PathLike[str]"]
 """An array (N, D), a batch, or the path of a file or folder of vectors."""

@@ -22,7 +22,7 @@ from preprocess_ensemble.whole_file import whole_file
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_ABANDONED_S: Final = 3600.0  # an unfinished file of this age is of a killed process
+_ABANDONED_S: Final = 3600.0  # age at which an unfinished file is a killed process's
 
 
 class _FileMerged(Exception):
@@ -45,9 +45,9 @@ class ParquetStore:
     rows_per_file: int = 2048  # 4 MB of vectors
     seconds_per_file: float = 5.0
     """A file is also written when its first row is this old, so a killed process loses this much work."""
-    small_files: int = 64  # above which :meth:`compact` merges them
+    small_files: int = 64  # most small files before :meth:`compact` merges them
     small_file_rows: int = 131_072
-    """A larger file is not small: copying it for a few new rows is not worth it."""
+    """Rows from which a file is not small: copying it for a few new rows is not worth it."""
 
     def __init__(self, folder: Path, schema: Any) -> None:
         self.folder = folder

@@ -16,8 +16,8 @@ from preprocess_ensemble.errors import ReportedError
 _BUSY_S: Final = 60.0
 """Longest wait for another process's transaction, which takes milliseconds."""
 
-_TURN_S: Final = 0.01  # between two attempts where SQLite itself does not wait
-_KEYS_AT_ONCE: Final = 900  # in one query; old versions of SQLite allow 999
+_TURN_S: Final = 0.01  # pause between two attempts where SQLite itself does not wait
+_KEYS_AT_ONCE: Final = 900  # values in one query; old versions of SQLite allow 999
 
 
 class StoreError(ReportedError):

@@ -34,7 +34,7 @@ from preprocess_ensemble.command_line import Parser
 from preprocess_ensemble.errors import ReportedError
 
 _COMMANDS = (embed, search, similar, dedup, review, undo, purge, decide, rules, health, doctor)
-_GO_ON = ("dedup", "embed", "search")  # these store their progress, and continue when they are called again
+_GO_ON = ("dedup", "embed", "search")  # commands that continue when they are called again
 
 
 def main(argv: Sequence[str] | None = None) -> int:

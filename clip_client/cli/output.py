@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, Task, TaskID
 
 STDOUT: Final = Path("-")
-_LINE_EVERY_S: Final = 10.0  # of progress; a terminal shows bars instead
+_LINE_EVERY_S: Final = 10.0  # pause between lines of progress; a terminal shows bars
 
 
 def _page_path(text: str) -> Path:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from clip_client.search.space import SearchSpace
 
 _PREVIEW_COLUMNS: Final = 24
-_PREVIEW_PIXELS: Final = 384  # enough for terminals with fine pixels
+_PREVIEW_PIXELS: Final = 384  # longest side, enough for terminals with fine pixels
 
 
 def find_and_print(

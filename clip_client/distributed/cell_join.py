@@ -41,7 +41,7 @@ _EDGES_PER_GROUP: Final = 65_536
 class Division:
     threshold: float
     cells: Cells
-    count: int  # of cells that each vector is put into
+    count: int  # number of cells that each vector is put into
     projection: Projection | None
     estimate: RecallEstimate
     candidate: float | None

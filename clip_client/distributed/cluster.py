@@ -19,7 +19,7 @@ _CONNECT_S: Final = 10.0
 _LOOK_S: Final = 5.0
 """If no task ends for this long, the driver checks whether the running tasks still fit any machine."""
 _TASKS_PER_CPU: Final = 3
-"""Waiting or running: enough to keep it busy, and few enough that results need little memory."""
+"""Tasks that wait or run: enough to keep a CPU busy, and few enough that results need little memory."""
 ATTEMPTS: Final = 3
 """Workers that may die with one task. Machines go away, but a task that kills every worker must be named."""
 

@@ -51,12 +51,12 @@ ROWS_AT_ONCE: Final = 65_536
 
 _EDGES, _CANDIDATES, _GROUPS = "edges", "candidates", "groups"
 _CELLS, _COMPONENTS = "_cells", "_components"
-"""Readers of Parquet skip names that begin with an underscore."""
+"""Folders whose names begin with an underscore are skipped by readers of Parquet."""
 _OWN_FILE: Final = re.compile(r"[0-9a-f]{16}-.*|[0-9]{6}\.arrow|part-[0-9]{5,}\.parquet|_SUCCESS|\..*\.part")
 _NO_KEY: Final = "none"
 _SUCCESS: Final = "_SUCCESS"
 
-_RECALL_ROWS: Final = 5000  # whose similar vectors are found exactly, to measure the recall
+_RECALL_ROWS: Final = 5000  # vectors compared exactly, to measure the recall
 _HASHES_PER_TASK: Final = 1 << 20
 _PAIRED_PER_TASK: Final = 1 << 16
 """Hashes for which one task looks for turned and mirrored neighbours among all hashes."""

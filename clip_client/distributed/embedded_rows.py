@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 VECTOR: Final = "vector"
 _KEY_COLUMNS: Final = ("path_bytes", "size_bytes", "mtime_ns")
-_ABANDONED_S: Final = 3600.0  # after which the worker of an unfinished file counts as killed
+_ABANDONED_S: Final = 3600.0  # age at which an unfinished file's worker counts as killed
 _EMBED_AGAIN: Final = "remove it and embed its photos again"
 
 FACTS: Final = np.dtype(
@@ -49,7 +49,7 @@ FACTS: Final = np.dtype(
         ("flat_size", "u8"),  # equal for pictures of equal size and nearly one colour; 0 for other pictures
     ]
 )
-"""What the driver holds about a row: its content, and the values by which it can be compared."""
+"""Facts about a row that the driver holds: its content, and the values by which it can be compared."""
 
 _COLUMNS: Final = (
     *("path_bytes", VECTOR, "error_code", "sha256", "perceptual_hash", "inner_hash", "is_flat", "code"),

@@ -39,7 +39,7 @@ _ROWS_PER_GROUP: Final = 1024
 """2 MB of vectors. A worker holds this much of a partition of any size."""
 _COUNTED_AT_ONCE: Final = 64
 _MOST_NAMED: Final = 10  # unfinished partitions in an error
-_OF_FILES: Final = ("path", "path_bytes", "size_bytes", "mtime_ns")  # a dataset does not get these
+_OF_FILES: Final = ("path", "path_bytes", "size_bytes", "mtime_ns")  # columns that a dataset does not get
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from clip_client.distributed.sources import SourceImage
 
 _THREADS: Final = 16
-"""They read images and extract features: more than cores, because most wait for a disk or a bucket."""
+"""Threads that read and extract features: more than cores, because most wait for a disk or a bucket."""
 _AHEAD: Final = 32  # images of one partition that are read before the client takes them
 _NOTHING: Final = np.empty(0, "S16")
 

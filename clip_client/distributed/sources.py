@@ -36,7 +36,7 @@ class DamagedInput(DistributedError):
 @dataclass(frozen=True, kw_only=True)
 class SourceImage:
     file: FileVersion  # path or URL, with size and time if known; in another file, with its name there
-    read: Callable[[], tuple[bytes, int | None]]  # as :meth:`Location.read`
+    read: Callable[[], tuple[bytes, int | None]]  # the same call as :meth:`Location.read`
 
 
 @dataclass(frozen=True, kw_only=True)

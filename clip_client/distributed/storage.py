@@ -24,8 +24,8 @@ _URL: Final = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _KEYS: Final = re.compile(r"(?<=://)[^?]*@")
 """A user and a password, or keys of a bucket, in a URL; they must not get into a log."""
 
-_GCS_RETRIES_S: Final = 60  # for an unreachable bucket; by default pyarrow tries for fifteen minutes
-FOOTERS_AT_ONCE: Final = 32  # because a bucket takes a while to answer
+_GCS_RETRIES_S: Final = 60  # time to try a bucket; by default pyarrow tries for fifteen minutes
+FOOTERS_AT_ONCE: Final = 32  # Parquet files examined at a time; a bucket is slow to answer
 
 
 def is_url(text: str) -> bool:
@@ -45,8 +45,8 @@ def read_photo(address: str) -> tuple[PhotoFile, bytes] | FailedFile:
 @dataclass(frozen=True, kw_only=True)
 class Location:
     filesystem: Any
-    path: str  # in the file system, such as ``"bucket/folder"``
-    prefix: str  # of the URL, such as ``"s3://"``; empty for a disk
+    path: str  # path in the file system, such as ``"bucket/folder"``
+    prefix: str  # start of the URL, such as ``"s3://"``; empty for a disk
 
     def __str__(self) -> str:
         return self.prefix + self.path

@@ -35,7 +35,7 @@ _STRUCTURE: Final = 2**20
 class Body:
     """The body of one request, in memory. A large one takes long to parse: do that in a thread."""
 
-    limit_s: ClassVar[float] = 60.0  # in which the body must arrive
+    limit_s: ClassVar[float] = 60.0  # time in which the body must arrive
 
     def __init__(self, request: Request) -> None:
         self.request = request

@@ -14,19 +14,19 @@ from clip_client import _errors as errors
 Dialect: TypeAlias = Literal["openai", "infinity", "form"]
 _HEADERS: Final = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "5"}}
 """A restart of Triton takes 9 to 14 seconds, and requests wait for it in that time."""
-DOWN: Final = (errors.DeadlineExceeded, errors.ModelNotReady, errors.Unavailable)  # a model does not answer
+DOWN: Final = (errors.DeadlineExceeded, errors.ModelNotReady, errors.Unavailable)  # the model does not answer
 _MAY_PASS: Final = (*DOWN, errors.Overloaded, errors.ProtocolMismatch)
-"""The same request may succeed later. ProtocolMismatch means that the model has just changed."""
+"""Failures that may pass. ProtocolMismatch means that the model has just changed."""
 
 
 @dataclass(eq=False)
 class Refusal(Exception):
     """A request that is not answered with vectors."""
 
-    status: int  # of HTTP; 422 if the body does not have the form that the dialect demands
+    status: int  # HTTP status; 422 for a body without the dialect's form
     message: str
     code: str = "invalid_request"
-    index: int | None = None  # of the item that caused the refusal
+    index: int | None = None  # position of the item that caused the refusal
 
     @classmethod
     def of(cls, error: errors.ClipError, index: int | None = None) -> Refusal:
@@ -71,7 +71,7 @@ class Endpoint:
     answer: Callable[..., Coroutine[Any, Any, Response]]
     summary: str
     body: dict[str, Any] | None = None  # media type -> its schema, in the form of OpenAPI
-    is_open: bool = False  # to callers without a token, for probes that have none
+    is_open: bool = False  # callers need no token: probes have none
 
     def operation(self) -> dict[str, Any]:
         answers = {"200": {"description": "the answer"}, "default": {"description": "an error of the dialect"}}

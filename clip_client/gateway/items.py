@@ -11,7 +11,7 @@ from clip_client.gateway.dialect import Refusal
 Item: TypeAlias = str | bytes  # a text, or the bytes of an image file
 Modality: TypeAlias = Literal["text", "image"]
 
-MAX_ITEMS: Final = 2048  # in one request; OpenAI has the same limit
+MAX_ITEMS: Final = 2048  # most items of one request; OpenAI has the same limit
 ITEM_FORMS: Final = 'a text, a data URI (data:image/jpeg;base64,...), {"text": ...} or {"image_url": {"url": ...}}'
 TOKENS: Final = (
     "The input holds token ids, and this model has a tokenizer of its own: send texts. LangChain's OpenAIEmbeddings "

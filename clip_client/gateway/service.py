@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("clip_client.gateway")
 
 _ITEMS: Final = Counter("clip_gateway_items", "Images and texts, by outcome: ok, or the code of an error", ("outcome",))
-_UNNAMED: Final = ("", "default/not-specified")  # they name no model; the second is infinity's default
+_UNNAMED: Final = ("", "default/not-specified")  # names for any model; the second is infinity's default
 HEALTH_S: Final = 5.0
 """Limit of a health check, and how long its result counts: probes then cost at most one canary."""
 

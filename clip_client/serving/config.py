@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 _ADMIN_KEY: Final = "clip-admin"
 _ADMIN_PROTOCOLS: Final = "model-repository,shared-memory,trace,logging"
-"""They change the server or reach into its machine. What a client needs stays open."""
+"""Protocols that change the server or reach into its machine. Clients do not need them."""
 
 CONNECTION_AGE_S: Final = 30
-"""After this gRPC asks a client for a new connection, and answers what is in flight on the old one: all clients of a
+"""Age at which gRPC asks a client for a new connection, and answers what is in flight on the old one: all clients of a
 server that is being replaced reach the new server."""
 
 _EXIT_S: Final = 5
@@ -39,7 +39,7 @@ class ServeConfig:
     grpc_port: int = 8001
     http_port: int | None = None
     """None: no HTTP. Triton's HTTP has neither TLS nor limits, and single requests have crashed it."""
-    http_host: str = "127.0.0.1"  # independent of ``host``, for the same reasons
+    http_host: str = "127.0.0.1"  # separate from ``host`` for the same reasons
     metrics_port: int = 8002
     health_port: int | None = None
     tls: ServerTls | None = None
@@ -55,10 +55,10 @@ class ServeConfig:
     """Time after which a server that neither finishes a request nor computes is restarted. Two canaries with their
     pauses take 16 s, so one late answer does not restart it."""
     start_timeout_s: float = 600.0
-    triton_metrics_port: int = 0  # on loopback, its own for each server; clip-serve hands them on
+    triton_metrics_port: int = 0  # loopback port of one server; clip-serve hands its metrics on
     extra: tuple[str, ...] = ()
     admin_secret: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
-    """For the header that Triton requires for ``_ADMIN_PROTOCOLS``; clip-serve itself does not use them."""
+    """Header that Triton requires for ``_ADMIN_PROTOCOLS``; clip-serve itself does not use them."""
 
     @property
     def names(self) -> list[ModelNames]:

@@ -36,7 +36,7 @@ _PENDING: Final = "nv_inference_pending_request_count{"
 _ENDED: Final = ("nv_inference_request_success{", "nv_inference_request_failure{")
 """Triton's counters; a step of an ensemble is a request to its model."""
 
-_QUIET_S: Final = 0.3  # for which a server without requests in flight has to be idle
+_QUIET_S: Final = 0.3  # idle time of a server that has no request in flight
 _TICK_S: Final = 0.01  # resolution of processor time
 
 

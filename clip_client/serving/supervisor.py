@@ -41,14 +41,14 @@ logger = logging.getLogger(__name__)
 logger.setLevel(logging.INFO)
 
 _FIRST_PAUSE_S: Final = 1.0
-_LONGEST_PAUSE_S: Final = 60.0  # after starts that failed; each is twice as long as the one before
+_LONGEST_PAUSE_S: Final = 60.0  # limit of pauses after failed starts, each twice the one before
 _BUSY_FACTOR: Final = 15
 """Multiple of ``frozen_after_s`` for which a server may compute without finishing a request. A full batch of a large
 model on a busy machine takes minutes, but a defect that spins must end, too."""
 
 DRAIN_S: Final = 30.0
 """Wait for running requests when the server is stopped on purpose."""
-UNLOAD_S: Final = 10.0  # for Triton to end after that: five seconds for batches being computed, then to unload
+UNLOAD_S: Final = 10.0  # end of Triton after that: five seconds for running batches, then unloading
 _START_POLL_S: Final = 0.2
 _SAY_LOADING_EVERY_S: Final = 10.0
 _MAX_WRONG_AT_START: Final = 3

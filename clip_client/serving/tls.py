@@ -17,10 +17,10 @@ class ServerTls:
     """PEM files. With ``client_ca``, every client needs a certificate from that authority, including the canary."""
 
     certificate: Path
-    """Followed by the certificates between it and the authority that clients trust."""
+    """Certificate of the server, and those between it and the authority that clients trust."""
     key: Path
     client_ca: Path | None = None
-    canary_certificate: Path | None = None  # by default the server's own
+    canary_certificate: Path | None = None  # default: the server's own
     canary_key: Path | None = None
 
     @property

@@ -37,12 +37,12 @@ logger = logging.getLogger(__name__)
 logger.setLevel(logging.INFO)
 
 _GONE_POLL_S: Final = 0.02
-_GONE_POLLS: Final = 250  # for the end of a killed process group: 5 s in all
+_GONE_POLLS: Final = 250  # checks for the end of a killed process group: 5 s in all
 
 _LISTEN_S: Final = 10.0
-"""To read the last output of a server that has ended; it ends when the guardian has cleaned up."""
+"""Time to read the last output of a server that has ended; it ends when the guardian has cleaned up."""
 
-_OPENED: Final = "Started GRPCInferenceService"  # logged when all models are loaded
+_OPENED: Final = "Started GRPCInferenceService"  # line that Triton logs when all models are loaded
 _LOG: Final = re.compile(r"[IWEF]\d{4} ")  # beginning of a line of Triton's log
 
 _RAISE_LIMIT: Final = "(the limit on processes and threads is reached: raise docker's --pids-limit, or ulimit -u)"
@@ -53,8 +53,8 @@ _NO_STUB: Final = re.compile(
 """A stub logs this before it ends because it cannot run its model. Triton then waits for it without limit. It may
 follow a line of the server: both write to one pipe, and each its line break last."""
 
-_IDLE: Final = "All models are stopped"  # logged during the shutdown, after the last request is answered
-_UNLOAD_S: Final = 6.0  # after the last answer; ViT-B-32 takes one second
+_IDLE: Final = "All models are stopped"  # line that Triton logs in its shutdown, after the last answer
+_UNLOAD_S: Final = 6.0  # time to unload the models; ViT-B-32 takes one second
 _LINE_LIMIT: Final = 2**20  # bytes of one line of output; only verbose logging has longer lines
 
 _CRASHES: Final = frozenset(
@@ -133,7 +133,7 @@ class TritonProcess:
 
     @property
     def pid(self) -> int:
-        """Also its process group."""
+        """PID of the server and of its process group."""
         return self._process.pid
 
     @property

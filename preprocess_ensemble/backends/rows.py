@@ -28,7 +28,7 @@ Increments = Counter[tuple[str, tuple[tuple[str, str], ...]]]
 class RowsRequest(NamedTuple):
     """The content of one request; a malformed request has no rows."""
 
-    id: str  # that the client gave it, for log lines
+    id: str  # name that the client gave it, for log lines
     requested: frozenset[str] = frozenset()
     rows: Sequence[bytes] = ()
     problem: str = ""  # one sentence for the client about a malformed request

@@ -17,7 +17,7 @@ from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.whole_file import whole_file
 
 _PREFIX: Final = ".staging-"
-_LOCK: Final = ".export-lock"  # locked by a running export; the file stays
+_LOCK: Final = ".export-lock"  # file that a running export locks; the file stays
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 

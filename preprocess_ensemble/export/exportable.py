@@ -26,7 +26,7 @@ class GraphOptions:
     fingerprint: tuple[int, int]
     weights_dtype: str
     has_data_file: bool
-    report: Callable[[str], None]  # receives one line before each step that takes time
+    report: Callable[[str], None]  # gets one line before each step that takes time
 
 
 @dataclass(frozen=True, kw_only=True)

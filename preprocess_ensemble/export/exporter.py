@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 WEIGHTS_DTYPES: Final = tuple(parity.REQUIRED_COSINE)
 _MAX_FILE_BYTES: Final = 2_000_000_000  # a protobuf message is limited to 2 GiB; larger weights go to a separate file
-_GRAPH_BYTES: Final = 8_000_000  # besides the weights: the nodes of a graph, the passport and the configuration
+_GRAPH_BYTES: Final = 8_000_000  # nodes of a graph, the passport and the configuration
 _TOKENIZER_BYTES: Final = 40_000_000  # the largest tokenizer, that of SigLIP 2, has 34 MB
 
 

@@ -31,7 +31,7 @@ class WrongChoice(ExportError):
 @dataclass(frozen=True, kw_only=True)
 class ModelSource:
     model: str
-    pretrained: str  # in the form of the passport: a tag, ``file:NAME`` or ``random:SEED``
+    pretrained: str  # origin as in the passport: a tag, ``file:NAME`` or ``random:SEED``
     seed: int | None = None
     checkpoint: Path | None = None
 

@@ -52,7 +52,7 @@ CHECK_NOISE: Final = 0.5  # norms and biases differ so much that two swapped ten
 
 Vectors = npt.NDArray[np.float32]
 
-_DATE: Final = (1980, 1, 1, 0, 0, 0)  # of each member of the archive, so that equal skeletons are equal files
+_DATE: Final = (1980, 1, 1, 0, 0, 0)  # date of each member, so that equal skeletons are equal files
 
 
 class Place(NamedTuple):
@@ -100,7 +100,7 @@ class Skeleton:
     image: Tower
     text: Tower
     tensors: Mapping[str, TensorKind]  # the complete state dict of both towers, which the passport's hash covers
-    preprocess: PreprocessConfig  # for weights from a file and for untrained weights
+    preprocess: PreprocessConfig  # preprocessing of weights from a file and untrained weights
     text_config: Mapping[str, Any]  # the section ``text_cfg`` of open_clip's configuration
     token_kinds: tuple[int, int, int]  # length of the context, size of the vocabulary, id of the padding
     quick_gelu: bool

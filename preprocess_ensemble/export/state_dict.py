@@ -64,7 +64,7 @@ def _scale(name: str, shape: tuple[int, ...], noise: float) -> tuple[float, floa
 
 class TensorKind(NamedTuple):
     shape: tuple[int, ...]
-    integers: tuple[int, ...] | None = None  # of an integer buffer, which checkpoints do not change
+    integers: tuple[int, ...] | None = None  # values of an integer buffer, which checkpoints do not change
 
 
 class _Tensors(Mapping[str, Array]):

@@ -19,10 +19,10 @@ from preprocess_ensemble.export.model_source import ExportError, WrongChoice
 from preprocess_ensemble.text.tokenizer import CLEANINGS, END, START, TOKENIZER_FILE, TokenizerConfig
 
 _MERGES: Final = Path(__file__).with_name("vocabulary") / "clip_merges.txt.gz"
-_SETTINGS_FILE: Final = "tokenizer_config.json"  # of transformers, with the special tokens and the side of the padding
+_SETTINGS_FILE: Final = "tokenizer_config.json"  # file of transformers: special tokens, side of the padding
 _DEFAULT_CONTEXT: Final = 77  # open_clip's, for models whose configuration has none
-_OPTIONS: Final = {"clean", "strip_sep_token"}  # of open_clip's ``tokenizer_kwargs``
-_UNUSED: Final = ("single_word", "lstrip", "rstrip", "normalized")  # of a special token, off in CLIP's tokenizer
+_OPTIONS: Final = {"clean", "strip_sep_token"}  # supported keys of open_clip's ``tokenizer_kwargs``
+_UNUSED: Final = ("single_word", "lstrip", "rstrip", "normalized")  # options that are off in CLIP's tokenizer
 
 _Document = dict[str, Any]
 """The JSON of a ``tokenizer.json``. It is edited as JSON, because releases of the tokenizers library write different

@@ -49,7 +49,7 @@ class ImageFormat(NamedTuple):
     signature: bytes  # pattern of the first bytes; a dot is any byte
     opener: _Opener | None = None
     feature: str | None = None  # optional part of Pillow that reads the format
-    package: str | None = None  # of the extra ``phone``; it reads the format, which Pillow cannot
+    package: str | None = None  # package of the extra ``phone`` that reads the format
 
     @property
     def readable(self) -> bool:

@@ -20,7 +20,7 @@ from preprocess_ensemble.imaging.limits import DecodeError, check_count, unsuppo
 
 _RATIOS: Final = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
 _SIZES: Final = ((9, 1), (13, 1), (18, 1), (30, 1))
-_HEADER_BYTES: Final = 64  # of a codestream; its header is shorter
+_HEADER_BYTES: Final = 64  # bytes read of a codestream; its header is shorter
 _MOST_BOXES: Final = 1_000
 _MOST_EXTRA_CHANNELS: Final = 4
 """Transparency, depth and the like. The format allows 4,096; each takes the memory of a picture."""

@@ -41,7 +41,7 @@ def unsupported_variant(format_name: str) -> DecodeError:
 class DecodeLimits:
     """Limits for one image, and for the time of a request's images. Raises ``ValueError`` if none could meet one."""
 
-    max_bytes: int = 64 * 2**20  # of the encoded file
+    max_bytes: int = 64 * 2**20  # bytes of the encoded file
     max_pixels: int = 128_000_000
     """Width times height; enough for the 108-megapixel cameras of phones. A pixel takes 4 bytes, 8 during a rotation,
     and 12 with alpha: 0.5 to 1.5 GB at this limit. Only one image over 32 megapixels is decoded at a time.

@@ -35,8 +35,8 @@ class PreprocessConfig:
     interpolation: Interpolation = "bicubic"
     resize_mode: ResizeMode = "shortest"
     """``shortest`` side to size, then crop; ``longest`` side to size, then pad; ``squash`` both sides to size."""
-    fill_color: int = 0  # of every channel of the padding, 0 to 255
-    mean: tuple[float, float, float]  # of R, G and B, for values from 0 to 1
+    fill_color: int = 0  # value of every channel of the padding, 0 to 255
+    mean: tuple[float, float, float]  # means of R, G and B, for values from 0 to 1
     std: tuple[float, float, float]
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from preprocess_ensemble.errors import ReportedError
 
 REPOSITORY_VARIABLE: Final = "CLIP_REPOSITORY"
 MODEL_VARIABLE: Final = "CLIP_MODEL"  # the model to export, as ``clip-export --model`` takes it
-PRETRAINED_VARIABLE: Final = "CLIP_PRETRAINED"  # its weights, as ``clip-export --pretrained`` takes them
+PRETRAINED_VARIABLE: Final = "CLIP_PRETRAINED"  # weights of the model, as ``clip-export --pretrained`` takes them
 HERE: Final = Path("triton_models")  # the repository of a checkout, or of a server's working directory
 
 

@@ -50,7 +50,7 @@ def rounded(vector: Iterable[float]) -> tuple[float, ...]:
 @dataclass(frozen=True, kw_only=True)
 class Canary:
     image: bytes
-    vector: tuple[float, ...]  # its embedding: D float32 numbers, :func:`rounded`, of length 1
+    vector: tuple[float, ...]  # embedding of the image: D float32 numbers, :func:`rounded`, of length 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class TextTower:
     parity: Parity
     canary: str
     canary_vector: tuple[float, ...]  # D float32 numbers; the vector has unit length
-    logit_scale: float  # of a cosine of image and text: the inverse of the temperature
+    logit_scale: float  # factor of a cosine in a logit: the inverse of the temperature
     logit_bias: float | None
     """A model with a bias (SigLIP) was trained with a sigmoid for each pair; others, with a softmax over the texts."""
     graph_revision: int = GRAPH_REVISION
@@ -130,7 +130,7 @@ class Passport:
         return passport
 
 
-_KEYS_OF_JSON: Final = {"weights_dtype": "precision", "parity": "gate"}  # these differ since the first version
+_KEYS_OF_JSON: Final = {"weights_dtype": "precision", "parity": "gate"}  # keys that differ since the first version
 
 
 def _with_keys_of_json(record: Mapping[str, Any]) -> dict[str, Any]:

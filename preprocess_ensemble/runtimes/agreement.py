@@ -29,7 +29,7 @@ distance of 0.01 to 0.03, so the difference may be a hundredth of that."""
 _LENGTH_ERROR: Final = 1e-4  # largest difference between the length of a vector and 1
 
 
-SAMPLE_TEXTS: Final = (  # from the empty text to one that is longer than any context
+SAMPLE_TEXTS: Final = (  # texts from the empty one to one longer than any context
     "",
     "dog",
     "a photo of a dog on the beach at sunset",

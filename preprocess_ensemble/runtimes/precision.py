@@ -9,7 +9,7 @@ from preprocess_ensemble.contract import PRECISIONS, Precision
 from preprocess_ensemble.errors import ReportedError
 
 PRECISION_VARIABLE: Final = "CLIP_PRECISION"
-"""In a server it overrides the model's configuration; ``local:`` reads it if the client has no setting of its own."""
+"""Variable that overrides a model's configuration in a server; ``local:`` reads it without a setting."""
 
 
 class PrecisionUnknown(ReportedError, ValueError):

@@ -26,7 +26,7 @@ from preprocess_ensemble.errors import ReportedError, first_line
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-TOKENIZER_FILE: Final = "tokenizer.json"  # of the tokenizers library, with the length of the context and the padding
+TOKENIZER_FILE: Final = "tokenizer.json"  # file of the tokenizers library, with context and padding
 
 Kind = Literal["clip-bpe", "hf"]
 Cleaning = Literal["lower", "canonicalize", "whitespace"]
@@ -49,7 +49,7 @@ class TokenizerError(ReportedError):
 class TokenizerConfig:
     kind: Kind  # CLIP's tokenizer, which gets words, or any other, which gets the text
     clean: Cleaning
-    context_length: int  # of each text: longer texts are cut off, shorter texts are padded
+    context_length: int  # token ids of a text: longer texts are cut off, shorter ones padded
     zeroed_id: int | None = None  # replaced by 0 (open_clip's ``strip_sep_token``)
 
     @classmethod

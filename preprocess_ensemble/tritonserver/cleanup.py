@@ -29,8 +29,8 @@ from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.tritonserver.process_group import all_processes, any_runs, start_ticks, started_at
 
 SHARED_MEMORY: Final = Path("/dev/shm")
-LINKS_SUFFIX: Final = "links"  # follows the server's prefix in the name of the folder of its links
-TEMPORARY: Final = Path("/tmp")  # for the links, and for Triton's Python backend, which does not read TMPDIR
+LINKS_SUFFIX: Final = "links"  # end of the name of the folder of a server's links
+TEMPORARY: Final = Path("/tmp")  # folder for the links and Triton's Python backend, which ignores TMPDIR
 _PREFIX: Final = "clip_triton"
 OWNED: Final = re.compile(rf"{_PREFIX}_(?P<namespace>\d+)_(?P<pid>\d+)_(?P<started>\d+)_")
 """Prefix of the regions, links and arguments that belong to a server."""
@@ -39,7 +39,7 @@ _SERVER: Final = "tritonserver"
 _ENVIRONMENTS: Final = "python_env_??????"
 """An empty folder that Triton's Python backend makes in TEMPORARY, and removes only if it ends in order."""
 
-_STUBS_END_S: Final = 2.0  # for stubs to end after their server; an idle stub needs a second
+_STUBS_END_S: Final = 2.0  # time of stubs to end after their server; an idle stub needs a second
 _POLL_S: Final = 0.05
 
 _CLOCK_S: Final = 1.0  # the kernel gives the time of the boot, to which it relates all starts, in whole seconds

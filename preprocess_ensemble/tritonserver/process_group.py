@@ -16,7 +16,7 @@ _STATE, _PARENT, _GROUP, _USER_TICKS, _SYSTEM_TICKS, _START_TICKS = 0, 1, 2, 11,
 _ARGUMENTS_START, _ARGUMENTS_END = 45, 46
 """Positions in ``/proc/PID/stat`` after the name, which may itself contain spaces and parentheses; see ``proc(5)``."""
 
-_SOCKET_STATE, _INODE, _LISTENS = 3, 9, "0A"  # in ``/proc/PID/net/tcp``: positions, and a listener's state
+_SOCKET_STATE, _INODE, _LISTENS = 3, 9, "0A"  # positions in ``/proc/PID/net/tcp``, and a listener's state
 
 _PROC: Final = Path("/proc")
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from clip_client.dedup import DuplicateReport, Store
 
 
-_MOST_REASONS: Final = 5  # that are printed; more would hide the two lines that matter
+_MOST_REASONS: Final = 5  # reasons printed; more would hide the two lines that matter
 
 
 def apply_report(

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 class Level(StrEnum):
     OK = "ok"
-    HINT = "hint"  # only some commands need it, or it is slow
-    PROBLEM = "problem"  # photos cannot be embedded until this is fixed
+    HINT = "hint"  # a part that only some commands need, or that is slow
+    PROBLEM = "problem"  # a defect that keeps photos from being embedded
 
 
 SERVER: Final = "server"
@@ -227,8 +227,8 @@ _SHARED_MEMORY: Final = Path("/dev/shm")
 _SHARED_MEMORY_BYTES: Final = 256 * 2**20
 """A batch of 32 rows of pixels takes 5 MB, and a large request hundreds. Docker gives 64 MiB."""
 
-_NVIDIA_DEVICE: Final = Path("/dev/nvidiactl")  # exists if the driver of a GPU is loaded
-_PORTS: Final = (("gRPC", 8001), ("metrics", 8002))  # of clip-serve and tritonserver
+_NVIDIA_DEVICE: Final = Path("/dev/nvidiactl")  # file that exists if the driver of a GPU is loaded
+_PORTS: Final = (("gRPC", 8001), ("metrics", 8002))  # default ports of clip-serve and tritonserver
 
 
 def check_machine(*, server_answers: bool) -> Iterator[Check]:

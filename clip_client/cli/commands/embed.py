@@ -243,7 +243,7 @@ class _Counts:
     there_before: int = 0
     new_files: int = 0
     partial: Path | None = None  # finished rows of a run that was stopped while it wrote one file
-    begun_at: float = 0.0  # first photo that was sent, by the monotonic clock
+    begun_at: float = 0.0  # time of the first photo that was sent, by the monotonic clock
 
     @property
     def seen(self) -> int:

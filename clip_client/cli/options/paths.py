@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from clip_client.dedup.types import OnProgress
 
 _NEAR: Final = 0.75
-"""Of :mod:`difflib`, for a misspelt name: one wrong letter in four, or two swapped letters in eight."""
+"""Least ratio of :mod:`difflib` for a misspelt name: one wrong letter in four, or two swapped letters in eight."""
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
@@ -61,7 +61,7 @@ def add_walk_options(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class WalkOptions:
-    paths: tuple[str, ...]  # with patterns and lists resolved
+    paths: tuple[str, ...]  # all given paths, with patterns and lists resolved
     how: Mapping[str, bool]  # arguments of :func:`scan`
 
     def scan(self, more: Iterable[str] = (), *, raw: bool = False, show: OnProgress | None = None) -> Scan:

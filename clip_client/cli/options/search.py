@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from clip_client import ClipClient
 
 _TOP: Final = 20
-_STORE_FILES: Final = (CACHE, "files.sqlite")  # in every store that was filled, by this version and by earlier ones
+_STORE_FILES: Final = (CACHE, "files.sqlite")  # files of filled stores, of this version and earlier ones
 
 
 def add_search_options(parser: argparse.ArgumentParser) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _RUNS_UNTIL_CAPTURED: Final = 3  # two plain runs allocate the memory of a CUDA graph, and the third is captured
 
-Arrays = Mapping[str, npt.NDArray[Any]]  # by tensor name
+Arrays = Mapping[str, npt.NDArray[Any]]  # tensor name -> array
 
 
 def joined(requests: Sequence[Arrays]) -> Arrays:

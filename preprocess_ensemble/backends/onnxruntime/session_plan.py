@@ -20,7 +20,7 @@ from preprocess_ensemble.runtimes.precision import PrecisionUnknown, parse_preci
 if TYPE_CHECKING:
     from preprocess_ensemble.contract import Precision
 
-ModelConfig = Mapping[str, Any]  # as Triton passes it, in JSON: the field names of ``model_config.proto``
+ModelConfig = Mapping[str, Any]  # Triton's JSON, with the field names of ``model_config.proto``
 
 Value = TypeVar("Value")
 Default = TypeVar("Default")
@@ -198,7 +198,7 @@ def plan_session(config: ModelConfig, *, kind: str, device_id: int) -> SessionPl
 
 
 def _buckets(config: ModelConfig, kind: str) -> tuple[int, ...]:
-    """With CUDA graphs, which a CPU has not, return powers of two and the largest batch: less than half is padding."""
+    """Return powers of two and the largest batch, so that less than half is padding; none without CUDA graphs."""
     asked = (
         one.get("parameters", {}).get(_GRAPHS, "0") for one in _accelerators(config, "gpu") if one["name"] == "cuda"
     )

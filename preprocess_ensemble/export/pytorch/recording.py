@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from preprocess_ensemble.runtimes.agreement import Rows
 
-_SEED: Final = 20  # not that of a skeleton's vectors, so that a value left in the graph changes the vectors
+_SEED: Final = 20  # another seed than a skeleton's, so that a value left in the graph changes the vectors
 _VISUAL: Final = "visual"  # open_clip's name of the image tower; all other parts are the text tower
 _FINGERPRINT: Final = (1_374_802_973, -845_120_687)  # numbers that occur nowhere else in a graph
 _PREPROCESSING: Final = ("mean", "std", "interpolation", "resize_mode")

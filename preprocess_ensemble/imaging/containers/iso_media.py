@@ -11,12 +11,12 @@ from preprocess_ensemble.imaging.containers.container import ASPECT, DATA, EXIF,
 from preprocess_ensemble.imaging.containers.container import number as _number
 from preprocess_ensemble.imaging.limits import DecodeError, check_count
 
-JXL_CONTAINER: Final = b"\0\0\0\x0cJXL \r\n\x87\n"  # of a JPEG XL file with boxes; all others are a bare codestream
+JXL_CONTAINER: Final = b"\0\0\0\x0cJXL \r\n\x87\n"  # start of a JPEG XL with boxes; all others are a bare codestream
 
 _MOST_BOXES: Final = 10_000  # a photo of 48 megapixels has about 200: most are its tiles
 _MOST_REFERENCES: Final = 100_000
 """References of items to items, properties and bytes. 128 megapixels in tiles of 64 x 64 have 31,250 to tiles."""
-_KNOWN_BOXES: Final = frozenset(  # of HEIC and AVIF, then of JPEG XL: pictures, metadata, and parts that are recognised
+_KNOWN_BOXES: Final = frozenset(  # boxes of HEIC and AVIF, then of JPEG XL, that are recognised
     {
         *(b"ftyp", b"meta", b"mdat", b"idat", b"free", b"skip", b"moov", b"mpvd"),
         *(b"JXL ", b"jxlc", b"jxlp", b"jxll", b"jxli", b"Exif", b"xml ", b"brob", b"jbrd", b"jumb", b"jhgm"),
@@ -98,12 +98,12 @@ class IsoMedia:
         self.references: list[Reference] = []
         self.parts = defaultdict[int, list[int]](list)
         """Item -> the pictures that it is put together from, as often as it uses them."""
-        self.properties: list[Box] = []  # of all items, such as ``ispe``, the size of a picture
+        self.properties: list[Box] = []  # properties of all items, such as ``ispe``, a picture's size
         self.associations: list[Box] = []  # boxes that say which item has which properties
         self._listed: dict[int, range] = {}  # item -> places of the numbers of its properties
         self.extents = defaultdict[int, list[tuple[int, int]]](list)  # item -> start and stop of its pieces
-        self._data_start = 0  # of the box in ``meta`` in which items may lie
-        self.stored_bytes = 0  # of all items, as far as the file has them; several may share the same bytes
+        self._data_start = 0  # start of the box in ``meta`` in which items may lie
+        self.stored_bytes = 0  # bytes of all items that the file has; several may share bytes
         self.stored_end = 0
         for box in self._counted(file_boxes(data)):
             self.top_level.append(box)

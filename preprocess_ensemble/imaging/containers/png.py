@@ -13,7 +13,7 @@ from preprocess_ensemble.imaging.containers.container import Container, Layout, 
 SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 _CHECKSUM: Final = 4
 _MOST_TEXT: Final = 2**23  # bytes of all texts after they were inflated, and of a profile
-_KNOWN: Final = frozenset(  # of the standard, of content credentials, and Apple's, which divides the pixels for threads
+_KNOWN: Final = frozenset(  # chunks of the standard, C2PA's, and Apple's, which divides the pixels for threads
     b"IHDR PLTE IDAT IEND tRNS cHRM gAMA iCCP sBIT sRGB cICP tEXt zTXt iTXt bKGD hIST pHYs sPLT eXIf tIME acTL fcTL "
     b"fdAT caBX iDOT".split()
 )
@@ -25,7 +25,7 @@ _DATA: Final = {  # chunk -> name. Extensions to the PNG 1.2 Specification defin
     b"cLLI": "content light level",
 }
 _PLAIN_CODES: Final = b"\0\1"  # end of a colour space in codes: RGB without a matrix, in the full range
-_SRGB: Final = b"\0\1\0\r" + _PLAIN_CODES  # for which PNG also has a chunk
+_SRGB: Final = b"\0\1\0\r" + _PLAIN_CODES  # the codes of sRGB, for which PNG also has a chunk
 _COLOURS: Final = {0: ("grey", False), 2: ("RGB", False), 3: ("RGB", False), 4: ("grey", True), 6: ("RGB", True)}
 """Colour type -> colours, and whether there is an alpha channel."""
 _WITH_PALETTE: Final = 3
