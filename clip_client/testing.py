@@ -35,10 +35,9 @@ if TYPE_CHECKING:
 
 __all__ = ("PNG_1X1", "FakeTriton", "ReceivedRequest", "Reply", "fake_vector")
 
-PNG_1X1: Final = base64.b64decode(
+PNG_1X1: Final = base64.b64decode(  # the canary image of the fake
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
-"""The canary image of the fake: one pixel."""
 
 _CONTEXT_WORDS: Final = 77
 """The fake reports a longer text as truncated, but its vector is the vector of the whole text."""
@@ -120,18 +119,13 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         self.fingerprint = fingerprint
         self.token = token
         self.seconds_per_image = seconds_per_image
-        self.requests: list[ReceivedRequest] = []
-        """The last 100 requests for embeddings, in order of arrival."""
+        self.requests: list[ReceivedRequest] = []  # the last 100 for embeddings, in order of arrival
         self.requests_received = 0
         self.images_embedded = 0
-        self.images_worked_on = 0
-        """Images that ``seconds_per_image`` was spent on, answered or not."""
-        self.in_flight = self.max_in_flight = 0
-        """Requests that wait for their answer now, and the most so far."""
-        self.handshakes = 0
-        """Number of requests for the passport."""
-        self.port = 0
-        """The loopback port; the same after a restart."""
+        self.images_worked_on = 0  # images that took ``seconds_per_image``, answered or not
+        self.in_flight = self.max_in_flight = 0  # requests that wait for their answer now, and the most so far
+        self.handshakes = 0  # requests for the passport
+        self.port = 0  # loopback port; the same after a restart
         self.live = True
         self.ready_models = {*self.names.of_images, *(self.names.of_texts if has_text else ())}
         self._script: deque[Reply] = deque()

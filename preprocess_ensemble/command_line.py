@@ -19,9 +19,7 @@ from preprocess_ensemble.refusals import refusal
 
 Number = TypeVar("Number", int, float)
 
-DISTRIBUTION: Final = "clip-triton"
-"""Name of the package that pip installs."""
-
+DISTRIBUTION: Final = "clip-triton"  # name of the package that pip installs
 _INVALID_CHOICE: Final = re.compile(r"invalid choice: '?([^'\s]*)'? \(choose from (.*)\)")
 
 
@@ -29,7 +27,6 @@ class Parser(argparse.ArgumentParser):
     """Suggests names for a misspelt command, option or choice. The parser of a subcommand refuses unknown arguments."""
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
-        """Parse, or end with one sentence and exit code 2."""
         words = sys.argv[1:] if args is None else args
         if sentence := refusal(self.prog, words):
             self.exit(2, f"{sentence}\n")
@@ -41,7 +38,6 @@ class Parser(argparse.ArgumentParser):
         return known
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
-        """End with exit code 2 because of unknown arguments."""
         options = [word.partition("=")[0] for word in unknown if word.startswith("-")]
         if not options:
             # argparse takes the words of a list only if no option comes between them.
@@ -54,7 +50,6 @@ class Parser(argparse.ArgumentParser):
         self.error(f"there is no option {options[0]}{_suggestion(options[0], names, named)}")
 
     def error(self, message: str) -> NoReturn:
-        """End with the usage, the message and exit code 2."""
         if message == "argument --json: expected one argument":
             message = "--json needs a FILE; - is standard output"
         if found := _INVALID_CHOICE.search(message):
@@ -62,7 +57,6 @@ class Parser(argparse.ArgumentParser):
         super().error(message)
 
     def add_version_option(self) -> None:
-        """Add ``--version``."""
         self.add_argument(
             "--version", nargs=0, action=_VersionAction, default=argparse.SUPPRESS, help="show the version and exit"
         )

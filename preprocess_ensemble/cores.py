@@ -17,10 +17,7 @@ _FAST: Final = 0.8
 
 
 def usable_cores(root: Path = _ROOT) -> int:
-    """Return the number of cores that this process may use, by its affinity and the quota of its control group.
-
-    A quota of one and a half cores counts as two. ``root`` holds Linux's ``proc`` and ``sys``.
-    """
+    """Return the cores that this process may use, by affinity and by its groups' quotas: 1.5 cores count as two."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([cores, *map(math.ceil, _cpu_quotas(root))]))
 
@@ -43,7 +40,10 @@ def performance_cores(root: Path = _ROOT) -> int:
     the others wait. Two hyper-threads count as one core. Windows does not say which cores are fast.
     """
     if sys.platform == "darwin":
-        return _performance_cores_of_a_mac()
+        # Never tested on a Mac. A Mac with an Intel processor has no such level.
+        command = ("sysctl", "-n", "hw.perflevel0.physicalcpu")
+        found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+        return int(found) if found.isdecimal() else 0
     usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     devices = root / "sys" / "devices"
     cpus = devices / "system" / "cpu"
@@ -78,15 +78,7 @@ def _cpu_quotas(root: Path) -> Iterator[float]:
                 yield int(quota) / int(period)
 
 
-def _performance_cores_of_a_mac() -> int:
-    """Return the number of performance cores; 0 on a Mac with an Intel processor. Never tested on a Mac."""
-    command = ("sysctl", "-n", "hw.perflevel0.physicalcpu")
-    found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    return int(found) if found.isdecimal() else 0
-
-
 def _listed(file: Path) -> set[int]:
-    """Return the numbers in a file with a text such as ``0-3,8``; none if it cannot be read."""
     ranges = [part.partition("-") for part in _text(file).split(",") if part]
     return {number for first, _, last in ranges for number in range(int(first), int(last or first) + 1)}
 

@@ -10,11 +10,7 @@ if TYPE_CHECKING:
 
 
 class ReportedError(Exception):
-    """The work cannot be done, and the user can do something about it.
-
-    The message is for people: it names the item, the limit or the cause, and the remedy. Commands print the message
-    without a traceback and exit with 1.
-    """
+    """The work cannot be done. The message is for people: the item, the limit or the cause, and the remedy."""
 
 
 def first_line(error: BaseException) -> str:
@@ -33,10 +29,7 @@ class Rejected(ValueError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome for one image or text."""
-
     status: ImageStatus
-    message: str = ""
-    """One sentence for the client; empty if the row is good."""
+    message: str = ""  # one sentence for the client; empty if the row is good
     log: str = ""
-    """Traceback of an internal error, else empty. Log it, but never send it, because it may hold paths."""
+    """Traceback of an internal error, never to be sent, because it may hold paths."""

@@ -25,10 +25,7 @@ def load_roots(context: ssl.SSLContext, path: Path, option: str) -> None:
 
 
 def system_roots() -> bytes | None:
-    """Return the certificates that this system trusts, in PEM form, for gRPC, which otherwise uses its own list.
-
-    They are the certificates of Python's ``ssl``, with ``SSL_CERT_FILE`` and ``SSL_CERT_DIR``. None if there are none.
-    """
+    """Return the certificates of Python's ``ssl`` in PEM form, if any, for gRPC, which has its own list."""
     loaded = ssl.create_default_context().get_ca_certs(binary_form=True)
     roots = [ssl.DER_cert_to_PEM_cert(root).encode() for root in loaded]
     folder = ssl.get_default_verify_paths().capath

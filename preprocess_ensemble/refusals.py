@@ -35,10 +35,8 @@ GONE: Final[Mapping[str, str]] = {
 }
 """Removed words of a command line -> the rest of the sentence ``WORDS is gone: ...``.
 
-The words are those that a user would type: the command, perhaps a subcommand, perhaps an option with or without a
-value. An option without a subcommand is gone from all subcommands. A value that ends in ``://`` stands for all URLs
-that begin with it.
-"""
+The words are the command, perhaps a subcommand, perhaps an option with or without a value. An option without a
+subcommand is gone from all. A value that ends in ``://`` stands for all URLs that begin with it."""
 
 
 def refusal(program: str, words: Sequence[str], gone: Mapping[str, str] = GONE) -> str:
@@ -54,7 +52,6 @@ def refusal(program: str, words: Sequence[str], gone: Mapping[str, str] = GONE) 
 
 
 def _contains(words: Sequence[str], parts: Sequence[str]) -> bool:
-    """Tell whether the words begin with the subcommand in ``parts``, if any, and contain the other ``parts``."""
     if parts and not parts[0].startswith("-"):
         if words[:1] != [parts[0]]:
             return False

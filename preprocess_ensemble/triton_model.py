@@ -1,20 +1,4 @@
-"""The Triton model ``clip_preprocess``, an adapter to Triton's API: rows of image files in, rows of pixels out.
-
-::
-
-    in   image   (N, 1) BYTES        one encoded image file each
-    out  pixels  (N, H, W, 3) UINT8  RGB; all zero if the image failed
-         status  (N, 1) INT32        the number of an ImageStatus (preprocess_ensemble.contract)
-         error   (N, 1) BYTES        empty, or one sentence for people
-         model   (N, 1) BYTES        the passport, the same in each row; made only on request
-
-An image that fails does not fail its request. A malformed request does not fail other requests in the same batch. The
-metrics of the model are::
-
-    clip_preprocess_images_total{status}          images by their status: OK, TRUNCATED, ...
-    clip_preprocess_decoded_total{route,decoder}  good images by decode path, and by decoder
-    clip_preprocess_requests_total{rows}          requests by their number of images: 1, 2-4, 5-8, 9-16, ...
-"""
+"""The Triton model ``clip_preprocess``: image files in, pixels out, which are zero for an image that failed."""
 
 from __future__ import annotations
 
@@ -52,7 +36,6 @@ class TritonPythonModel(RowsModel):
     }
 
     def load(self, config: Mapping[str, Any], parameters: Mapping[str, str], folder: Path, version: Path) -> None:
-        """Read settings and passport, and start the threads; see :class:`RowsModel`."""
         instances = max(1, sum(group.get("count", 1) for group in config.get("instance_group", [])))
         settings = PreprocessSettings.from_parameters(parameters, instances)
         self._passport_text = rows.read_passport(folder / settings.passport)
@@ -72,7 +55,6 @@ class TritonPythonModel(RowsModel):
         )
 
     def answer(self, requests: Sequence[RowsRequest], increments: Increments) -> Iterator[Outputs]:
-        """Yield the outputs for each request; see :class:`RowsModel`."""
         # A request for the passport alone decodes nothing.
         decodes = [not request.requested.isdisjoint(_DECODED_OUTPUTS) for request in requests]
         files = [request.rows if decoded else () for request, decoded in zip(requests, decodes, strict=True)]
@@ -92,6 +74,5 @@ class TritonPythonModel(RowsModel):
                 increments[_DECODED, (("route", image.decode_path.value), ("decoder", image.decoder.value))] += 1
 
     def finalize(self) -> None:
-        """Stop the threads, and release the metrics."""
         self._preprocessor.close()
         super().finalize()

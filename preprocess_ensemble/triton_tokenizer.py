@@ -1,20 +1,4 @@
-"""The Triton model ``clip_tokenize``, an adapter to Triton's API: rows of texts in, rows of token ids out.
-
-::
-
-    in   text       (N, 1) BYTES  one text in UTF-8 each
-    out  tokens     (N, L) INT32  token ids, padded to the model's context; those of the empty text if the text failed
-         status     (N, 1) INT32  the number of an ImageStatus (preprocess_ensemble.contract)
-         error      (N, 1) BYTES  empty, or one sentence for people
-         truncated  (N, 1) BOOL   whether the text is longer than the context
-
-A text that fails does not fail its request. A malformed request does not fail other requests in the same batch. The
-metrics of the model are::
-
-    clip_tokenize_texts_total{status}   texts by their status: OK, EMPTY, ...
-    clip_tokenize_truncated_total       texts that were longer than the context
-    clip_tokenize_requests_total{rows}  requests by their number of texts: 1, 2-4, 5-8, 9-16, ...
-"""
+"""The Triton model ``clip_tokenize``: texts in, token ids out, which are those of the empty text if one failed."""
 
 from __future__ import annotations
 
@@ -47,7 +31,6 @@ class TritonPythonModel(RowsModel):
     }
 
     def load(self, config: Mapping[str, Any], parameters: Mapping[str, str], folder: Path, version: Path) -> None:
-        """Read the passport and the tokenizer; see :class:`RowsModel`."""
         text = Passport.from_json(read_passport(folder / parameters["passport"])).text
         if text is None:
             raise PassportError("the installed model has no text tower; run clip-export --towers image,text")
@@ -56,7 +39,6 @@ class TritonPythonModel(RowsModel):
         self._tokenizer = Tokenizer.load(version, tokenizer_config, text.tokenizer_sha256)
 
     def answer(self, requests: Sequence[RowsRequest], increments: Increments) -> Iterator[Outputs]:
-        """Yield the outputs for each request; see :class:`RowsModel`."""
         for request in requests:
             if request.problem:
                 yield {}

@@ -15,10 +15,8 @@ _NETWORK: Final = frozenset(
     | {"smb3", "smbfs", "vboxsf", "webdav"}
     | {f"fuse.{name}" for name in ("ceph-fuse", "glusterfs", "rclone", "s3fs", "sshfs")}
 )
-_REMOTE_DRIVE: Final = 4
-"""Return value of ``GetDriveTypeW`` for a network drive of Windows."""
-_MOUNTS: Final = Path("/proc/self/mountinfo")
-"""Mounts of Linux; see proc_pid_mountinfo(5)."""
+_REMOTE_DRIVE: Final = 4  # return value of ``GetDriveTypeW`` for a network drive
+_MOUNTS: Final = Path("/proc/self/mountinfo")  # mounts of Linux; see proc_pid_mountinfo(5)
 
 
 def network_file_system(folder: Path) -> str:

@@ -15,8 +15,8 @@ class AlreadyLocked(Exception):
 def exclusive_lock(path: Path, *, wait_s: float = 0) -> Iterator[None]:
     """Hold the lock file ``path`` for the duration of the block; wait for it at most ``wait_s`` seconds.
 
-    The operating system releases the lock when the process ends, even if the process is killed. The file itself stays.
-    Raises AlreadyLocked if another process holds the lock, and OSError if the file cannot be made or locked.
+    The operating system releases the lock when the process ends, even if it is killed; the file stays. Raises
+    AlreadyLocked if another process holds it, and OSError if the file cannot be made or locked.
     """
     from filelock import FileLock, Timeout
 

@@ -16,8 +16,7 @@ from clip_client._storage.vectors import stored_batches
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_BLOCK_ROWS: Final = 8192
-"""Rows of an array that are compared at a time: 16 MB with 512 numbers each."""
+_BLOCK_ROWS: Final = 8192  # rows compared at a time: 16 MB with 512 numbers each
 
 SearchedVectors: TypeAlias = Union["NDArray[Any]", EmbeddingBatch, str, "os.PathLike[str]"]
 """An array (N, D), a batch, or the path of a file or folder of vectors."""
@@ -64,7 +63,6 @@ def nearest(
 
 
 def _nearest(queries: NDArray[Any], own_id: str | None, vectors: SearchedVectors, k: int) -> list[list[Neighbour]]:
-    """Return the neighbours of each query in (M, D); ``own_id`` is the vector id of the queries, None if unknown."""
     with np.errstate(divide="ignore", invalid="ignore"):
         unit = np.asarray(queries / np.linalg.norm(queries, axis=1, keepdims=True), dtype=np.float32)
     holder = f"{os.fspath(vectors)} holds" if isinstance(vectors, str | os.PathLike) else "these are"

@@ -1,10 +1,8 @@
 """Rows by content in a folder of Parquet files that are added and never changed: the caches of a store.
 
 If a key has several rows, the latest row counts. Every process adds files of its own, so any number of searches can
-share a folder. Many small files are merged into one. A damaged file is skipped, because its rows can be computed again.
-A file appears under its name only when it is complete, so a killed process loses only its last rows. Readers load
-the column of keys, and then only the row groups that hold a row they need: memory holds the keys, the requested rows
-and one row group.
+share a folder. A damaged file is skipped, because its rows can be computed again, and a killed process loses only its
+last rows. Memory holds the keys, the requested rows and one row group.
 """
 
 from __future__ import annotations
@@ -24,8 +22,7 @@ from preprocess_ensemble.whole_file import whole_file
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_ABANDONED_S: Final = 3600.0
-"""An unfinished file that was not written to for this long belongs to a process that was killed."""
+_ABANDONED_S: Final = 3600.0  # age at which an unfinished file is a killed process's
 
 
 class _FileMerged(Exception):
@@ -33,11 +30,7 @@ class _FileMerged(Exception):
 
 
 class ParquetStore:
-    """One folder of Parquet files with one ``pyarrow.Schema``.
-
-    The schema's metadata says what the rows are. A file with other metadata, or that lacks a column, is refused.
-    Methods raise StoreError for such a file, and for a disk that cannot be read or written.
-    """
+    """A folder of Parquet files with one schema. Raises StoreError for other metadata, and for the disk."""
 
     key: ClassVar[str] = "sha256"
     # Hashes and vectors neither repeat nor compress, so compression would only cost time.
@@ -48,14 +41,13 @@ class ParquetStore:
     }
     unfinished: ClassVar[tuple[str, ...]] = ("*.part",)
     rows_per_group: int = 1024
-    """Rows in a row group, the smallest part that can be read. Many columns in many groups cost memory to list."""
+    """The smallest part that can be read. Many columns in many groups cost memory to list."""
     rows_per_file: int = 2048  # 4 MB of vectors
     seconds_per_file: float = 5.0
-    """A file is also written when its first row is this old, so a killed process loses at most this much work."""
-    small_files: int = 64
-    """Number of small files above which :meth:`compact` merges them."""
+    """A file is also written when its first row is this old, so a killed process loses this much work."""
+    small_files: int = 64  # most small files before :meth:`compact` merges them
     small_file_rows: int = 131_072
-    """A file with this many rows is not small: copying them for a few new rows is not worth it."""
+    """Rows from which a file is not small: copying it for a few new rows is not worth it."""
 
     def __init__(self, folder: Path, schema: Any) -> None:
         self.folder = folder
@@ -72,10 +64,7 @@ class ParquetStore:
         return set(self._all_keys(self._files()).to_pylist())
 
     def scan(self, columns: Sequence[str]) -> Iterator[Any]:
-        """Yield ``columns`` of the row of every key, as tables in the order of the files, a row group at a time.
-
-        Meanwhile no other process may merge files in the folder. Raises StoreError if one does.
-        """
+        """Yield ``columns`` of every key's row, a row group at a time. Raises StoreError if files are merged now."""
         try:
             yield from self._all_rows(self._files(), columns)
         except _FileMerged:
@@ -84,11 +73,7 @@ class ParquetStore:
     def find(
         self, keys: Sequence[bytes], columns: Sequence[str] | None = None
     ) -> Iterator[tuple[NDArray[np.intp], Any]]:
-        """Yield (positions in ``keys``, their rows), a row group at a time; keys without a row are left out.
-
-        ``keys`` are distinct. The rows are a ``pyarrow.Table`` of ``columns`` (default: all), with one row for each
-        position, in the order of the files.
-        """
+        """Yield (positions in distinct ``keys``, table of their rows), a row group at a time, in file order."""
         import pyarrow as pa
 
         if not len(keys):
@@ -136,11 +121,9 @@ class ParquetStore:
                 return {path: keys for path in self._paths() if (keys := self._read_keys(path)) is not None}
 
     def _paths(self) -> list[Path]:
-        """Return the files in the order in which they were written."""
         return sorted(self.folder.glob("*.parquet"))
 
     def _next_path(self) -> Path:
-        """Return a unique name that sorts after all others."""
         return self.folder / f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.parquet"
 
     def _skip_damaged(self, path: Path, error: Exception) -> None:
@@ -159,7 +142,6 @@ class ParquetStore:
         return pa.chunked_array(chunks, self.schema.field(self.key).type)
 
     def _all_rows(self, files: Mapping[Path, Any], columns: Sequence[str] | None = None) -> Iterator[Any]:
-        """Yield the row of every key in ``files``, as tables in their order, a row group at a time."""
         return (table for _, table in self._find(files, self._all_keys(files).unique(), columns=columns))
 
     def _find(
@@ -169,7 +151,6 @@ class ParquetStore:
         missing: NDArray[np.bool_] | bool = True,
         columns: Sequence[str] | None = None,
     ) -> Iterator[tuple[NDArray[np.intp], Any]]:
-        """Yield the positions in ``wanted`` that are ``missing``, and their rows. Raises _FileMerged."""
         import pyarrow.compute as pc
 
         # Rows are numbered across all files.
@@ -202,7 +183,6 @@ class ParquetStore:
 
     @contextlib.contextmanager
     def _opened(self, path: Path) -> Iterator[Any]:
-        """Give the file as a ``pyarrow.parquet.ParquetFile``."""
         import pyarrow.parquet as pq
 
         # Python opens the file, because pyarrow opens only UTF-8 paths. Reads have use_threads=False: if one of
@@ -274,7 +254,6 @@ def _without_null_lists(table: Any) -> Any:
 
 
 def _portions(tables: Iterable[Any], rows: int) -> Iterator[Any]:
-    """Join small tables, so that row groups are full."""
     import pyarrow as pa
 
     waiting: list[Any] = []

@@ -14,13 +14,10 @@ from clip_client._storage.file_system import network_file_system
 from preprocess_ensemble.errors import ReportedError
 
 _BUSY_S: Final = 60.0
-"""Longest wait for another process's transaction, in seconds; a transaction takes milliseconds."""
+"""Longest wait for another process's transaction, which takes milliseconds."""
 
-_TURN_S: Final = 0.01
-"""Pause between two attempts where SQLite itself does not wait."""
-
-_KEYS_AT_ONCE: Final = 900
-"""Values in one query; old versions of SQLite allow 999."""
+_TURN_S: Final = 0.01  # pause between two attempts where SQLite itself does not wait
+_KEYS_AT_ONCE: Final = 900  # values in one query; old versions of SQLite allow 999
 
 
 class StoreError(ReportedError):
@@ -31,13 +28,12 @@ class Database:
     """One SQLite file of a store. A change is on the disk when the method that makes it returns, if ``DURABLE``."""
 
     SCHEMA: ClassVar[str]
-    """Statements that make what is missing in a new file and in one of any earlier version: ``IF NOT EXISTS``."""
+    """Statements that make what is missing in a new file or an earlier version's: ``IF NOT EXISTS``."""
     VERSION: ClassVar[int] = 1
     DURABLE: ClassVar[bool] = True
     """If False, a power failure may lose the last changes, but never corrupts the file."""
 
     def __init__(self, path: Path) -> None:
-        """Open the database at ``path``, or make it. Raises StoreError."""
         self.path = path
         self._lock = RLock()
         with ExitStack() as on_error:
@@ -108,8 +104,6 @@ class Database:
 
 
 class Tables:
-    """Some of the tables of a database, with all that reads and writes them."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
         self._connection = database._connection
@@ -119,7 +113,6 @@ class Tables:
 
 
 def other_version(path: Path, found: int, known: int) -> StoreError:
-    """Return the error for a file of a format that this version does not read."""
     age = "an older" if found < known else "a newer"
     return StoreError(
         f"{path} was made by {age} version of clip-client (format {found}, this one knows {known}); use that version, "
@@ -130,8 +123,8 @@ def other_version(path: Path, found: int, known: int) -> StoreError:
 def _set_journal_mode(connection: sqlite3.Connection, mode: str) -> None:
     """Set the journal mode: ``WAL`` lets readers and one writer work at the same time.
 
-    If several processes do this to a new file at the same moment, SQLite immediately refuses all but one, because each
-    process is already reading and would wait for the others. A refused process tries again.
+    If several processes do this to a new file at the same moment, SQLite refuses all but one, because each is already
+    reading and would wait for the others. A refused process tries again.
     """
     give_up_at = time.monotonic() + _BUSY_S
     while True:

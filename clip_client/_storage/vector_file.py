@@ -29,32 +29,29 @@ if TYPE_CHECKING:
     from clip_client._model import ModelInfo
 
 _ROWS_PER_GROUP: Final = 1024
-"""Rows in a row group of a Parquet file: 2 MB with 512 numbers each, the memory that writing and reading take."""
+"""2 MB with 512 numbers each, the memory that writing and reading take."""
 
 # Vectors and paths hardly repeat, so looking for repetitions would only cost time.
 WRITER_OPTIONS: Final[Mapping[str, Any]] = {"use_dictionary": ["error_code", "error"]}
 
 _RESULT_COLUMNS: Final = ("path_bytes", "vector", "error_code", "error")
-_PART_NAME: Final = re.compile(r"part-\d{5,}(-[0-9a-f]{32})?\.parquet")
-"""Names of files of vectors. Names with a key come from a cluster, whose files of one run share a number."""
+PART_FILE: Final = re.compile(r"part-(\d{5,})(?:-([0-9a-f]{32}))?\.parquet")
+"""Number and, if a cluster wrote it, key of a file. The files of one run of a cluster share the number."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileVersion(os.PathLike[str]):
     """A path with the size and time that show whether the file has changed; a client embeds it like a path."""
 
-    path: str
-    """Absolute path; a name that is not UTF-8 is kept with surrogateescape."""
+    path: str  # absolute; a name that is not UTF-8 is kept with surrogateescape
     size_bytes: int | None = None
-    mtime_ns: int | None = None
-    """Modification time, nanoseconds since 1970; None, like the size, if the file could not be examined."""
+    mtime_ns: int | None = None  # since 1970; None, like the size, if the file could not be examined
 
     def __fspath__(self) -> str:
         return self.path
 
     @classmethod
     def of(cls, path: str) -> FileVersion:
-        """Examine a file; without size and time if it cannot be examined."""
         try:
             status = os.stat(path)
         except OSError:
@@ -198,7 +195,6 @@ def read_parquet(path: Path) -> Iterator[EmbeddingBatch]:
 
 
 def read_npz(path: Path) -> EmbeddingBatch:
-    """Read a NumPy archive of :func:`npz_file`. Raises KeyError, ValueError or OSError for other files."""
     # Open the file here, because np.load leaves a damaged file open.
     with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
         vectors = archive["vectors"]
@@ -208,7 +204,6 @@ def read_npz(path: Path) -> EmbeddingBatch:
 
 
 def _batch_of(table: Any, model: FileModel | ModelInfo) -> EmbeddingBatch:
-    """Return the results in a ``pyarrow.Table`` with :data:`_RESULT_COLUMNS`; vectors are lists of a fixed size."""
     numbers = table.column("vector").combine_chunks().flatten().to_numpy()
     paths, codes, messages = (table.column(name).to_pylist() for name in ("path_bytes", "error_code", "error"))
     return _batch(numbers.reshape(len(table), model.dimension), paths, codes, messages, model)
@@ -234,10 +229,9 @@ def _batch(
 class VectorFolder(ParquetStore):
     """A folder of ``part-00000.parquet``, ``part-00001.parquet`` and so on, with vectors of one id.
 
-    Each run adds files. Any number of processes may read the folder; only one may write, inside the folder's lock. A
-    writer begins with :meth:`remove_abandoned` and adds rows of :func:`vector_row`. Files never change, and a damaged
-    file is an error. If a photo was embedded again, because it changed or had failed, it has two rows; the later row
-    counts.
+    Any number of processes may read it; only one may write, inside the folder's lock. A writer begins with
+    :meth:`remove_abandoned` and adds rows of :func:`vector_row` in files of its own. Files never change, and a damaged
+    file is an error. If a photo was embedded again, because it changed or had failed, the later row counts.
     """
 
     key = "path_bytes"
@@ -248,7 +242,6 @@ class VectorFolder(ParquetStore):
     seconds_per_file = 300.0
 
     def __init__(self, folder: Path, model: FileModel | ModelInfo) -> None:
-        """Raises StoreError if a file cannot be read, and VectorsError if the folder has vectors of another id."""
         super().__init__(folder, vector_schema(model))
         self._model = model
         for path in self._paths():
@@ -290,14 +283,12 @@ class VectorFolder(ParquetStore):
 
 
 def is_vector_folder(folder: Path) -> bool:
-    """Tell whether ``clip-client embed`` has written into ``folder``."""
     return any(folder.glob("part-*.parquet"))
 
 
 def _parts(folder: Path) -> list[Path]:
-    """Return the files of vectors in a folder, in the order in which they were written."""
     try:
-        found = (path for path in folder.iterdir() if _PART_NAME.fullmatch(path.name))
+        found = (path for path in folder.iterdir() if PART_FILE.fullmatch(path.name))
         return sorted(found, key=lambda path: (_number(path), path.name))
     except OSError as error:
         raise StoreError(f"the folder {folder} cannot be read: {error.strerror}") from None

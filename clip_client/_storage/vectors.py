@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from clip_client._storage.vector_file import FileModel
 
 VECTOR_SUFFIXES: Final = (".parquet", ".npz")
-"""Endings of the names of single files."""
 
 
 def load_vectors(path: str | os.PathLike[str]) -> EmbeddingBatch:

@@ -13,7 +13,6 @@ _SHELLS: Final = ("bash", "zsh", "fish", "tcsh")
 
 
 def add_completion_option(parser: argparse.ArgumentParser) -> None:
-    """Add ``--completion``."""
     parser.add_argument(
         "--completion",
         choices=_SHELLS,

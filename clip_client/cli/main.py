@@ -1,8 +1,4 @@
-"""``clip-client``: run one command and turn errors into exit codes.
-
-0: done; 1: failed, with the reason in one sentence on standard error; 2: wrong usage; 130: interrupted; 143: stopped by
-SIGTERM.
-"""
+"""``clip-client``; exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 stopped by SIGTERM."""
 
 from __future__ import annotations
 
@@ -38,13 +34,10 @@ from preprocess_ensemble.command_line import Parser
 from preprocess_ensemble.errors import ReportedError
 
 _COMMANDS = (embed, search, similar, dedup, review, undo, purge, decide, rules, health, doctor)
-"""(function that adds the command, function that runs it), in the order of ``--help``."""
-_GO_ON = ("dedup", "embed", "search")
-"""Commands that store their progress, and continue when they are called again."""
+_GO_ON = ("dedup", "embed", "search")  # commands that continue when they are called again
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; argparse itself exits with 2 for wrong options."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Escape characters that the terminal's encoding lacks: a file name must not make the command fail.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -59,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], int]]:
-    """Treat SIGTERM like Ctrl-C in the block, unless SIGTERM is ignored; give a function that returns the exit code."""
+    """Treat SIGTERM like Ctrl-C in the block, unless it is ignored; give a function that returns the exit code."""
     number = signal.SIGINT
 
     def interrupt(_number: int, frame: FrameType | None) -> None:
@@ -108,7 +101,6 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _lacks_current_folder(error: OSError) -> bool:
-    """Tell whether the error came from a relative path that was resolved in a deleted folder."""
     if isinstance(error, FileNotFoundError) and error.filename is None:
         try:
             os.getcwd()
@@ -144,7 +136,7 @@ def _parser() -> Parser:
 
 
 def _without_output() -> int:
-    """Close standard output, so that Python does not fail when it flushes it at exit; return the exit code."""
+    """Close standard output, so that Python does not fail when it flushes it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
 

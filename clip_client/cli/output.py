@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, Task, TaskID
 
 STDOUT: Final = Path("-")
-"""Path that means standard output where a file is expected."""
-_LINE_EVERY_S: Final = 10.0
-"""Seconds between lines of progress; a terminal shows bars instead."""
+_LINE_EVERY_S: Final = 10.0  # pause between lines of progress; a terminal shows bars
 
 
 def _page_path(text: str) -> Path:
@@ -32,12 +30,11 @@ def _page_path(text: str) -> Path:
     raise argparse.ArgumentTypeError(f"the report is an HTML page: give it a name that ends in .html, not {text!r}")
 
 
-_OUTPUTS: Final = {
+_OUTPUTS: Final = {  # option -> metavar, type, help
     "json": ("FILE", user_path, "write {} as JSON; - writes only JSON to standard output"),
     "csv": ("FILE", user_path, "write {} as CSV; - writes only CSV to standard output"),
     "report": ("FILE.html", _page_path, "write an HTML page that shows {}"),
 }
-"""Option -> (metavar, type, help)."""
 
 
 def add_output_options(parser: argparse._ActionsContainer, **contents: str) -> None:
@@ -48,13 +45,11 @@ def add_output_options(parser: argparse._ActionsContainer, **contents: str) -> N
 
 
 def add_quiet_option(parser: argparse._ActionsContainer) -> None:
-    """Add ``--quiet``."""
     meaning = "print only errors, and output that goes to -"
     parser.add_argument("--quiet", "-q", action="store_true", help=meaning)
 
 
 def read_outputs(arguments: argparse.Namespace) -> tuple[Path, ...]:
-    """Return the paths of the given output options. Raises CommandFailed and CommandMisused."""
     outputs = tuple(path for name in _OUTPUTS if (path := getattr(arguments, name, None)) is not None)
     for path in outputs:
         check_place(path)
@@ -71,7 +66,6 @@ def write_json(path: Path | None, value: object) -> bool:
 
 
 def write_text(path: Path, pieces: Iterable[str]) -> None:
-    """Write text in UTF-8 to the file of an option."""
     with output(path) as file:
         file.writelines(piece.encode() for piece in pieces)
 
@@ -90,12 +84,10 @@ def check_place(path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path, *, final: Callable[[], Path] | None = None) -> Iterator[IO[bytes]]:
-    """Open a new file that replaces ``path`` at the end of the block.
+    """Open a new file that replaces ``path`` at the end of the block; if the block raises, ``path`` stays as it was.
 
-    The new file is written beside ``path``. If the block raises, the new file is removed and ``path`` stays as it was.
-    If ``path`` exists and is not a regular file, such as ``/dev/stdout``, it is written directly. ``final`` is called
-    at the end and may name another file in the same folder to replace. Raises CommandFailed if the file cannot be
-    written.
+    A ``path`` that is not a regular file, such as ``/dev/stdout``, is written directly. ``final`` is called at the end
+    and may name another file in the same folder to replace. Raises CommandFailed if the file cannot be written.
     """
     check_place(path)
     try:
@@ -112,7 +104,6 @@ def replacing(path: Path, *, final: Callable[[], Path] | None = None) -> Iterato
 
 @contextmanager
 def output(path: Path) -> Iterator[IO[bytes]]:
-    """Open standard output for ``-``, and any other path as :func:`replacing` does."""
     if path != STDOUT:
         with replacing(path) as file:
             yield file
@@ -140,11 +131,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 class ProgressBars:
-    """Shows the progress of each step; call it with (what, done, total), with a total of None if it is unknown.
-
-    ``progress`` measures, and draws the bars if it was started; ``say`` prints a line above them. With ``in_lines``,
-    ``say`` also prints the progress every ten seconds.
-    """
+    """Shows (what, done, total or None) as bars if ``progress`` was started, and ``in_lines`` through ``say``."""
 
     def __init__(self, progress: Progress, say: Callable[[str], None], *, in_lines: bool) -> None:
         self.say = say
@@ -154,7 +141,6 @@ class ProgressBars:
         self._bars: dict[str, TaskID] = {}
 
     def __call__(self, what: str, done: int, total: int | None) -> None:
-        """Show the progress of one step."""
         if total == 0:
             return
         if what not in self._bars:
@@ -179,7 +165,6 @@ def _in_words(task: Task, of: str) -> list[str]:
 
 
 def _duration(seconds: float) -> str:
-    """Write ``"40 s"``, ``"12 min"`` or ``"3.5 h"``."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"

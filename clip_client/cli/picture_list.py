@@ -27,15 +27,14 @@ from clip_client.search.query import QueryError, query_vector
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from clip_client.cli.options.place import NamedPlaces
+    from clip_client.cli.options.search import NamedPlaces
     from clip_client.dedup import Scan, Store
     from clip_client.search.pictures import FoundPicture, FoundPictures
     from clip_client.search.query import QueryVector, Term
     from clip_client.search.space import SearchSpace
 
 _PREVIEW_COLUMNS: Final = 24
-_PREVIEW_PIXELS: Final = 384
-"""Longest side of a preview, enough for terminals with fine pixels."""
+_PREVIEW_PIXELS: Final = 384  # longest side, enough for terminals with fine pixels
 
 
 def find_and_print(
@@ -79,7 +78,6 @@ async def _embed(
 
 
 def _print(arguments: argparse.Namespace, found: FoundPictures, space: SearchSpace) -> None:
-    """Print the pictures on standard output, and notes on standard error; in a terminal, both on standard output."""
     from rich.console import Console
 
     from clip_client.dedup.pages.terminal import print_failed
@@ -180,7 +178,6 @@ def _print_table(pictures: Sequence[FoundPicture], console: Any, *, copies: bool
 
 
 def _preview(path: str) -> Any:
-    """Return a photo in the form that this terminal can draw; empty if it cannot be opened."""
     import logging
 
     from textual_image.renderable import Image  # asks the terminal what it can draw

@@ -31,13 +31,11 @@ def size_of(entries: Iterable[JournalEntry]) -> int:
 
 
 def outcomes_json(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return the number of successes, and the failures, as ``--json`` writes them."""
     failed = [{"path": outcome.path, "message": outcome.message} for outcome in outcomes if not outcome.done]
     return {"done": len(outcomes) - len(failed), "failed": failed}
 
 
 def print_failures(outcomes: tuple[Outcome, ...]) -> int:
-    """Print the failures and their reasons on standard error; return their number."""
     failures = [outcome for outcome in outcomes if not outcome.done]
     for outcome in failures:
         print(f"not done: {printable(outcome.path)}: {printable(outcome.message)}", file=sys.stderr)

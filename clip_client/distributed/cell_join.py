@@ -2,7 +2,7 @@
 
 Rows get to their cells, and photos to their components, through files in Arrow's IPC format, with a record batch for
 each bucket; the files stay if a worker or the driver dies. ``Dataset.groupby`` would hold each vector in the object
-store once for each of its cells, would need a whole cell in one worker, and would start over if the driver died.
+store once for each of its cells, need a whole cell in one worker, and start over if the driver died.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     Vectors = NDArray[np.float32]
     Indices = NDArray[np.intp]
     IsUsed = NDArray[np.bool_]
-    Edges = tuple[Indices, Indices, Vectors]
-    """Two arrays of rows, and the cosines of the pairs."""
+    Edges = tuple[Indices, Indices, Vectors]  # two arrays of rows, and the cosines of the pairs
 
 ROW: Final = "row"
 _RUN_AGAIN: Final = "remove it and run again"
@@ -40,25 +39,21 @@ _EDGES_PER_GROUP: Final = 65_536
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Division:
-    """How vectors are compared."""
-
     threshold: float
     cells: Cells
-    count: int
-    """Number of cells that each vector is put into."""
+    count: int  # number of cells that each vector is put into
     projection: Projection | None
     estimate: RecallEstimate
     candidate: float | None
-    """Least cosine of photos that are worth aligning. None if no photos are aligned, or all such photos are alike."""
+    """Least cosine of photos worth aligning. None if none are aligned, or all such photos are alike."""
 
 
 def find_alike(
     chunk: Chunk, is_used: IsUsed, rows: Indices, sampled: Vectors, threshold: float, projection: Projection | None
 ) -> RecallSample:
-    """Compare ``sampled`` vectors (S, D) with the used vectors of a chunk; return what is alike.
+    """Compare ``sampled`` vectors (S, D) with the used vectors of a chunk; return what is alike, without the vectors.
 
-    ``rows`` (S,) are the numbers of the sampled vectors; ``is_used`` (R,) marks the rows of the chunk. The result does
-    not contain the sampled vectors.
+    ``rows`` (S,) are the numbers of the sampled vectors; ``is_used`` (R,) marks the rows of the chunk.
     """
     used, count = np.flatnonzero(is_used), len(rows)
     vectors = np.concatenate([sampled, vectors_in(chunk.read([VECTOR]))[used]])
@@ -125,21 +120,16 @@ def read_buckets(places: Iterable[Location], first: int, end: int) -> Iterator[A
 
 @dataclass(frozen=True, kw_only=True)
 class CellBlock:
-    """Rows for one task to compare: whole cells, or two parts of a large cell."""
+    """The rows of cells ``first`` to before ``end`` in these chunks: whole cells, or two parts of a large cell."""
 
     name: str
     first: int
     end: int
-    """The block has the cells from ``first`` to before ``end``."""
     chunks: tuple[int, ...]
-    """Numbers of the chunks whose rows are compared."""
 
 
 def cell_blocks(sizes: NDArray[np.int64], most_rows: int) -> list[CellBlock]:
-    """Divide the cells into blocks of at most ``most_rows`` rows.
-
-    ``sizes`` (chunks, K) is the number of rows of each chunk in each cell, at most ``most_rows // 2``.
-    """
+    """Divide cells into blocks; ``sizes`` (chunks, K) are a chunk's rows in a cell, at most ``most_rows // 2``."""
     blocks: list[CellBlock] = []
     first = rows = 0
 
@@ -161,7 +151,6 @@ def cell_blocks(sizes: NDArray[np.int64], most_rows: int) -> list[CellBlock]:
 
 
 def _pairs_of_parts(sizes: NDArray[np.int64], most_rows: int) -> Iterator[list[int]]:
-    """Divide the chunks of a cell into parts of at most ``most_rows`` rows; yield the chunks of every two parts."""
     parts: list[list[int]] = []
     rows = most_rows
     for chunk in np.flatnonzero(sizes).tolist():
@@ -177,10 +166,7 @@ def _pairs_of_parts(sizes: NDArray[np.int64], most_rows: int) -> Iterator[list[i
 def join_block(
     edges: Location, block: CellBlock, places: Sequence[Location], candidates: Location, division: Division
 ) -> None:
-    """Compare the rows of each cell in a block, read from the chunks' files in ``places``, and write the edges.
-
-    Pairs that are not alike but are worth aligning go into a file of the same name in the folder ``candidates``.
-    """
+    """Compare the rows of a block cell by cell; write the edges, and to ``candidates`` pairs worth aligning."""
     alike: list[Edges] = []
     near: list[Edges] = []
     for table in read_buckets([places[chunk] for chunk in block.chunks], block.first, block.end):
@@ -211,8 +197,7 @@ def join_equal_hashes(
 def pair_hashes(candidates: Location, part: int, rows: Indices, hashes: NDArray[np.uint64], parts: int) -> None:
     """Write the pairs of ``rows`` (N,) that are worth aligning by their ``hashes`` (N,), also turned and mirrored.
 
-    A row with two hashes is there twice. ``part`` is the number of this task among ``parts``; each task looks for the
-    neighbours of other rows.
+    A row with two hashes is there twice. Of ``parts`` tasks, number ``part`` looks for the neighbours of its own rows.
     """
     _write_unmeasured(candidates, near_by_hashes(rows, hashes, part, parts))
 
@@ -222,7 +207,6 @@ def _write_unmeasured(place: Location, pairs: Iterable[tuple[Indices, Indices]])
 
 
 def write_edges(place: Location, edges: Iterable[Edges]) -> None:
-    """Write edges. Raises DistributedError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

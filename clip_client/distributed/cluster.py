@@ -19,13 +19,12 @@ _CONNECT_S: Final = 10.0
 _LOOK_S: Final = 5.0
 """If no task ends for this long, the driver checks whether the running tasks still fit any machine."""
 _TASKS_PER_CPU: Final = 3
-"""Tasks that wait or run for each CPU: enough to keep it busy, and few enough that results need little memory."""
+"""Tasks that wait or run: enough to keep a CPU busy, and few enough that results need little memory."""
 ATTEMPTS: Final = 3
 """Workers that may die with one task. Machines go away, but a task that kills every worker must be named."""
 
 
-_Call = tuple[int, tuple[Any, ...]]
-"""Number of a call, and its own arguments."""
+_Call = tuple[int, tuple[Any, ...]]  # number of a call, and its own arguments
 
 
 class DistributedError(ReportedError):
@@ -78,10 +77,7 @@ def _connect_once(address: str) -> None:
 
 @contextmanager
 def _hushed() -> Iterator[None]:
-    """Drop the output of Ray's C++ code, because the output of the program must be JSON, or empty.
-
-    Daemons that Ray starts in the block keep the dropped streams as long as they run.
-    """
+    """Drop the output of Ray's C++ code, also of daemons that start here: the program's must be JSON, or empty."""
     with ExitStack() as stack, open(os.devnull, "wb") as nowhere:
         for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
             stream.flush()
@@ -150,12 +146,10 @@ def in_tasks(
 def _results(
     task: Any, calls: Iterable[_Call], shared: Sequence[Any], cpus: int, workers: int | None
 ) -> Iterator[tuple[_Call, Any]]:
-    """Yield each call with each result of its task; the result is a RayError if the worker has died."""
     import ray
     from ray.exceptions import RayError, RayTaskError
 
-    running: dict[Any, tuple[_Call, int]] = {}
-    """Task -> call, and CPUs that the task takes."""
+    running: dict[Any, tuple[_Call, int]] = {}  # task -> call, and CPUs that the task takes
 
     def next_results() -> Iterator[tuple[_Call, Any]]:
         ready, _ = ray.wait(list(running), timeout=_LOOK_S)

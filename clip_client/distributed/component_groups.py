@@ -62,7 +62,6 @@ class DuplicateSummary:
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Self:
-        """Return a summary from the ``fields`` of ``dataclasses.asdict`` that were written to JSON and read again."""
         recall = {**fields["recall"], "recall_95": tuple(fields["recall"]["recall_95"])}
         return cls(**{**fields, "thresholds": Thresholds(**fields["thresholds"]), "recall": RecallEstimate(**recall)})
 
@@ -158,7 +157,6 @@ def group_bucket(
 
 
 def group_photos(table: Any, rules: GroupRules) -> DuplicateReport:
-    """Divide photos, which are rows of :func:`.embedded_rows.embedded_schema`, into groups."""
     with Store() as store:
         return group_contents(_collected(table), rules, store, lambda what, done, total: None)
 
@@ -190,7 +188,6 @@ def _collected(table: Any) -> CollectedFeatures:
 
 
 def write_groups(output: Location, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows of :func:`group_schema`. Raises DistributedError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -224,7 +221,6 @@ def _rows(group: DuplicateGroup, numbers: Mapping[bytes, int]) -> Iterator[Mappi
 
 
 def count_groups(places: Sequence[Location]) -> tuple[int, int, int, int]:
-    """Return groups, photos, copies, and photos that could not be verified. Raises DistributedError."""
     import pyarrow as pa
     from pyarrow import dataset
 

@@ -1,7 +1,4 @@
-"""The search for duplicates on a Ray cluster, among photos that a cluster has embedded.
-
-Workers hold a chunk or a block of cells at a time. The driver holds facts about the rows and a sample of the vectors.
-"""
+"""The search for duplicates on a Ray cluster. The driver holds facts about rows, and workers a chunk of vectors."""
 
 from __future__ import annotations
 
@@ -54,23 +51,21 @@ ROWS_AT_ONCE: Final = 65_536
 
 _EDGES, _CANDIDATES, _GROUPS = "edges", "candidates", "groups"
 _CELLS, _COMPONENTS = "_cells", "_components"
-"""Folders of the output; readers of Parquet skip names that begin with an underscore."""
+"""Folders whose names begin with an underscore are skipped by readers of Parquet."""
 _OWN_FILE: Final = re.compile(r"[0-9a-f]{16}-.*|[0-9]{6}\.arrow|part-[0-9]{5,}\.parquet|_SUCCESS|\..*\.part")
 _NO_KEY: Final = "none"
 _SUCCESS: Final = "_SUCCESS"
 
-_RECALL_ROWS: Final = 5000
-"""Vectors whose similar vectors are found exactly, to measure the recall."""
+_RECALL_ROWS: Final = 5000  # vectors compared exactly, to measure the recall
 _HASHES_PER_TASK: Final = 1 << 20
 _PAIRED_PER_TASK: Final = 1 << 16
 """Hashes for which one task looks for turned and mirrored neighbours among all hashes."""
-_GROUPED_PER_TASK: Final = 8192
-"""Photos that a task divides into groups; more if one component is larger."""
+_GROUPED_PER_TASK: Final = 8192  # photos that are divided into groups; more if one component is larger
 _ALIGNED_PER_TASK: Final = 512
-"""Photos that a task divides into groups and aligns, in minutes; more if there would be too many tasks."""
+"""Photos that are also aligned, in minutes; more if there would be too many tasks."""
 _FEW_TASKS: Final = 4096
 _SIMILARITIES_AT_ONCE: Final = 0.02
-"""Step in similarity in which pairs that are worth aligning join components, the most similar first."""
+"""Step in which pairs that are worth aligning join components, the most similar first."""
 
 
 def find_duplicates(
@@ -139,7 +134,7 @@ def _key_of(*facts: object, arrays: Iterable[NDArray[Any]] = ()) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class FolderSearch:
-    """One search. Its methods are its steps. If a search is started again, it finds the files of finished steps."""
+    """One search; its methods are its steps. Started again, it finds the files of finished steps."""
 
     rows: EmbeddedRows
     output: Location
@@ -147,11 +142,10 @@ class FolderSearch:
     exact_rows: int = EXACT_ROWS
     rows_at_once: int = ROWS_AT_ONCE
     returns_groups_in: str | None = None
-    """Folder for relative paths, on every worker, if the report of :meth:`run` must have the groups."""
+    """Folder for relative paths, on every worker, if :meth:`run` must return the groups."""
     progress: OnTasks
 
     def finished(self) -> DuplicateSummary | None:
-        """Return the summary; None if this search is not complete."""
         try:
             answer = json.loads((self.output / _GROUPS / _SUCCESS).read()[0])
         except (OSError, ValueError):
@@ -159,7 +153,6 @@ class FolderSearch:
         return DuplicateSummary.of(answer["summary"]) if answer["key"] == self._question else None
 
     def run(self) -> tuple[DuplicateSummary, DuplicateReport]:
-        """Search on the connected cluster. Raises the errors of :func:`find_duplicates`."""
         count = self.rows.chunks[-1].row_slice.stop
         shares = [min(1.0, size / count) for size in (sample_size(count), _RECALL_ROWS)]
         facts, vectors = self._read(shares)
@@ -199,7 +192,6 @@ class FolderSearch:
         return summary, grouped
 
     def _read(self, shares: Sequence[float]) -> tuple[NDArray[Any], NDArray[np.float32]]:
-        """Return the facts about all rows, and the vectors (S, D) of the rows that are drawn."""
         chunks = self.rows.chunks
         facts, vectors = np.zeros(chunks[-1].row_slice.stop, FACTS), {}
         calls = ((chunk,) for chunk in chunks)
@@ -211,7 +203,6 @@ class FolderSearch:
     def _divide(
         self, is_used: NDArray[np.bool_], draws: Sequence[NDArray[np.bool_]], vectors: NDArray[np.float32]
     ) -> cell_join.Division:
-        """Return the settings for comparing the used rows, from the ``vectors`` of the rows in one of the ``draws``."""
         threshold, count = self.rules.thresholds.similar, int(is_used.sum())
         seen, sampled = (vectors[(own & is_used)[np.any(draws, axis=0)]] for own in draws)
         projection = fit_projection(seen, np.arange(len(seen)), threshold)
@@ -273,10 +264,7 @@ class FolderSearch:
             yield cell_join.read_edges(cells, similar=(low, high))
 
     def _group(self, key: str, labels: Indices, recall: RecallEstimate) -> tuple[DuplicateReport, list[Location]]:
-        """Divide components into groups; ``labels`` (R,) are equal for the rows of a component, and -1 for no photo.
-
-        Returns the groups that this search has made, and the files of all groups.
-        """
+        """Divide components of equal ``labels`` (R,), -1 for no photo; return the new groups and all files."""
         is_grouped = labels >= 0
         is_grouped[is_grouped] = np.bincount(labels[is_grouped], minlength=len(labels))[labels[is_grouped]] > 1
         rows = np.flatnonzero(is_grouped)
@@ -331,10 +319,7 @@ class FolderSearch:
     def _fill(
         self, what: str, name: str, key: str, function: Callable[..., Any], named: Iterable[Sequence[Any]], *shared: Any
     ) -> list[Any]:
-        """Let tasks write the missing files of a folder; return the results of the tasks.
-
-        An element of ``named`` is the end of a file's name, and the further arguments of the task that writes the file.
-        """
+        """Let tasks write missing files: ``named`` has the end of a name, and arguments. Return their results."""
         finished = {place.path for place in self._prepare(name, key)}
         files = ((self.output / name / f"{key}-{end}", arguments) for end, *arguments in named)
         calls = [(place, *arguments) for place, arguments in files if place.path not in finished]

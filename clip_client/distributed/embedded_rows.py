@@ -9,7 +9,6 @@ among the rows of all files.
 from __future__ import annotations
 
 import itertools
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +21,7 @@ import numpy as np
 
 from clip_client._errors import VectorsError
 from clip_client._storage.parquet_store import table_of
-from clip_client._storage.vector_file import WRITER_OPTIONS, FileModel, vector_schema, version_key
+from clip_client._storage.vector_file import PART_FILE, WRITER_OPTIONS, FileModel, vector_schema, version_key
 from clip_client.dedup.features.image_features import ALGORITHM, feature_columns
 from clip_client.distributed.cluster import DistributedError
 from clip_client.distributed.sources import Partition, id_of
@@ -34,11 +33,8 @@ if TYPE_CHECKING:
     Indices = NDArray[np.intp]
 
 VECTOR: Final = "vector"
-PART_FILE: Final = re.compile(r"part-(\d{5,})(?:-([0-9a-f]{32}))?\.parquet")
-"""File of vectors: number of its run and, if a cluster wrote it, a hash of the partition's id and the vector id."""
 _KEY_COLUMNS: Final = ("path_bytes", "size_bytes", "mtime_ns")
-_ABANDONED_S: Final = 3600.0
-"""Age of an unfinished file after which its worker counts as killed."""
+_ABANDONED_S: Final = 3600.0  # age at which an unfinished file's worker counts as killed
 _EMBED_AGAIN: Final = "remove it and embed its photos again"
 
 FACTS: Final = np.dtype(
@@ -53,7 +49,7 @@ FACTS: Final = np.dtype(
         ("flat_size", "u8"),  # equal for pictures of equal size and nearly one colour; 0 for other pictures
     ]
 )
-"""The facts about a row that the driver holds: its content, and the values by which it can be compared."""
+"""Facts about a row that the driver holds: its content, and the values by which it can be compared."""
 
 _COLUMNS: Final = (
     *("path_bytes", VECTOR, "error_code", "sha256", "perceptual_hash", "inner_hash", "is_flat", "code"),
@@ -64,8 +60,7 @@ _COLUMNS: Final = (
 def embedded_schema(model: FileModel, *, features: bool) -> Any:
     """Return the ``pyarrow.Schema`` of the rows: :func:`.vector_file.vector_schema` and, with ``features``, more.
 
-    The further columns are ``sha256`` and those of :class:`~clip_client.dedup.photo.ImageFeatures`; they are null for
-    an image that could not be read.
+    These are ``sha256`` and those of :class:`~clip_client.dedup.photo.ImageFeatures`, null for an unreadable image.
     """
     import pyarrow as pa
 
@@ -79,22 +74,17 @@ def embedded_schema(model: FileModel, *, features: bool) -> Any:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PartitionFolder:
-    """A folder for the vectors of one model; workers get a copy."""
+    """A folder for the vectors of one model; workers get a copy. The ``number`` of a run is part of its file names."""
 
     location: Location
     model: FileModel
     features: bool
     number: int = 0
-    """Number of this run; part of its file names."""
     finished: NDArray[np.bytes_] = field(default_factory=lambda: np.empty(0, "S16"))
-    """Sorted keys (N,), 16 bytes, of images in files of other runs: an anti-join of Ray Data would shuffle all keys."""
+    """Sorted keys (N,), 16 bytes, of other runs' images: Ray Data's anti-join would shuffle all keys."""
 
     def begin(self, partitions: Sequence[Partition]) -> tuple[Self, list[Partition]]:
-        """Return the folder with the number of this run, and the ``partitions`` that are not finished.
-
-        Raises VectorsError if the folder holds vectors of another id or without features, and DistributedError if it
-        cannot be read or written.
-        """
+        """Return the folder with this run's number, and what is left. Raises VectorsError and DistributedError."""
         with self.location.usable():
             self.location.filesystem.create_dir(self.location.path, recursive=True)
             infos = self.location.files(recursive=False)
@@ -155,16 +145,13 @@ class Chunk:
     number: int
     first_row: int
     rows: int
-    pieces: tuple[tuple[Location, int], ...]
-    """Row groups: the file, and the number of the row group in it."""
+    pieces: tuple[tuple[Location, int], ...]  # row groups: the file, and the number in it
 
     @property
     def row_slice(self) -> slice:
-        """The positions of these rows among those of all files."""
         return slice(self.first_row, self.first_row + self.rows)
 
     def read(self, columns: Sequence[str] | None = None) -> Any:
-        """Return the rows as a ``pyarrow.Table`` in one piece. Raises DistributedError, which names the file."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -180,8 +167,7 @@ class EmbeddedRows:
     """The rows in a folder, those of earlier runs first."""
 
     model: FileModel
-    files: tuple[tuple[str, int, int | None], ...]
-    """Name, size and time of each file."""
+    files: tuple[tuple[str, int, int | None], ...]  # name, size and time
     chunks: tuple[Chunk, ...]
 
     @classmethod
@@ -215,7 +201,6 @@ class EmbeddedRows:
 
 
 def _inspect(place: Location) -> tuple[FileModel, list[int]]:
-    """Return the model of a file, and the number of rows in each row group."""
     import pyarrow.parquet as pq
 
     with place.opened(_EMBED_AGAIN) as file, pq.ParquetFile(file) as parquet:
@@ -234,7 +219,6 @@ def _inspect(place: Location) -> tuple[FileModel, list[int]]:
 
 
 def _chunks(groups: Iterable[tuple[Location, int, int]], most_rows: int) -> Iterator[Chunk]:
-    """Divide row groups, each a file, its number there, and its count of rows, into chunks."""
     pieces: list[tuple[Location, int]] = []
     number = first_row = rows = 0
     for place, group, size in groups:

@@ -31,17 +31,15 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("clip_client")
 
 _WORKER_CPUS: Final = 4
-"""CPUs of a worker. A worker is a process whose threads decode; its client keeps about this many cores busy."""
+"""A worker is a process whose threads decode; its client keeps about this many cores busy."""
 _FEW_CPUS: Final = 4
 _ROWS_AT_ONCE: Final = 128
 """Images of a dataset that a worker embeds in one call; Ray makes four calls at a time."""
 _ROWS_PER_GROUP: Final = 1024
-"""Rows in a row group of a Parquet file: 2 MB of vectors. A worker holds this much of a partition of any size."""
+"""2 MB of vectors. A worker holds this much of a partition of any size."""
 _COUNTED_AT_ONCE: Final = 64
-_MOST_NAMED: Final = 10
-"""Most unfinished partitions that an error names."""
-_OF_FILES: Final = ("path", "path_bytes", "size_bytes", "mtime_ns")
-"""Columns that a dataset does not get."""
+_MOST_NAMED: Final = 10  # unfinished partitions in an error
+_OF_FILES: Final = ("path", "path_bytes", "size_bytes", "mtime_ns")  # columns that a dataset does not get
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,12 +59,9 @@ class EmbeddingSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The progress of a partition."""
-
     images: int = 0
     failed: int = 0
-    seen: int = 0
-    """Images that are done, including images in files of other runs."""
+    seen: int = 0  # done, including images in files of other runs
     error: str = ""
 
 
@@ -198,7 +193,6 @@ def embed_partitions(
 
 
 def served_model(url: str | Sequence[str] | None, config: ClientConfig | None) -> tuple[ClientConfig, FileModel]:
-    """Return the settings of the workers' clients, and the model that the servers serve."""
     config = make_config(url, config=config)
     with SyncClipClient(config=config) as clip:
         model = clip.model()
@@ -274,7 +268,6 @@ class RowWorker:
         self._clip: ClipClient | None = None
 
     async def __call__(self, table: Any) -> Any:
-        """Return ``table``, a ``pyarrow.Table``, with the columns of :func:`embedded_schema` added at the end."""
         if self._clip is None:
             self._clip = ClipClient(config=self._how[0])
             await self._clip.__aenter__()  # it stays open as long as Ray keeps this actor

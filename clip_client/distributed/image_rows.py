@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     from clip_client.distributed.sources import SourceImage
 
 _THREADS: Final = 16
-"""Threads that read images and extract features: more than cores, because most wait for a disk or a bucket."""
-_AHEAD: Final = 32
-"""Images of one partition that are read before the client takes them."""
+"""Threads that read and extract features: more than cores, because most wait for a disk or a bucket."""
+_AHEAD: Final = 32  # images of one partition that are read before the client takes them
 _NOTHING: Final = np.empty(0, "S16")
 
 
@@ -46,7 +45,7 @@ class _Read:
     failure: ImageError | None = None
     features: Mapping[str, Any] = field(default_factory=dict)
     is_lost: bool = False
-    """True if the place of the file could not be reached; False if the file is missing or may not be read."""
+    """Whether the place of the file could not be reached; a missing or forbidden file is not lost."""
 
 
 async def embed_images(

@@ -1,8 +1,4 @@
-"""The sources of images: folders and buckets, Parquet files, and WebDataset tars, cut into partitions.
-
-A worker reads its images itself: Ray Data's readers send every file through the object store, and cannot open names
-that are not UTF-8.
-"""
+"""Sources of images, cut into partitions that workers read. Ray Data cannot open names that are not UTF-8."""
 
 from __future__ import annotations
 
@@ -28,10 +24,9 @@ Address: TypeAlias = str | os.PathLike[str]
 
 _FEWEST_ROWS: Final = 100
 _MOST_ROWS: Final = 10_000
-"""Most images in a partition: 20 MB of vectors, as in the files that ``clip-client embed`` writes."""
+"""Images in a partition: 20 MB of vectors, as in the files that ``clip-client embed`` writes."""
 
-_PARQUET_ROWS_AT_ONCE: Final = 64
-"""Images that are read from a Parquet file at a time."""
+_PARQUET_ROWS_AT_ONCE: Final = 64  # images that are read at a time
 
 
 class DamagedInput(DistributedError):
@@ -40,12 +35,8 @@ class DamagedInput(DistributedError):
 
 @dataclass(frozen=True, kw_only=True)
 class SourceImage:
-    """One image of a partition."""
-
-    file: FileVersion
-    """Path or URL, with size and time if they are known; the path of an image in a file ends with its name there."""
-    read: Callable[[], tuple[bytes, int | None]]
-    """Returns the bytes of the image file and its time of change, as :meth:`Location.read` does."""
+    file: FileVersion  # path or URL, with size and time if known; in another file, with its name there
+    read: Callable[[], tuple[bytes, int | None]]  # the same call as :meth:`Location.read`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +108,6 @@ def webdataset_images(*addresses: Address) -> list[Partition]:
 
 
 def id_of(*facts: object) -> str:
-    """Return 32 hexadecimal digits that stand for these facts."""
     return hashlib.blake2b(repr(facts).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 
@@ -207,7 +197,6 @@ def _row_groups(location: Location, info: Any, columns: Sequence[str]) -> list[P
 def _images_in_rows(
     location: Location, name: str, columns: Sequence[str], groups: Sequence[int], row: int
 ) -> Iterator[SourceImage]:
-    """Yield the images in row groups of a Parquet file; ``row`` is the number of the first one in the file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

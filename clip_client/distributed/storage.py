@@ -24,20 +24,15 @@ _URL: Final = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _KEYS: Final = re.compile(r"(?<=://)[^?]*@")
 """A user and a password, or keys of a bucket, in a URL; they must not get into a log."""
 
-_GCS_RETRIES_S: Final = 60
-"""Time to try an unreachable bucket. By default pyarrow tries for fifteen minutes."""
-
-FOOTERS_AT_ONCE: Final = 32
-"""Parquet files that are examined at a time, because a bucket takes a while to answer."""
+_GCS_RETRIES_S: Final = 60  # time to try a bucket; by default pyarrow tries for fifteen minutes
+FOOTERS_AT_ONCE: Final = 32  # Parquet files examined at a time; a bucket is slow to answer
 
 
 def is_url(text: str) -> bool:
-    """Return True if ``text`` is a URL with a scheme, False for a path."""
     return _URL.match(text) is not None
 
 
 def read_photo(address: str) -> tuple[PhotoFile, bytes] | FailedFile:
-    """Read a file by path or URL, as :func:`~clip_client.dedup.files.reading.read_file` does."""
     if not is_url(address):
         return read_file(address)
     try:
@@ -49,13 +44,9 @@ def read_photo(address: str) -> tuple[PhotoFile, bytes] | FailedFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Location:
-    """A file or folder in a ``pyarrow.fs.FileSystem``."""
-
     filesystem: Any
-    path: str
-    """Path in the file system, such as ``"bucket/folder"``."""
-    prefix: str
-    """Start of the URL that ``path`` lacks, such as ``"s3://"``; empty for a disk."""
+    path: str  # path in the file system, such as ``"bucket/folder"``
+    prefix: str  # start of the URL, such as ``"s3://"``; empty for a disk
 
     def __str__(self) -> str:
         return self.prefix + self.path
@@ -88,11 +79,9 @@ class Location:
 
     @property
     def name(self) -> str:
-        """Last part of the path."""
         return self.path.rpartition("/")[2]
 
     def at(self, path: str) -> Location:
-        """Return another location in the same file system, by its path there."""
         return Location(filesystem=self.filesystem, path=path, prefix=self.prefix)
 
     def __truediv__(self, name: str) -> Location:
@@ -131,10 +120,7 @@ class Location:
 
     @contextmanager
     def opened(self, remedy: str) -> Iterator[Any]:
-        """Yield a file with random access. Raises DistributedError if the file cannot be read, or is damaged.
-
-        pyarrow may find the damage inside the block. The message ends with ``remedy``.
-        """
+        """Yield a file with random access. Raises DistributedError that ends with ``remedy``, also in the block."""
         import pyarrow as pa
 
         try:
@@ -145,11 +131,7 @@ class Location:
 
     @contextmanager
     def written(self) -> Iterator[IO[bytes]]:
-        """Yield a new file. It appears under its name when the block ends without an exception.
-
-        Until then it is called ``.NAME.HEX.part`` in the same folder. Raises DistributedError, which names the machine,
-        because each machine may have a disk of its own under the same name.
-        """
+        """Yield a new file, ``.NAME.HEX.part`` until the block ends. Raises DistributedError with the machine."""
         part = self.path.removesuffix(self.name) + f".{self.name}.{uuid.uuid4().hex[:8]}.part"
         try:
             with whole_file(Path(self.path), part=Path(part)) if not self.prefix else self._moved(part) as file:

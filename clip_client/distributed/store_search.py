@@ -1,8 +1,4 @@
-"""The search for duplicates of one machine, with a cluster for the work.
-
-The cluster reads and embeds the photos that the store lacks, and later divides the photos into groups. The calling
-program does all other steps, with the code of one machine.
-"""
+"""The search for duplicates of one machine, with a cluster that embeds new photos and divides photos into groups."""
 
 from __future__ import annotations
 
@@ -43,7 +39,7 @@ _ROWS_AT_ONCE: Final = 1024
 
 
 def cluster_folder(store: Store) -> Path:
-    """Return the folder of a store that a cluster uses. One program at a time may use the folder."""
+    """Return the folder of a store that a cluster uses; one program at a time may use it."""
     return store.directory / "cluster"
 
 
@@ -58,8 +54,8 @@ def fill_store(
     """Add the features and vectors of ``files`` to ``store`` where they are missing; return the model of the vectors.
 
     Every worker must see the files and the store. Files that a worker could not read, and RAW files without a preview,
-    are left to the search, which reports the reason. Finished partitions of an earlier call that was killed count.
-    Arguments and errors are those of :func:`.embed_partitions`. Also raises StoreError.
+    are left to the search, which reports the reason. Arguments and errors are those of :func:`.embed_partitions`. Also
+    raises StoreError.
     """
     config, model = served_model(None, config)
     folder = cluster_folder(store) / folder_name(model.vector_id)
@@ -124,11 +120,7 @@ async def find_on_cluster(
     on_progress: OnProgress,
     **how: Any,
 ) -> DuplicateReport:
-    """Find duplicates as :func:`clip_client.dedup.find_duplicates` does, with groups from the connected cluster.
-
-    ``model`` is what :func:`fill_store` returned; ``how`` has arguments of :func:`~clip_client.dedup.search.collect`.
-    Also raises DistributedError.
-    """
+    """Find duplicates as on one machine, with groups from the cluster; ``model`` is :func:`fill_store`'s."""
     collected, rules = await collect(clip, found, store, on_progress, **how)
     tell = told_by_thread(on_progress)
     grouped = await to_thread.run_sync(_group_on_cluster, model, collected, rules, store, tell)
@@ -155,7 +147,6 @@ def _group_on_cluster(
 
 
 def _write_rows(collected: CollectedFeatures, model: FileModel, folder: Path) -> None:
-    """Write a row for each file that is compared, as :func:`.embed_partitions` does."""
     shutil.rmtree(folder, ignore_errors=True)
     rows = VectorFolder(folder, model)
     rows.schema = embedded_schema(model, features=True)  # more columns than those of vectors alone

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from clip_client._config import ClientConfig
 
 COUNTS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
-"""Environment variable of worker processes, with the folder of their common counts. prometheus-client reads the
-variable when it is imported."""
+"""Folder of the common counts of worker processes; prometheus-client reads the variable when it is imported."""
 
 _REQUESTS: Final = Counter("clip_gateway_requests", "Requests, by dialect and HTTP status", ("dialect", "status"))
 _SECONDS: Final = Histogram("clip_gateway_seconds", "Time of a request with its body, by dialect", ("dialect",))

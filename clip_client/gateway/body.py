@@ -26,8 +26,7 @@ logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
 
-_MOST_PARTS: Final = MAX_ITEMS + 16
-"""Images in a form, and some other fields."""
+_MOST_PARTS: Final = MAX_ITEMS + 16  # images in a form, and some other fields
 _STRUCTURE: Final = 2**20
 """Bytes of JSON outside of strings, besides 64 for each item. Such a byte may take a hundred bytes in memory: 60 MiB of
 ``[],`` took 2.5 GB and half a minute to parse, and the gateway answered no other request in that time."""
@@ -36,8 +35,7 @@ _STRUCTURE: Final = 2**20
 class Body:
     """The body of one request, in memory. A large one takes long to parse: do that in a thread."""
 
-    limit_s: ClassVar[float] = 60.0
-    """Seconds in which the body must arrive."""
+    limit_s: ClassVar[float] = 60.0  # time in which the body must arrive
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -107,7 +105,6 @@ class Body:
 
 
 def _outside_strings(content: bytes, most: int) -> int:
-    """Return how many bytes of JSON are outside of strings, or a number above ``most``."""
     content = content.replace(rb"\\", b"").replace(rb"\"", b"")
     strings = content.count(b'"') // 2
     return strings if strings > most else sum(map(len, content.split(b'"')[::2]))

@@ -34,10 +34,9 @@ except ModuleNotFoundError as missing:
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
-_CALLERS_VARIABLE: Final = "CLIP_GATEWAY_TOKEN"
-"""Environment variable with the token that callers must send."""
+_CALLERS_VARIABLE: Final = "CLIP_GATEWAY_TOKEN"  # the token that callers must send
 _LOG: Final = {"handlers": ["default"], "level": "INFO", "propagate": False}
-"""Settings of the log of the gateway, which uvicorn writes to standard error among its own lines."""
+"""The gateway's log, which uvicorn writes to standard error among its own lines."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -13,27 +13,23 @@ from clip_client import _errors as errors
 
 Dialect: TypeAlias = Literal["openai", "infinity", "form"]
 _HEADERS: Final = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "5"}}
-"""Headers of a status. A restart of Triton takes 9 to 14 seconds, and requests wait for it in that time."""
-DOWN: Final = (errors.DeadlineExceeded, errors.ModelNotReady, errors.Unavailable)
-"""Failures of a model that does not answer."""
+"""A restart of Triton takes 9 to 14 seconds, and requests wait for it in that time."""
+DOWN: Final = (errors.DeadlineExceeded, errors.ModelNotReady, errors.Unavailable)  # the model does not answer
 _MAY_PASS: Final = (*DOWN, errors.Overloaded, errors.ProtocolMismatch)
-"""Failures after which the same request may succeed. ProtocolMismatch means that the model has just changed."""
+"""Failures that may pass. ProtocolMismatch means that the model has just changed."""
 
 
 @dataclass(eq=False)
 class Refusal(Exception):
     """A request that is not answered with vectors."""
 
-    status: int
-    """The HTTP status; 422 if the body does not have the form that the dialect demands."""
+    status: int  # HTTP status; 422 for a body without the dialect's form
     message: str
     code: str = "invalid_request"
-    index: int | None = None
-    """Position of the item that caused the refusal; None if no item did."""
+    index: int | None = None  # position of the item that caused the refusal
 
     @classmethod
     def of(cls, error: errors.ClipError, index: int | None = None) -> Refusal:
-        """Return the refusal for a failure behind the gateway, or for a failure of the item at ``index``."""
         if isinstance(error, errors.ItemError):
             status = {"TIMEOUT": 503, "INTERNAL": 500}.get(error.code, 400)
             return cls(status, f"Item {index}: {error.message}", error.code, index)
@@ -74,13 +70,10 @@ class Endpoint:
     dialect: Dialect
     answer: Callable[..., Coroutine[Any, Any, Response]]
     summary: str
-    body: dict[str, Any] | None = None
-    """Media type of the body -> its schema, in the form of OpenAPI."""
-    is_open: bool = False
-    """True if callers need no token, for probes that have none."""
+    body: dict[str, Any] | None = None  # media type -> its schema, in the form of OpenAPI
+    is_open: bool = False  # callers need no token: probes have none
 
     def operation(self) -> dict[str, Any]:
-        """Return the description of this address for OpenAPI."""
         answers = {"200": {"description": "the answer"}, "default": {"description": "an error of the dialect"}}
         operation: dict[str, Any] = {"summary": self.summary, "responses": answers}
         if "{id}" in self.path:

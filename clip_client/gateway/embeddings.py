@@ -1,8 +1,4 @@
-"""The dialects that answer with lists of vectors: OpenAI's, infinity's, and the plain forms of the replaced service.
-
-infinity has OpenAI's bodies, and answers with a few more fields. The plain forms have a result for each image, with the
-number of an ``ImageStatus``: if one image fails, the others still get their vectors.
-"""
+"""The dialects that answer with vectors: OpenAI's, infinity's, and plain forms, with a result for each image."""
 
 from __future__ import annotations
 
@@ -40,8 +36,6 @@ class Embeddings(BaseModel):
 
 
 class Base64Images(BaseModel):
-    """The body of ``POST /embed/base64``."""
-
     images: list[str]
 
 

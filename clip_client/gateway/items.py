@@ -8,12 +8,10 @@ from typing import Any, Final, Literal, TypeAlias
 
 from clip_client.gateway.dialect import Refusal
 
-Item: TypeAlias = str | bytes
-"""A text, or the bytes of an image file."""
+Item: TypeAlias = str | bytes  # a text, or the bytes of an image file
 Modality: TypeAlias = Literal["text", "image"]
 
-MAX_ITEMS: Final = 2048
-"""Most images and texts in one request; OpenAI has the same limit."""
+MAX_ITEMS: Final = 2048  # most items of one request; OpenAI has the same limit
 ITEM_FORMS: Final = 'a text, a data URI (data:image/jpeg;base64,...), {"text": ...} or {"image_url": {"url": ...}}'
 TOKENS: Final = (
     "The input holds token ids, and this model has a tokenizer of its own: send texts. LangChain's OpenAIEmbeddings "
@@ -24,7 +22,7 @@ _DOWNLOAD: Final = """\
     client.embeddings.create(model="clip", input=["data:image/jpeg;base64," + image])"""
 
 _BLANK: Final = " \t\r\n\v\f\0\u00a0\u200b\ufeff"
-"""Characters that a file or another program may put around an item; the last is the byte order mark."""
+"""A file or another program may put these around an item; the last is the byte order mark."""
 _DATA_URI: Final = re.compile(r"data:(image/|[^,]*;base64,|[\w.+-]+/[\w.+-]+[;,])", re.IGNORECASE)
 _URL: Final = re.compile(r"https?://\S+", re.IGNORECASE)
 _ENCODED: Final = re.compile(r"[\w+/=-]{48,}", re.ASCII)
@@ -63,7 +61,6 @@ def _item(index: int, value: Any, modality: Modality | None) -> Item:
 
 
 def _guessed(index: int, value: str) -> Item:
-    """Return the image of a data URI, or a text that does not look like an image."""
     stripped = value.strip(_BLANK)
     if _DATA_URI.match(stripped):
         return _image(index, stripped)
@@ -79,7 +76,7 @@ def _guessed(index: int, value: str) -> Item:
 
 
 def _is_mixed(letters: str) -> bool:
-    """Return whether ``letters`` hold digits and letters of both cases: base64 does, words and paths rarely do."""
+    """Whether ``letters`` hold digits and letters of both cases: base64 does, words and paths rarely do."""
     return all(re.search(kind, letters) for kind in ("[a-z]", "[A-Z]", "[0-9]"))
 
 
@@ -95,10 +92,7 @@ def _image(index: int, address: str) -> bytes:
 
 
 def decoded(index: int, text: str) -> bytes:
-    """Return the bytes of an item in base64. Raises Refusal.
-
-    Call it in a thread: it decodes in pieces, between which the event loop can run.
-    """
+    """Return the bytes of an item in base64, in pieces, so that the event loop can run meanwhile. Raises Refusal."""
     try:
         if "=" in text[:-4]:
             raise ValueError

@@ -25,11 +25,9 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("clip_client.gateway")
 
 _ITEMS: Final = Counter("clip_gateway_items", "Images and texts, by outcome: ok, or the code of an error", ("outcome",))
-_UNNAMED: Final = ("", "default/not-specified")
-"""Names in requests that name no model; the second is infinity's default."""
+_UNNAMED: Final = ("", "default/not-specified")  # names for any model; the second is infinity's default
 HEALTH_S: Final = 5.0
-"""Seconds that a health check may take, and for which its result counts. In that time, probes cost at most one
-canary."""
+"""Limit of a health check, and how long its result counts: probes then cost at most one canary."""
 
 
 class Service:
@@ -39,13 +37,10 @@ class Service:
         self.clients = {name: ClipClient(config=config, model=name, transfer="original") for name in models}
         self._timeout_s, self._urls = config.timeout_s, ", ".join(config.urls)
         self._down: set[str] = set()
-        """Models that do not answer; the log has a line for each."""
-        self._health: tuple[Deadline, asyncio.Task[str]] | None = None
-        """The latest check, and when its result is too old."""
+        self._health: tuple[Deadline, asyncio.Task[str]] | None = None  # the latest, and when it is too old
 
     @asynccontextmanager
     async def run(self, _app: object) -> AsyncIterator[None]:
-        """Keep the clients open inside the block."""
         async with AsyncExitStack() as stack:
             for client in self.clients.values():
                 await stack.enter_async_context(client)
@@ -78,10 +73,7 @@ class Service:
     async def embed(
         self, name: str, items: Sequence[Item], *, dimension: int | None = None
     ) -> tuple[ModelInfo, EmbeddingBatch]:
-        """Embed texts and images with the model of this name or id.
-
-        Raises ClipError. Raises Refusal for a request that this model cannot answer, such as another ``dimension``.
-        """
+        """Embed with the model of this name or id. Raises ClipError, and Refusal for what the model cannot answer."""
         try:
             return await self._embed(name, items, dimension)
         except ProtocolMismatch:  # the servers may have changed their model, and the name may mean another model now
@@ -126,7 +118,6 @@ class Service:
         )
 
     def _note(self, name: str, problem: str) -> None:
-        """Log one line when a model stops answering, and one when it answers again (``problem`` is empty)."""
         if bool(problem) != (name in self._down):
             self._down ^= {name}
             _logger.warning("model %s: %s", name, problem or "Triton answers again.")

@@ -150,7 +150,6 @@ def _parser() -> Parser:
 
 
 def _mistake(config: ServeConfig, tls: ServerTls) -> str:
-    """Return one sentence about options that contradict each other, else an empty text."""
     opens_http = any(argument.startswith(("--http-port", "--allow-http")) for argument in config.extra)
     if config.extra and not config.extra[0].startswith("-"):
         return f"unknown argument {config.extra[0]!r}: put arguments for tritonserver after --"
@@ -172,7 +171,6 @@ def _mistake(config: ServeConfig, tls: ServerTls) -> str:
 
 
 def _check_models(config: ServeConfig, triton: Triton) -> None:
-    """Raise ReportedError unless the models are complete and can run here; warn of those with random weights."""
     check_repository(config.repository, config.only)
     check_gpu(config, triton)
     for names in config.names:
@@ -188,7 +186,6 @@ async def _serve(config: ServeConfig, triton: Triton) -> None:
     _call_without_proxy("127.0.0.1", config.client_host.strip("[]"))
 
     def reload() -> None:
-        """Reload if the repository and the certificates are usable; otherwise the current model keeps serving."""
         try:
             _check_models(config, triton)
             if config.tls is not None:

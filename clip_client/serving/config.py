@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 _ADMIN_KEY: Final = "clip-admin"
 _ADMIN_PROTOCOLS: Final = "model-repository,shared-memory,trace,logging"
-"""Protocols that change the server or reach into its machine. What a client needs stays open."""
+"""Protocols that change the server or reach into its machine. Clients do not need them."""
 
 CONNECTION_AGE_S: Final = 30
-"""Time after which gRPC asks a client to open a new connection; it answers what is in flight on the old one. So all
-clients of a server that is being replaced reach the new server."""
+"""Age at which gRPC asks a client for a new connection, and answers what is in flight on the old one: all clients of a
+server that is being replaced reach the new server."""
 
 _EXIT_S: Final = 5
-"""Triton's own time limit for running requests once it is told to stop. By then the supervisor has waited for them."""
+"""Triton's own limit for running requests once it is told to stop; the supervisor has waited for them by then."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,26 +32,22 @@ class ServeConfig:
     """Settings of ``clip-serve``, whose ``--help`` explains them; times are in seconds."""
 
     repository: Path
-    only: tuple[str, ...] = ()
-    """Names of the exported models to serve; empty for all."""
+    only: tuple[str, ...] = ()  # names of exported models; empty for all
     model: str | None = None
     pretrained: str | None = None
     host: str = "127.0.0.1"
     grpc_port: int = 8001
     http_port: int | None = None
     """None: no HTTP. Triton's HTTP has neither TLS nor limits, and single requests have crashed it."""
-    http_host: str = "127.0.0.1"
-    """Independent of ``host``, for the same reasons."""
+    http_host: str = "127.0.0.1"  # separate from ``host`` for the same reasons
     metrics_port: int = 8002
     health_port: int | None = None
     tls: ServerTls | None = None
-    compute_precision: Precision | None = None
-    """None leaves it to the environment and the model's configuration."""
+    compute_precision: Precision | None = None  # None leaves it to environment and model
     open_statistics: bool = False
     log_file: Path | None = None
     log_json: bool = False
-    canary_interval_s: float = 3.0
-    """Pause between two canaries: one image more in three seconds."""
+    canary_interval_s: float = 3.0  # one image more in three seconds
     canary_timeout_s: float = 5.0
     """Time without an answer after which the server counts as overloaded or frozen. A hang shows within the pause, this
     time and 4 s."""
@@ -59,11 +55,10 @@ class ServeConfig:
     """Time after which a server that neither finishes a request nor computes is restarted. Two canaries with their
     pauses take 16 s, so one late answer does not restart it."""
     start_timeout_s: float = 600.0
-    triton_metrics_port: int = 0
-    """Loopback port of a server's metrics; clip-serve hands them on at ``metrics_port``. Each server has its own."""
+    triton_metrics_port: int = 0  # loopback port of one server; clip-serve hands its metrics on
     extra: tuple[str, ...] = ()
     admin_secret: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
-    """Value of the header that Triton requires for ``_ADMIN_PROTOCOLS``. clip-serve itself does not use them."""
+    """Header that Triton requires for ``_ADMIN_PROTOCOLS``; clip-serve itself does not use them."""
 
     @property
     def names(self) -> list[ModelNames]:
@@ -72,7 +67,6 @@ class ServeConfig:
 
     @property
     def client_host(self) -> str:
-        """The host name under which this machine reaches the server."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
         return f"[{host}]" if ":" in host else host
 
@@ -84,7 +78,6 @@ class ServeConfig:
 
     @property
     def grpc_url(self) -> str:
-        """The server's address for a client on this machine."""
         return f"{'grpc' if self.tls is None else 'grpcs'}://{self.client_host}:{self.grpc_port}"
 
     @property
@@ -96,7 +89,6 @@ class ServeConfig:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Arguments for tritonserver."""
         protocols = _ADMIN_PROTOCOLS if self.open_statistics else f"{_ADMIN_PROTOCOLS},statistics"
         admin = f"{protocols}:{_ADMIN_KEY}={self.admin_secret}"
         http = ["--allow-http=false"]
@@ -131,7 +123,6 @@ class ServeConfig:
 
 
 def _has_ipv6() -> bool:
-    """Tell whether this machine has IPv6, by the test that gRPC makes."""
     try:
         with socket.create_server(("::1", 0), family=socket.AF_INET6):
             return True

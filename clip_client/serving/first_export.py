@@ -33,9 +33,8 @@ class Stopped(Exception):
 def export_if_missing(config: ServeConfig) -> None:
     """Run ``clip-export`` for ``--model``, unless that is absent or the repository has this model already.
 
-    With ``--log-json`` its lines go to the log instead of standard error. Raises ReportedError if the export fails, or
-    if the repository has another model: to replace it would make all vectors of its clients useless. Raises Stopped on
-    a signal.
+    With ``--log-json`` its lines go to the log. Raises ReportedError if the export fails, or if the repository has
+    another model: to replace it would make all vectors of its clients useless. Raises Stopped on a signal.
     """
     model, pretrained, repository = config.model, config.pretrained, config.repository
     if model is None:

@@ -1,8 +1,4 @@
-"""The health port. ``GET /healthz`` returns 200 while images can be embedded, otherwise 503, each with JSON details.
-
-``GET /metrics`` returns the same for Prometheus, always with 200: ``clip_serve_healthy`` is 1 while images can be
-embedded, else 0, and ``clip_serve_restarts_total`` counts the restarts of tritonserver.
-"""
+"""The health port: ``GET /healthz`` is 200 while images can be embedded, else 503; ``/metrics`` is for Prometheus."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ _REQUEST_S: Final = 5.0
 _REQUEST_BYTES: Final = 8192
 
 _MOST_CONNECTIONS: Final = 64
-"""Most open connections. A probe takes milliseconds; more would use up the supervisor's file descriptors."""
+"""A probe takes milliseconds; more would use up the supervisor's file descriptors."""
 
 _METRICS: Final = """\
 # TYPE clip_serve_healthy gauge
@@ -33,17 +29,11 @@ clip_serve_restarts_total {restarts}"""
 
 
 class Status(Enum):
-    """State of the server; the values are those of ``/healthz``."""
-
-    STARTING = "starting"
-    """The first start is not complete."""
+    STARTING = "starting"  # the first start is not complete
     READY = "ready"
-    OVERLOADED = "overloaded"
-    """The canary waits, but requests are being finished or computed."""
-    DEGRADED = "degraded"
-    """The canary is right, but a full batch fails."""
-    STUCK = "stuck"
-    """The canary waits, and nothing is being done."""
+    OVERLOADED = "overloaded"  # the canary waits, but requests are being finished or computed
+    DEGRADED = "degraded"  # the canary is right, but a full batch fails
+    STUCK = "stuck"  # the canary waits, and nothing is being done
     FAILING = "failing"
     RESTARTING = "restarting"
     STOPPING = "stopping"
@@ -55,10 +45,7 @@ HEALTHY: Final = frozenset({Status.READY, Status.OVERLOADED})
 def serve_health(
     hosts: Sequence[str], port: int, report: Callable[[], tuple[bool, Mapping[str, Any]]]
 ) -> AbstractAsyncContextManager[None]:
-    """Answer on ``port`` inside the block with what ``report`` returns: whether it is healthy, and the JSON.
-
-    If too many connections are open, the oldest one is closed. Raises ``ReportedError`` if the port cannot be opened.
-    """
+    """Answer on ``port`` with what ``report`` returns: whether it is healthy, and JSON. Raises ``ReportedError``."""
     return _serving(hosts, port, partial(_respond, report))
 
 

@@ -17,16 +17,15 @@ from preprocess_ensemble.errors import ReportedError
 
 logger = logging.getLogger(__name__)
 
-OUTPUT: Final = logging.getLogger(f"{__name__}.output")
-"""Gets every line that Triton prints; only the file of ``--log-file`` shows them."""
+OUTPUT: Final = logging.getLogger(f"{__name__}.output")  # every line of Triton; only --log-file shows them
 OUTPUT.setLevel(logging.INFO)
 OUTPUT.propagate = False
 
 _LINE: Final = re.compile(r"(?P<level>[WEF])\d{4} [\d:.]+ \d+ \S+\] (?P<text>.*)")
-"""A warning or error in Triton's default log format: ``E1121 13:04:26.771774 8809 model_lifecycle.cc:642] "text"``."""
+"""A warning or error of Triton: ``E1121 13:04:26.771774 8809 model_lifecycle.cc:642] "text"``."""
 
 _RUNS_ON: Final = re.compile(r"I\d{4} [\d:.]+ \d+ \S+\] (?P<text>\"\w+: runs on .*)")
-"""The only information that people see: which runtime this package's backend has chosen for a model."""
+"""The only information that people see: the runtime that this package's backend has chosen for a model."""
 
 _FATAL: Final = re.compile(r"(?:error|failed|(?:\S*/)?tritonserver|  what\(\)): +(?P<text>.*)", re.IGNORECASE)
 """Last line of the server, or of its launcher, when it gives up. Errors about an option begin with the server's path.
@@ -88,7 +87,6 @@ class _OutputFile(WatchedFileHandler):
     _is_failing = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Append one line. The first of several failures in a row is logged."""
         try:
             self.reopenIfNeeded()
             self.stream = self.stream or self._open()
@@ -123,7 +121,6 @@ class JsonFormatter(logging.Formatter):
     """Formats a record as a JSON object: ``time`` (UTC, with milliseconds), ``level``, ``logger`` and ``message``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return one line, even if the message has several."""
         entry = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),

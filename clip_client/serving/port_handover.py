@@ -24,7 +24,7 @@ from typing import Final
 from preprocess_ensemble.errors import ReportedError
 
 CANARY_DSCP: Final = 45
-"""Mark of a connection to the new server before the switch, in the IP header; the value is not assigned by IANA."""
+"""Marks a connection to the new server before the switch, in the IP header; IANA has not assigned the value."""
 
 _SO_ATTACH_REUSEPORT_CBPF: Final = getattr(socket, "SO_ATTACH_REUSEPORT_CBPF", 51)
 _SO_ATTACH_FILTER: Final = getattr(socket, "SO_ATTACH_FILTER", 26)
@@ -35,8 +35,7 @@ _IF_EQUAL, _RETURN, _RETURN_RESULT = 0x15, 0x06, 0x16
 _BACKLOG: Final = 1
 
 _Address = tuple[socket.AddressFamily, str]
-_Instruction = tuple[int, int, int, int]
-"""(code, instructions to skip if true, instructions to skip if false, operand)."""
+_Instruction = tuple[int, int, int, int]  # code, instructions to skip if true and if false, operand
 _DROP: Final[list[_Instruction]] = [(_RETURN, 0, 0, 0)]
 
 
@@ -44,14 +43,10 @@ class PortHandover:
     """Decides which of two servers has the port. Create it before the new server starts; close it after one ends."""
 
     def __init__(self, addresses: Sequence[_Address], port: int) -> None:
-        """Let the old server keep the port until the switch; ``addresses`` are the addresses of its sockets.
-
-        Raises ReportedError if the kernel does not allow a handover.
-        """
+        """Let the old server keep the port until the switch. Raises ReportedError if the kernel does not allow it."""
         if not addresses:
             raise ReportedError(f"the sockets of port {port} are not visible")
         self._addresses = Counter(addresses)
-        """Address -> number of a server's sockets."""
         self._port = port
         self._sockets: list[socket.socket] = []
         try:
@@ -62,7 +57,6 @@ class PortHandover:
             raise ReportedError(f"the kernel refuses it ({error.strerror})") from None
 
     def switch(self) -> None:
-        """Give all new connections to the new server from now on."""
         for address, count in self._addresses.items():
             listener, *_ = [self._listen(address) for _ in range(count)]
             _steer(listener, count, others=count + 1)
@@ -86,7 +80,6 @@ class PortHandover:
 
 
 def _steer(listener: socket.socket, count: int, *, others: int) -> None:
-    """Give connections to the ``count`` sockets from the position ``others`` on, and canaries to the new server."""
     program: list[_Instruction] = [
         (_LOAD_BYTE, 0, 0, _IP_HEADER),
         (_SHIFT_RIGHT, 0, 0, 4),

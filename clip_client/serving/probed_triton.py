@@ -1,9 +1,4 @@
-"""A real tritonserver for the supervisor: start it, probe it, count its requests, check its shared memory.
-
-A probe embeds the canaries of each model: a small image and, if it has a text tower, a text, whose vectors were
-computed when the model was exported. A server that returns another vector, or none, does not work, whatever its own
-health endpoints say.
-"""
+"""A tritonserver for the supervisor: start it, embed its canaries, count its requests, check its shared memory."""
 
 from __future__ import annotations
 
@@ -35,23 +30,17 @@ if TYPE_CHECKING:
     from clip_client._transports.base import Transport
     from clip_client.serving.config import ServeConfig
 
-_SMALL_IMAGE: Final = 64 * 2**10
-"""Bytes of an encoded image; the thumbnails that clip_client sends have 10 to 25 KB."""
-
+_SMALL_IMAGE: Final = 64 * 2**10  # bytes encoded; the thumbnails that clip_client sends have 10 to 25 KB
 _METRICS_TIMEOUT_S: Final = 2.0
 _PENDING: Final = "nv_inference_pending_request_count{"
 _ENDED: Final = ("nv_inference_request_success{", "nv_inference_request_failure{")
-"""Triton's counters of requests; a step of an ensemble is a request to its model."""
+"""Triton's counters; a step of an ensemble is a request to its model."""
 
-_QUIET_S: Final = 0.3
-"""Time for which a server without requests in flight has to be idle."""
-_TICK_S: Final = 0.01
-"""Resolution of processor time."""
+_QUIET_S: Final = 0.3  # idle time of a server that has no request in flight
+_TICK_S: Final = 0.01  # resolution of processor time
 
 
 class ProbeOutcome(Enum):
-    """Outcome of a probe; the supervisor says what each means."""
-
     OK = "ok"
     SHORT = "short"
     SLOW = "slow"
@@ -66,7 +55,6 @@ class Probe:
     step: Step = Step.CANARY
     message: str = ""
     model_id: str = ""
-    """Id of the model, or ids of several with commas between them."""
 
 
 @dataclass(kw_only=True)
@@ -74,7 +62,6 @@ class _ServedModel:
     names: ModelNames
     transport: Transport
     info: ModelInfo | None = None
-    """None until the server has told it."""
 
 
 class ProbedTriton:
@@ -88,16 +75,13 @@ class ProbedTriton:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self._config = replace(config, triton_metrics_port=free.getsockname()[1])
         self._full_batch_fits = False
-        self._is_candidate = beside
-        """Whether another server has the port until this server has been checked."""
-        self._began_beside = beside
-        """Whether another server may listen on the port, too."""
+        self._is_candidate = beside  # another server has the port until this one is checked
+        self._began_beside = beside  # another server may listen on the port, too
         self._probed_ensemble = DEFAULT_NAMES.image
         self._models = self._connect()
 
     @classmethod
     async def start(cls, config: ServeConfig, *, beside: bool = False) -> ProbedTriton:
-        """Start a server, ``beside`` one that has the port. Raises ReportedError and OSError."""
         triton = cls(config, beside=beside)
         try:
             triton.process = await TritonProcess.start(triton._config)
@@ -108,7 +92,6 @@ class ProbedTriton:
         return triton
 
     async def stop(self, *, drain_s: float) -> None:
-        """Stop the process as :meth:`TritonProcess.stop` does, and close the connections."""
         await self.process.stop(drain_s=drain_s)
         await self._disconnect()
 
@@ -120,20 +103,17 @@ class ProbedTriton:
         return PortHandover(listening_addresses(self.process.pid, port) or [], port)
 
     async def take_over(self) -> None:
-        """Become the only server that new connections reach."""
         await self._disconnect()
         self._is_candidate = False
         self._models = self._connect()
 
     async def no_connections(self) -> None:
-        """Return when the server has no client connection."""
         await self._disconnect()
         while connections(self.process.pid, self._config.grpc_port):  # noqa: ASYNC110 - the kernel tells no one
             await asyncio.sleep(_QUIET_S)
 
     @property
     def metrics_url(self) -> str:
-        """URL of Triton's metrics on this machine."""
         return f"http://127.0.0.1:{self._config.triton_metrics_port}/metrics"
 
     def _connect(self) -> list[_ServedModel]:
@@ -161,11 +141,7 @@ class ProbedTriton:
             await self._models.pop().transport.close()
 
     async def probe(self) -> Probe:
-        """Embed each canary once, with one request, and ask whether all models are ready.
-
-        Since release 25.12 a model whose process has ended is not ready. Only the first probe of a server also asks for
-        its models.
-        """
+        """Embed each canary once; then ask for readiness, which tells ended processes since release 25.12."""
         for served in self._models:
             if (failed := await self._probe_model(served)) is not None:
                 if len(self._models) > 1:
@@ -199,7 +175,6 @@ class ProbedTriton:
         return None
 
     async def _no_server(self) -> Probe | None:
-        """Return why the server that was started cannot be asked; None if it can."""
         pid, port = self.process.pid, self._config.grpc_port
         # Not with gRPC, which retries at growing intervals while the port is closed.
         if not await self._can_connect():

@@ -41,18 +41,14 @@ logger = logging.getLogger(__name__)
 logger.setLevel(logging.INFO)
 
 _FIRST_PAUSE_S: Final = 1.0
-_LONGEST_PAUSE_S: Final = 60.0
-"""Pauses after a start that failed; each is twice as long as the pause before it."""
-
+_LONGEST_PAUSE_S: Final = 60.0  # limit of pauses after failed starts, each twice the one before
 _BUSY_FACTOR: Final = 15
 """Multiple of ``frozen_after_s`` for which a server may compute without finishing a request. A full batch of a large
 model on a busy machine takes minutes, but a defect that spins must end, too."""
 
 DRAIN_S: Final = 30.0
-"""Time to wait for running requests when the server is stopped on purpose."""
-UNLOAD_S: Final = 10.0
-"""Time for Triton to end after that: five seconds for batches that are being computed, and time to unload."""
-
+"""Wait for running requests when the server is stopped on purpose."""
+UNLOAD_S: Final = 10.0  # end of Triton after that: five seconds for running batches, then unloading
 _START_POLL_S: Final = 0.2
 _SAY_LOADING_EVERY_S: Final = 10.0
 _MAX_WRONG_AT_START: Final = 3
@@ -67,8 +63,7 @@ whose model has died answers nothing."""
 class _CrashedAtStart(ReportedError):
     def __init__(self, message: str, *, by_request: bool) -> None:
         super().__init__(message)
-        self.by_request = by_request
-        """Whether a request ended it: the model was loaded, and had worked before."""
+        self.by_request = by_request  # whether a request ended it: the model had worked before
 
 
 class Supervisor:
@@ -87,7 +82,6 @@ class Supervisor:
         self._model_id = ""
         self._restarts = 0
         self.metrics_url = ""
-        """URL of the metrics of the server that has the port."""
         self._server: ProbedTriton | None = None
         self._model_works = False
         self._replaced: ProbedTriton | None = None
@@ -113,8 +107,7 @@ class Supervisor:
     async def run(self, on_ready: Callable[[Probe], None]) -> None:
         """Start the server, call ``on_ready`` once when it is ready, and keep it serving until :meth:`stop`.
 
-        Raises ``ReportedError`` if the first start fails; if it crashed, only if the second start fails, too. Later
-        starts are retried without limit.
+        Raises ``ReportedError`` if the first start fails; if it crashed, only if the second start fails, too.
         """
         try:
             try:
@@ -137,7 +130,6 @@ class Supervisor:
             await asyncio.gather(self._stop_server(drain_s=drain_s), *filter(None, [self._retiring]))
 
     async def _start(self) -> None:
-        """Start a process and wait until its canary is right. Returns early if a stop is requested."""
         if self._reload_requested.is_set():
             self._reload_requested.clear()  # this start reads the repository, which may have another model
             self._model_works = False
@@ -185,7 +177,6 @@ class Supervisor:
         return ReportedError(message)
 
     async def _watch_once(self) -> None:
-        """Wait for the next canary or the end of the process, and act on the result."""
         assert self._server is not None
         server = self._server
         await self._pause(self._config.canary_interval_s, self._replaceable(), self._stub_ended.wait())
@@ -221,8 +212,6 @@ class Supervisor:
         self._finding = Probe(outcome=ProbeOutcome.BROKEN, step=step, message=message)
 
     async def _send_canary(self, server: ProbedTriton) -> Probe | None:
-        """Send the canary, and sample the server meanwhile; None if a stop, or the end of a process, comes first."""
-
         async def keep_sampling() -> None:
             while True:
                 await asyncio.sleep(SAMPLE_S)
@@ -241,10 +230,7 @@ class Supervisor:
         server.activity.reset()
 
     async def _consider_slow(self, server: ProbedTriton) -> None:
-        """Tell overload from a frozen server, by finished requests and processor time.
-
-        Two finished requests may be a minute apart if a full batch of a large model runs on a busy machine.
-        """
+        """Tell overload from freezing: on a busy machine, full batches of a large model may be a minute apart."""
         sampled = await race(server.activity.sample(), server.process.ended())
         if sampled is None or not server.process.running:
             return
@@ -315,7 +301,6 @@ class Supervisor:
         handover.close()
 
     async def _restart(self, reason: str, *, drain_s: float = 0) -> None:
-        """Restart the server until it answers its canary, with pauses that grow while its starts fail."""
         pause_s = 0.0
         while not self._stop_requested.is_set():
             self._fail(Status.RESTARTING, Step.START, reason)
@@ -360,6 +345,6 @@ class Supervisor:
 
 
 async def _reason_of_end(server: ProbedTriton) -> str:
-    """Return why ``server`` ended. Its stubs are killed first: until then they hold its output open."""
+    """Its stubs are killed first: until then they hold its output open."""
     await server.stop(drain_s=0)
     return await server.process.reason()

@@ -26,10 +26,7 @@ class TensorrtMissing(ReportedError):
 
 
 def check_gpu(config: ServeConfig, triton: Triton) -> None:
-    """Raise ReportedError if an encoder needs a GPU, or TensorRT, that ``triton`` does not have.
-
-    Creates the folders of engines, because ONNX Runtime creates only the last folder of a path.
-    """
+    """Raise ReportedError if an encoder needs a GPU, or TensorRT, that is missing; make the folders of engines."""
     encoders = [name for names in config.names for name in (names.encoder, names.text_encoder)]
     for path in filter(Path.is_file, (config.repository / name / "config.pbtxt" for name in encoders)):
         encoder = read_config(path)
@@ -40,7 +37,7 @@ def check_gpu(config: ServeConfig, triton: Triton) -> None:
             )
         if (cache := engine_cache(encoder)) and usable_gpus():
             check_tensorrt(triton)
-            cache.mkdir(parents=True, exist_ok=True)
+            cache.mkdir(parents=True, exist_ok=True)  # ONNX Runtime creates only the last folder of a path
 
 
 def check_tensorrt(triton: Triton | None) -> None:

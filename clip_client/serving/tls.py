@@ -1,8 +1,4 @@
-"""Checks the server's certificates before Triton gets them.
-
-Triton reports a key that does not match deep in its log, and does not report an expired certificate. So this module
-first performs both sides of the canary's handshake in memory.
-"""
+"""Checks certificates before Triton gets them: it reports a wrong key late, and an expired certificate not at all."""
 
 from __future__ import annotations
 
@@ -21,16 +17,14 @@ class ServerTls:
     """PEM files. With ``client_ca``, every client needs a certificate from that authority, including the canary."""
 
     certificate: Path
-    """The server's certificate, followed by the certificates between it and the authority that clients trust."""
+    """Certificate of the server, and those between it and the authority that clients trust."""
     key: Path
     client_ca: Path | None = None
-    canary_certificate: Path | None = None
-    """The canary's client certificate; by default the server's own."""
+    canary_certificate: Path | None = None  # default: the server's own
     canary_key: Path | None = None
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Arguments for tritonserver."""
         files = (f"--grpc-server-cert={self.certificate}", f"--grpc-server-key={self.key}")
         if self.client_ca is None:
             return ("--grpc-use-ssl=true", *files)
@@ -44,11 +38,7 @@ class ServerTls:
         return (self.canary_certificate or self.certificate, self.canary_key or self.key)
 
     def check(self) -> str:
-        """Perform the canary's handshake in memory, and return a name for which the server's certificate is valid.
-
-        Raises ``ReportedError`` if files cannot be read or do not match, and if a certificate is expired or from the
-        wrong authority.
-        """
+        """Perform the canary's handshake in memory; return a name of the certificate. Raises ``ReportedError``."""
         server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         load_pair(server, self.certificate, self.key, "--tls-certificate and --tls-key")
         client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -37,47 +37,35 @@ logger = logging.getLogger(__name__)
 logger.setLevel(logging.INFO)
 
 _GONE_POLL_S: Final = 0.02
-_GONE_POLLS: Final = 250
-"""Pause and number of the checks whether a killed process group has ended: 5 s in all."""
+_GONE_POLLS: Final = 250  # checks for the end of a killed process group: 5 s in all
 
 _LISTEN_S: Final = 10.0
-"""Time to read the last output of a server that has ended. The output ends when the guardian has cleaned up."""
+"""Time to read the last output of a server that has ended; it ends when the guardian has cleaned up."""
 
-_OPENED: Final = "Started GRPCInferenceService"
-"""Triton logs this when all models are loaded."""
-
-_LOG: Final = re.compile(r"[IWEF]\d{4} ")
-"""Beginning of a line of Triton's log."""
+_OPENED: Final = "Started GRPCInferenceService"  # line that Triton logs when all models are loaded
+_LOG: Final = re.compile(r"[IWEF]\d{4} ")  # beginning of a line of Triton's log
 
 _RAISE_LIMIT: Final = "(the limit on processes and threads is reached: raise docker's --pids-limit, or ulimit -u)"
 
 _NO_STUB: Final = re.compile(
     r"\w\d{4} [\d:.]+ \d+ pb_stub\.cc:\d+\] +\"?Failed to preinitialize Python stub: (?P<why>.*)"
 )
-"""A stub logs this before it ends because it cannot run its model. Triton then waits for it without limit.
+"""A stub logs this before it ends because it cannot run its model. Triton then waits for it without limit. It may
+follow a line of the server: both write to one pipe, and each its line break last."""
 
-Server and stub write to one pipe, and each writes its line break last, so this may follow a line of the server.
-"""
-
-_IDLE: Final = "All models are stopped"
-"""Triton logs this during its shutdown, after the last request is answered."""
-
-_UNLOAD_S: Final = 6.0
-"""Time to unload the models after the last answer; ViT-B-32 takes one second."""
-
-_LINE_LIMIT: Final = 2**20
-"""Bytes of one line of output. Only verbose logging has longer lines."""
+_IDLE: Final = "All models are stopped"  # line that Triton logs in its shutdown, after the last answer
+_UNLOAD_S: Final = 6.0  # time to unload the models; ViT-B-32 takes one second
+_LINE_LIMIT: Final = 2**20  # bytes of one line of output; only verbose logging has longer lines
 
 _CRASHES: Final = frozenset(
     -number for number in signal.Signals if number.name in ("SIGABRT", "SIGBUS", "SIGFPE", "SIGSEGV")
 )
-"""Exit codes of a program that a defect has ended, rather than another program or itself."""
+"""Exit codes after a defect, rather than by another program or itself."""
 
 _STUB_CRASHED: Final = "boost::interprocess::lock_exception"
 """All that Triton (24.10) says if a stub crashes while it starts."""
 
-_started_pids: Final[set[int]] = set()
-"""PIDs of the servers that this process has started and not waited for."""
+_started_pids: Final[set[int]] = set()  # servers that were started and not waited for
 
 
 class TritonProcess:
@@ -94,19 +82,16 @@ class TritonProcess:
         self._process = process
         self._pipe = pipe
         self._first_error: str | None = None
-        self._last_words = ""
-        """The latest line that is not in the format of Triton's log, as of a shell."""
+        self._last_words = ""  # latest line that is not in the format of Triton's log, as of a shell
         self._ended_stubs: set[int] = set()
         self._lost_stub = False
-        self.opened = False
-        """Whether it has loaded its models and opened its gRPC port, as far as its output has been read."""
+        self.opened = False  # models loaded and gRPC port opened, as far as its output has been read
         self._stubs = contextlib.ExitStack()
         self._idle = asyncio.Event()
         self._listener = asyncio.create_task(self._listen(output, secret, repository), name="tritonserver's output")
 
     @classmethod
     async def start(cls, config: ServeConfig) -> TritonProcess:
-        """Start the server. Raises ``OSError`` if no process can be started."""
         command = (sys.executable, "-c", "from preprocess_ensemble.tritonserver.launcher import main; main()")
         environment = with_package(os.environ) | {PARENT_VARIABLE: str(os.getpid())}
         if config.compute_precision is not None:
@@ -122,10 +107,7 @@ class TritonProcess:
     async def run(
         cls, command: Sequence[str], environment: Mapping[str, str], *, secret: str, repository: Path | None = None
     ) -> TritonProcess:
-        """Run ``command`` in its own process group, so that Ctrl-C in a terminal reaches only the supervisor.
-
-        ``secret`` is removed from the server's command line. Its output names ``repository`` by this path.
-        """
+        """Run ``command`` in its own group; hide ``secret`` there, and name ``repository`` in its output."""
         # With asyncio's own pipe, Python 3.11 would report the end of the process only when the stubs have closed their
         # copies of the pipe, which took two seconds under load.
         read_end, write_end = os.pipe()
@@ -151,12 +133,11 @@ class TritonProcess:
 
     @property
     def pid(self) -> int:
-        """The PID of the server, which is also its process group."""
+        """PID of the server and of its process group."""
         return self._process.pid
 
     @property
     def running(self) -> bool:
-        """Whether the server has not ended; a frozen one runs."""
         return self._process.returncode is None
 
     def computed_s(self) -> float:
@@ -256,10 +237,7 @@ class TritonProcess:
 
 
 def reap_adopted() -> None:
-    """Wait for the ended children of this process that others have started.
-
-    Process 1, as in a container without an init, gets the stubs and the guardian of a server that has ended.
-    """
+    """Wait for ended children that others started: process 1 of a container gets a server's stubs and guardian."""
     for pid in ended_children(os.getpid()) - _started_pids:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)

@@ -13,18 +13,13 @@ from preprocess_ensemble.imaging.limits import DecodeLimits
 
 @dataclass(frozen=True, kw_only=True)
 class PreprocessSettings:
-    """The settings in the ``parameters``."""
-
-    passport: str
-    """Path of model.json, relative to the model's folder."""
+    passport: str  # path of model.json, relative to the model's folder
     decode_threads: int
     fast_decode: bool
-    """Decode large JPEG files at reduced size, as far as the model's input allows."""
     limits: DecodeLimits
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, str], instances: int) -> PreprocessSettings:
-        """Read the parameters of a model whose ``instances`` share the cores. Raises ``ValueError`` for a wrong one."""
         # Names in capitals are Triton's own, such as EXECUTION_ENV_PATH.
         unknown = sorted(name for name in parameters if name not in _PARAMETERS and not name.isupper())
         if unknown:
@@ -59,7 +54,7 @@ def _read_switch(text: str) -> bool:
     return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
 
 
-_PARAMETERS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
+_PARAMETERS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {  # name in config.pbtxt -> field
     "passport": ("passport", str),
     "decode_threads": ("decode_threads", _number(int, lambda threads: 0 <= threads <= 1024)),
     "fast_decode": ("fast_decode", _read_switch),
@@ -71,4 +66,3 @@ _PARAMETERS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "max_metadata_bytes": ("max_metadata_bytes", int),
     "allow_truncated": ("allow_truncated", _read_switch),
 }
-"""Name in config.pbtxt -> (field of the settings or of DecodeLimits, function that reads its text)."""

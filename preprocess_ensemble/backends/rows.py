@@ -19,8 +19,7 @@ from preprocess_ensemble.contract import ERROR, STATUS
 from preprocess_ensemble.errors import Outcome, ReportedError
 from preprocess_ensemble.model_repository.passport import PassportError
 
-Outputs = Mapping[str, npt.NDArray[Any]]
-"""Name of a tensor -> its rows."""
+Outputs = Mapping[str, npt.NDArray[Any]]  # name of a tensor -> its rows
 
 Increments = Counter[tuple[str, tuple[tuple[str, str], ...]]]
 """(name of a counter, names and values of its labels) -> number that a batch adds to it."""
@@ -29,28 +28,22 @@ Increments = Counter[tuple[str, tuple[tuple[str, str], ...]]]
 class RowsRequest(NamedTuple):
     """The content of one request; a malformed request has no rows."""
 
-    id: str
-    """Name that the client gave the request, for log lines."""
+    id: str  # name that the client gave it, for log lines
     requested: frozenset[str] = frozenset()
     rows: Sequence[bytes] = ()
-    problem: str = ""
-    """One sentence for the client about a malformed request; empty for a good one."""
+    problem: str = ""  # one sentence for the client about a malformed request
 
 
 class RowsModel(ABC):
     """Triton's Python backend calls ``initialize`` once, ``execute`` for each batch of requests, then ``finalize``."""
 
-    input: ClassVar[str]
-    """Name of the input, (N, 1) BYTES."""
-    row: ClassVar[str]
-    """Kind of a row, such as "text"."""
+    input: ClassVar[str]  # name, (N, 1) BYTES
+    row: ClassVar[str]  # such as "text"
     requests_metric: ClassVar[str]
     rows_metric: ClassVar[str]
-    metrics: ClassVar[Mapping[str, str]]
-    """Name of each counter -> its description."""
+    metrics: ClassVar[Mapping[str, str]]  # name of each counter -> its description
 
     def initialize(self, args: Mapping[str, str]) -> None:
-        """Load the model. Raises ``TritonModelException`` with one sentence if that fails."""
         restrict_own_regions()
         config = json.loads(args["model_config"])
         self.name: str = config["name"]
@@ -81,7 +74,6 @@ class RowsModel(ABC):
         """Yield the outputs for each request, in order; add the counts of the work to ``increments``."""
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """Return a response for each request, in order."""
         parsed = [parse(request, self.input, self.row) for request in requests]
         increments = Increments()
         answers = self.answer(parsed, increments)
@@ -127,7 +119,6 @@ def parse(request: Any, name: str, what: str) -> RowsRequest:
 
 
 def respond(request: RowsRequest, outputs: Outputs) -> Any:
-    """Return Triton's response: the requested ``outputs``, or the problem of a malformed request."""
     if request.problem:
         return pb_utils.InferenceResponse(error=pb_utils.TritonError(request.problem, pb_utils.TritonError.INVALID_ARG))
     return pb_utils.InferenceResponse(
@@ -143,7 +134,6 @@ def text_column(texts: Sequence[str]) -> npt.NDArray[np.object_]:
 
 
 def read_passport(path: Path) -> str:
-    """Return the text of model.json. Raises PassportError."""
     try:
         return path.read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError) as error:
@@ -175,9 +165,9 @@ def size_class(rows: int) -> str:
 def restrict_own_regions() -> None:
     """Make the regions in ``/dev/shm`` that this process has mapped readable only for its user.
 
-    Triton's Python backend makes its regions readable for every user of the machine, and they hold the images of
-    clients. A model calls this in ``initialize``, which runs in the process that serves the model, before its first
-    request and again after each restart. A region that grows stays the same file.
+    Triton's Python backend makes its regions, which hold the images of clients, readable for every user of the machine.
+    A model calls this in ``initialize``, in the process that serves it, before its first request and after each
+    restart. A region that grows stays the same file.
     """
     mapped = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
     for path in {line.split(maxsplit=5)[5] for line in mapped if " /dev/shm/" in line}:

@@ -17,13 +17,11 @@ from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.whole_file import whole_file
 
 _PREFIX: Final = ".staging-"
-_LOCK: Final = ".export-lock"
-"""File that a running export locks. The file stays."""
+_LOCK: Final = ".export-lock"  # file that a running export locks; the file stays
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def require_space(directory: Path, needed_bytes: int) -> None:
-    """Raise ReportedError unless the file system of ``directory`` has ``needed_bytes`` free."""
     free_bytes = shutil.disk_usage(directory).free
     if free_bytes < needed_bytes:
         raise ReportedError(_no_space(directory, needed_bytes, f"{free_bytes / 1e6:.0f} MB are free"))
@@ -33,8 +31,8 @@ def require_space(directory: Path, needed_bytes: int) -> None:
 def staging_directory(directory: Path, needed_bytes: int) -> Iterator[Path]:
     """Yield a new, empty directory inside ``directory``, on the same file system; remove it at the end.
 
-    Only one export at a time may use ``directory``. The directories of killed exports are removed first. Raises
-    ReportedError if another export is running, or if the disk runs full; its message names ``needed_bytes``.
+    Only one export at a time may use ``directory``. Raises ReportedError if another is running, or if the disk runs
+    full; its message names ``needed_bytes``.
     """
     try:
         # The kernel releases the lock when its process ends, so each directory found here is abandoned. Refuse soft
@@ -65,11 +63,9 @@ def install(
 ) -> None:
     """Install a model: delete the folders ``obsolete``, write ``texts``, move ``files`` and then the ``marker``.
 
-    ``files`` maps the path of each finished file to its target; ``marker`` is such a pair. Each file replaces its
-    predecessor atomically. The old marker is removed before anything changes, and the new marker is moved last, so a
-    marker always describes the files beside it. If the model only ``adds`` files to those of the old marker, the old
-    marker stays until the new one replaces it. The bytes of all ``files`` are on the disk before anything changes; the
-    rest is a few renames and small files.
+    ``files`` maps the path of each finished file to its target; ``marker`` is such a pair. Each file is on the disk
+    before anything changes, and replaces its predecessor atomically. The old marker is removed first, unless the model
+    only ``adds`` files, and the new one is moved last, so a marker always describes the files beside it.
     """
     finished, installed = marker
     for file in (*files, finished):
@@ -89,7 +85,6 @@ def install(
 
 
 def write(texts: Mapping[Path, str]) -> None:
-    """Write small files and the folders that they need."""
     for path, text in texts.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as file:

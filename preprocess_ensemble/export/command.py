@@ -49,7 +49,6 @@ repository stays unchanged. Exit status: 0 installed, 1 failed, 2 misused.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status: 0 installed, 1 failed, 2 misused."""
     try:
         options = _parser().parse_args(arguments)
         model, weights = model_to_export()

@@ -23,33 +23,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphOptions:
-    """Options for writing a graph."""
-
     fingerprint: tuple[int, int]
     weights_dtype: str
     has_data_file: bool
-    """Whether its weights are in a separate file."""
-    report: Callable[[str], None]
-    """Receives one line before each step that takes time."""
+    report: Callable[[str], None]  # gets one line before each step that takes time
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltGraph:
     """A graph that has been written, and the vectors to compare it with."""
 
-    files: list[Path]
-    """The separate file of the weights, if any, then the model."""
+    files: list[Path]  # the separate file of the weights, if any, then the model
     expected: npt.NDArray[np.float32] | None
-    """Unit vectors (M, D) for the first M rows, or None; PyTorch's for these weights if ``other_weights`` is None."""
-    other_weights: float | None = None
-    """Least cosine to PyTorch that the same graph reached with other weights; None if these weights were compared."""
+    """Unit vectors (M, D) for the first M rows, PyTorch's for these weights if ``other_weights`` is None."""
+    other_weights: float | None = None  # least cosine to PyTorch that the same graph reached with other weights
 
 
 class ExportableModel(ABC):
-    """A model with weights, ready to be written as graphs: through PyTorch, or from a skeleton.
-
-    ``text_config`` is ``text_cfg`` of open_clip's configuration. ``image_bytes`` and ``text_bytes`` are sizes in fp32.
-    """
+    """A model with weights, ready to be written as graphs. ``image_bytes`` and ``text_bytes`` are sizes in fp32."""
 
     def __init__(
         self,
@@ -78,11 +69,7 @@ class ExportableModel(ABC):
 
     @abstractmethod
     def build(self, rows: Rows, stage: Path, options: GraphOptions) -> BuiltGraph:
-        """Write the graph of the tower that takes ``rows`` (pixels or token ids) into the directory ``stage``.
-
-        ``rows`` are the inputs for its check: samples and, last, the canary. Build the image tower first. Raises
-        ExportError.
-        """
+        """Write the graph for ``rows`` (samples, then the canary) into ``stage``, images first. Raises ExportError."""
 
     def check_tokenizer(self, tokenizer: Tokenizer, report: Callable[[str], None]) -> None:
         """Raise ExportError if open_clip, where it is installed, has other token ids than ``tokenizer``."""

@@ -1,8 +1,4 @@
-"""Export the towers of an open_clip model to ONNX files that take raw pixels and token ids; check and install them.
-
-The graphs are written through PyTorch if PyTorch and open_clip are installed, else from a skeleton. Both ways write the
-same files.
-"""
+"""Export the towers of an open_clip model to ONNX files that take raw pixels and token ids; check and install them."""
 
 from __future__ import annotations
 
@@ -48,12 +44,9 @@ if TYPE_CHECKING:
     from preprocess_ensemble.model_repository.tensorrt import Tensorrt
 
 WEIGHTS_DTYPES: Final = tuple(parity.REQUIRED_COSINE)
-_MAX_FILE_BYTES: Final = 2_000_000_000
-"""A protobuf message is limited to 2 GiB; larger weights go to a separate file."""
-_GRAPH_BYTES: Final = 8_000_000
-"""Room for everything besides the weights: the nodes of a graph, the passport and the configuration."""
-_TOKENIZER_BYTES: Final = 40_000_000
-"""Room for the files of a tokenizer; the largest, that of SigLIP 2, has 34 MB."""
+_MAX_FILE_BYTES: Final = 2_000_000_000  # a protobuf message is limited to 2 GiB; larger weights go to a separate file
+_GRAPH_BYTES: Final = 8_000_000  # nodes of a graph, the passport and the configuration
+_TOKENIZER_BYTES: Final = 40_000_000  # the largest tokenizer, that of SigLIP 2, has 34 MB
 
 
 def export_model(
@@ -147,7 +140,6 @@ def export_model(
 
 
 def _check_choice(weights_dtype: str, tensorrt: Tensorrt | None, repository: Path) -> None:
-    """Raise WrongChoice for an unknown precision, and for TensorRT where it cannot run or git tracks its settings."""
     if weights_dtype not in WEIGHTS_DTYPES:
         raise WrongChoice(f"Unknown precision {weights_dtype!r}; choose {' or '.join(WEIGHTS_DTYPES)}.")
     if tensorrt is None:
@@ -197,7 +189,7 @@ def _fingerprint(exportable: ExportableModel, weights_dtype: str) -> tuple[int, 
 def _write_image_tower(
     exportable: ExportableModel, stage: Path, weights_dtype: str, report: Callable[[str], None]
 ) -> tuple[Passport, list[Path], str]:
-    """Return the passport without a text tower, the checked files with the model last, and the measurement in words."""
+    """Return the passport without a text tower, the files with the model last, and the measurement in words."""
     options = GraphOptions(
         fingerprint=_fingerprint(exportable, weights_dtype),
         weights_dtype=weights_dtype,
@@ -226,7 +218,6 @@ def _write_image_tower(
 def _write_text_tower(
     exportable: ExportableModel, stage: Path, weights_dtype: str, report: Callable[[str], None]
 ) -> tuple[TextTower, list[Path], str]:
-    """Write tower and tokenizer; return the part of the passport, and the others as :func:`_write_image_tower`."""
     config, sha256 = write_tokenizer(stage, exportable.text_config)
     tokenizer = Tokenizer.load(stage, config, sha256)
     exportable.check_tokenizer(tokenizer, report)
@@ -266,7 +257,6 @@ def _is_current(tower: Passport | TextTower) -> bool:
 
 
 def _has_text_tower(repository: Path, names: ModelNames, passport: Passport) -> bool:
-    """Return whether the passport describes a text tower, and all its files exist."""
     if passport.text is None:
         return False
     tokenizer = version_directory(repository, names.tokenize)
@@ -275,10 +265,7 @@ def _has_text_tower(repository: Path, names: ModelNames, passport: Passport) -> 
 
 
 def _text_folders(repository: Path, names: ModelNames) -> list[Path]:
-    """Return the folders of an exported text tower; none if its tokenizing step does not belong to this package.
-
-    The step is the last one. It is written first and removed last, so it exists even after an export that was killed.
-    """
+    """Return the folders of an exported text tower, the tokenizing step last: it is written first and removed last."""
     model_py = version_directory(repository, names.tokenize) / "model.py"
     if not model_py.exists() or "preprocess_ensemble" not in model_py.read_text(encoding="utf-8"):
         return []

@@ -25,10 +25,9 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
 def do_not_wait(report: Callable[[str], None]) -> None:
-    """If the hub cannot be reached, make huggingface_hub use only its cache.
+    """If the hub cannot be reached, make huggingface_hub, which is not yet imported, use only its cache.
 
-    Otherwise huggingface_hub tries each file six times with growing pauses, most of a minute in all, before it fails.
-    It reads the environment variable at its import, so call this before open_clip is imported.
+    Otherwise it tries each file six times with growing pauses, most of a minute in all, before it fails.
     """
     endpoint = os.environ.get("HF_ENDPOINT", _HUB)
     try:
@@ -44,10 +43,7 @@ def do_not_wait(report: Callable[[str], None]) -> None:
 
 
 def download_weights(model: str, tag: str, repository: str, file: str) -> Path:
-    """Return the path of ``file`` of the hub's ``repository``, from the cache or downloaded with a progress bar.
-
-    An interrupted download is continued. Raises ExportError if the download fails, or if the file is damaged.
-    """
+    """Return a hub's file, cached or downloaded; an interrupted download is continued. Raises ExportError."""
     try:
         import huggingface_hub
     except ModuleNotFoundError:
@@ -104,7 +100,6 @@ def _fetch(repository: str, file: str) -> None:
 
 
 def _verify(path: Path) -> None:
-    """Check the SHA-256 of a file, which is the name of the cached file that ``path`` links to. Raises ExportError."""
     cached = path.resolve()
     if not _SHA256.fullmatch(cached.name):
         return
@@ -135,7 +130,6 @@ def download_folder(repository: str, needed: str, optional: str) -> Path:
 
 
 def weights_unavailable(model: str, tag: str, *, tried: str, error: BaseException) -> ExportError:
-    """Return the error for pretrained weights that cannot be downloaded, with alternatives."""
     return ExportError(
         f"The weights {tag!r} of {model} are not in the cache and cannot be downloaded.\n"
         f"  tried: {tried}\n"
@@ -149,7 +143,6 @@ def weights_unavailable(model: str, tag: str, *, tried: str, error: BaseExceptio
 
 
 def failure(error: BaseException) -> str:
-    """Return the reason why a download failed, in one line."""
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     root = error

@@ -30,11 +30,8 @@ class WrongChoice(ExportError):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSource:
-    """The model and weights to load, with checked names."""
-
     model: str
-    pretrained: str
-    """Origin of the weights, in the form of the passport: a tag, ``file:NAME`` or ``random:SEED``."""
+    pretrained: str  # origin as in the passport: a tag, ``file:NAME`` or ``random:SEED``
     seed: int | None = None
     checkpoint: Path | None = None
 
@@ -69,7 +66,6 @@ def check_activation(model: str, tag: str, *, trained_quick: bool, model_quick: 
 
 
 def shipped_models() -> list[str]:
-    """Return the names of the models whose skeletons are part of this package."""
     return sorted(path.name.removesuffix(SKELETON_SUFFIX) for path in SHIPPED.glob(f"*{SKELETON_SUFFIX}"))
 
 

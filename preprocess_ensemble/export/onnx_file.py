@@ -20,21 +20,16 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 OPSET: Final = 17
-IR_VERSION: Final = 8
-"""Triton 24.10 has ONNX Runtime 1.19, which reads opsets up to 21 and IR versions up to 10."""
+IR_VERSION: Final = 8  # Triton 24.10 has ONNX Runtime 1.19, which reads opsets up to 21 and IR versions up to 10
 
 _IN_FP32: Final = ("ArgMax", "LayerNormalization", "Softmax")
 _ROWS: Final = (2, 3)
 """Batch sizes whose shapes are compared: a value that is equal for both does not depend on the batch."""
-_LARGEST: Final = 64
-"""Maximum number of elements of a shape value; expanded weights are larger."""
+_LARGEST: Final = 64  # elements of a shape value; expanded weights are larger
 
 
 def save(model: onnx.ModelProto, file: Path, *, weights: str | None = None) -> list[Path]:
-    """Write ``model`` to ``file``, and its weights to a separate file ``weights`` if that is given; return the files.
-
-    Raises ExportError if the model has another opset or IR version.
-    """
+    """Write ``model``, and its weights to a file named ``weights`` if given; return the files. Raises ExportError."""
     found = (model.ir_version, {opset.domain: opset.version for opset in model.opset_import})
     if found != (IR_VERSION, {"": OPSET}):
         raise ExportError(
@@ -53,9 +48,8 @@ def save(model: onnx.ModelProto, file: Path, *, weights: str | None = None) -> l
 def quantize(file: Path) -> None:
     """Convert the weights of the matrix products in ``file`` to int8, with one scale per column.
 
-    Activations are quantised when the model runs, with a scale that depends on the batch: a neighbour may change a
-    vector as much as the rounding does. The convolution of the patches stays fp32, because ONNX Runtime has no fast
-    convolution in int8.
+    Activations are quantised at run time, with a scale that depends on the batch: a neighbour may change a vector as
+    much as the rounding does. The convolution of the patches stays fp32: ONNX Runtime has no fast convolution in int8.
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -128,7 +122,6 @@ def fold_shapes(model: onnx.ModelProto) -> None:
 
 
 def _shape_values(graph: onnx.GraphProto) -> list[str]:
-    """Return the names of all values that are computed from shapes and constants only."""
     known = {tensor.name for tensor in graph.initializer}
     found: list[str] = []
     for node in graph.node:
@@ -141,7 +134,6 @@ def _shape_values(graph: onnx.GraphProto) -> list[str]:
 
 
 def _evaluated(model: onnx.ModelProto, names: Sequence[str]) -> list[dict[str, Array]]:
-    """Return name -> value for each batch size in ``_ROWS``, without values that are too large to be shapes."""
     from onnxruntime import GraphOptimizationLevel
 
     graph = model.graph
@@ -179,7 +171,6 @@ def _with_one_unknown(node: onnx.NodeProto, first: dict[str, Array], second: dic
 
 
 def _keep_used(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> set[str]:
-    """Keep only the ``nodes`` and constants of ``graph`` that an output needs; return all names in use."""
     used = {output.name for output in graph.output}
     kept = []
     for node in reversed(nodes):

@@ -31,18 +31,16 @@ REQUIRED_COSINE: Final[Mapping[str, float]] = {"fp32": 0.9999, "fp16": 0.9999, "
 """Precision -> the lowest allowed cosine similarity to PyTorch fp32. Duplicates are decided within a cosine distance of
 0.01 to 0.03, so int8 may use a tenth of the smallest such distance. With trained weights int8 may differ by more."""
 
-_ROUNDING: Final = 1e-6
-"""Largest allowed difference between numbers of unit vectors in fp32; 1.5e-7 was measured."""
+_ROUNDING: Final = 1e-6  # largest difference between numbers of unit vectors in fp32; 1.5e-7 was measured
 
 CANARY_TEXT: Final = "A red disc above blue stripes, on a field that fades from green."
-"""Text about the canary image. Its capital letters and punctuation make a skipped cleaning visible in its vector."""
+"""About the canary image. Capital letters and punctuation make a skipped cleaning visible in its vector."""
 
 
 def canary_image() -> bytes:
-    """Return a PNG file of 160x120 RGB pixels, a few KB.
+    """Return a PNG file of 160x120 RGB pixels, a few KB, which every decoder reads alike.
 
-    Every decoder gives the same pixels for a PNG. The picture is not square, and it changes under a mirror, a rotation
-    or swapped channels, so each of these mistakes shows in its vector.
+    It is not square, and changes under a mirror, a rotation or swapped channels: each mistake shows in its vector.
     """
     rows, columns = np.mgrid[0:120, 0:160]
     disc = (rows - 40) ** 2 + (columns - 50) ** 2 < 900
@@ -65,10 +63,10 @@ def check_pixels(config: PreprocessConfig) -> npt.NDArray[np.uint8]:
 def build(
     model: ExportableModel, rows: Rows, stage: Path, options: GraphOptions
 ) -> tuple[list[Path], Parity, npt.NDArray[np.float32], str]:
-    """Write the graph of the tower that takes ``rows`` into ``stage``, and check it.
+    """Write the graph of the tower that takes ``rows``, the last of which is the canary, into ``stage``, and check it.
 
-    Returns (its files with the model last, the measurement, the vector (D,) of the canary, which is the last row, a
-    sentence for people). Raises ExportError if the vectors differ from those of PyTorch.
+    Returns (its files with the model last, the measurement, the vector (D,) of the canary, a sentence for people).
+    Raises ExportError if the vectors differ from those of PyTorch.
     """
     tower, report = "image" if is_pixels(rows) else "text", options.report
     options = replace(options, report=lambda step: report(f"{tower} tower: {step}"))
@@ -101,10 +99,9 @@ def check(
 ) -> tuple[float, npt.NDArray[np.float32]]:
     """Compare ``session`` with the unit vectors ``expected`` (M, D) for the first M of ``rows``, N > 1.
 
-    ``rows`` are pixels (N, H, W, 3) or token ids (N, L). If ``expected`` is None, the session is compared with itself:
-    each row alone, and all in one batch. Returns the least cosine, and the vectors (N, D) of each row alone. Raises
-    ExportError if a vector is too far from ``expected``, if a failed row is not NaN or changes its neighbours, or if
-    the model returns another ``fingerprint``.
+    ``rows`` are pixels (N, H, W, 3) or token ids (N, L). If ``expected`` is None, each row alone is compared with all
+    in one batch. Returns the least cosine, and the vectors (N, D) of each row alone. Raises ExportError if a vector is
+    too far away, a failed row is not NaN or changes its neighbours, or the model returns another ``fingerprint``.
     """
     least = REQUIRED_COSINE[weights_dtype]
     failed = np.arange(len(rows)) % 3 == 1

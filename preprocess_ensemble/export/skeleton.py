@@ -45,27 +45,21 @@ VERSION: Final = 2
 MEAN: Final = "preprocess.mean"
 STD: Final = "preprocess.std"
 FINGERPRINT: Final = "fingerprint"
-"""Names of the places of values that are not part of the state dict."""
 
-GENERATED: Final = "generated"
-"""Key of the vectors for the weights of CHECK_SEED in ``Skeleton.expected``."""
+GENERATED: Final = "generated"  # key of the vectors for the weights of CHECK_SEED in ``Tower.expected``
 CHECK_SEED: Final = 1
-"""Seed of the generated weights whose vectors a skeleton carries."""
-CHECK_NOISE: Final = 0.5
-"""Noise of these weights: norms and biases differ so much that two swapped tensors change the vectors."""
+CHECK_NOISE: Final = 0.5  # norms and biases differ so much that two swapped tensors change the vectors
 
 Vectors = npt.NDArray[np.float32]
 
-_DATE: Final = (1980, 1, 1, 0, 0, 0)
-"""Fixed date of each member of the archive, so that equal skeletons are equal files."""
+_DATE: Final = (1980, 1, 1, 0, 0, 0)  # date of each member, so that equal skeletons are equal files
 
 
 class Place(NamedTuple):
     """The source of the values of one initializer."""
 
     name: str
-    third: int | None = None
-    """Number of the third of the first axis, from 0; None for the whole tensor."""
+    third: int | None = None  # number of the third of the first axis, from 0; None for the whole tensor
     transposed: bool = False
 
     def take(self, values: Array) -> Array:
@@ -78,8 +72,6 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class HubWeights:
-    """Pretrained weights on the Hugging Face hub."""
-
     repository: str
     file: str
     preprocess: PreprocessConfig
@@ -88,20 +80,14 @@ class HubWeights:
 
 @dataclass(frozen=True, kw_only=True)
 class Tower:
-    """The graph of one tower."""
-
-    graph: bytes
-    """A serialized ``ModelProto``; the initializers that are named in ``places`` have no values."""
-    places: Mapping[str, Place]
-    """Name of an initializer -> source of its values."""
+    graph: bytes  # a serialized ``ModelProto``; the initializers in ``places`` have no values
+    places: Mapping[str, Place]  # name of an initializer -> source of its values
     expected: dict[str, Vectors]
-    """GENERATED, or :func:`key_of` trained weights -> PyTorch's vectors with these weights. The image tower has (9, D),
-    for :func:`~preprocess_ensemble.export.parity.check_pixels`; the text tower has (4, D), for
-    :func:`~preprocess_ensemble.runtimes.agreement.sample_tokens`."""
+    """GENERATED, or :func:`key_of` trained weights -> PyTorch's vectors with these weights: (9, D) for
+    :func:`~.parity.check_pixels`, (4, D) for :func:`.sample_tokens`."""
 
     @property
     def weights_bytes(self) -> int:
-        """Size of the filled initializers."""
         model = onnx.load_from_string(self.graph)
         return sum(4 * int(np.prod(tensor.dims)) for tensor in model.graph.initializer if tensor.name in self.places)
 
@@ -113,21 +99,15 @@ class Skeleton:
     model: str
     image: Tower
     text: Tower
-    tensors: Mapping[str, TensorKind]
-    """The complete state dict of both towers, which the passport's hash covers."""
-    preprocess: PreprocessConfig
-    """Preprocessing for weights from a file and for untrained weights."""
-    text_config: Mapping[str, Any]
-    """The section ``text_cfg`` of open_clip's configuration."""
-    token_kinds: tuple[int, int, int]
-    """Length of the context, size of the vocabulary, id of the padding."""
+    tensors: Mapping[str, TensorKind]  # the complete state dict of both towers, which the passport's hash covers
+    preprocess: PreprocessConfig  # preprocessing of weights from a file and untrained weights
+    text_config: Mapping[str, Any]  # the section ``text_cfg`` of open_clip's configuration
+    token_kinds: tuple[int, int, int]  # length of the context, size of the vocabulary, id of the padding
     quick_gelu: bool
     tags: Mapping[str, HubWeights]
     recorded_with: Mapping[str, str]
-    """Package -> version."""
 
     def to_bytes(self) -> bytes:
-        """Return the skeleton file that :meth:`from_bytes` reads."""
         towers = {"image": self.image, "text": self.text}
         recipe = {
             "skeleton": VERSION,
@@ -156,7 +136,6 @@ class Skeleton:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Skeleton:
-        """Read what :meth:`to_bytes` returned. Raises ``ValueError`` for anything else."""
         try:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 recipe = json.loads(archive.read("recipe.json"))
@@ -197,10 +176,7 @@ def _read_tower(archive: zipfile.ZipFile, name: str, recipe: Mapping[str, Any]) 
 def fill(
     tower: Tower, state: StateDict, fingerprint: tuple[int, int], config: PreprocessConfig | None = None
 ) -> onnx.ModelProto:
-    """Return the graph of ``tower`` with the values of ``state``, for images also with mean and std of ``config``.
-
-    ``state`` must have the names and shapes of the skeleton's ``tensors``.
-    """
+    """Return the graph of ``tower`` with the values of ``state``, for images also with mean and std of ``config``."""
     others: dict[str, Array] = {FINGERPRINT: np.array(fingerprint, np.int32)}
     if config is not None:
         others |= {MEAN: np.array(config.mean, np.float32), STD: np.array(config.std, np.float32)}
@@ -213,7 +189,6 @@ def fill(
 
 
 def key_of(model: str, weights_sha256: str, config: PreprocessConfig) -> str:
-    """Return the key of the vectors of these weights in ``Tower.expected``."""
     identity = compute_fingerprint(
         model=model, weights_sha256=weights_sha256, preprocess=config.to_mapping(), weights_dtype="fp32"
     )
@@ -269,11 +244,9 @@ class SkeletonModel(ExportableModel):
 
     @property
     def token_kinds(self) -> tuple[int, int, int]:
-        """See :class:`ExportableModel`."""
         return self._skeleton.token_kinds
 
     def build(self, rows: Rows, stage: Path, options: GraphOptions) -> BuiltGraph:
-        """Write a tower's graph; see :class:`ExportableModel`."""
         if options.weights_dtype == "fp16" or options.has_data_file:
             what = "fp16" if options.weights_dtype == "fp16" else "Writing the weights to a separate file"
             raise WrongChoice(f"{what} needs PyTorch: pip install 'clip-triton[export]'.")

@@ -19,8 +19,7 @@ from preprocess_ensemble.export.model_source import ExportError
 Array = npt.NDArray[Any]
 StateDict = Mapping[str, Array]
 
-NOISE: Final = 0.01
-"""Largest distance of norms and biases from the 1 and 0 of a fresh network. It makes all tensors different."""
+NOISE: Final = 0.01  # largest distance of norms and biases from a fresh network's 1 and 0; makes all tensors different
 
 
 def weights_sha256(state: StateDict) -> str:
@@ -64,11 +63,8 @@ def _scale(name: str, shape: tuple[int, ...], noise: float) -> tuple[float, floa
 
 
 class TensorKind(NamedTuple):
-    """Shape and kind of one tensor in a state dict."""
-
     shape: tuple[int, ...]
-    integers: tuple[int, ...] | None = None
-    """Values of an integer buffer, which checkpoints do not change; None for a float tensor."""
+    integers: tuple[int, ...] | None = None  # values of an integer buffer, which checkpoints do not change
 
 
 class _Tensors(Mapping[str, Array]):
@@ -92,15 +88,11 @@ class _Tensors(Mapping[str, Array]):
 
 
 def generated_weights(kinds: Mapping[str, TensorKind], seed: int, noise: float = NOISE) -> StateDict:
-    """Return a state dict of untrained weights."""
     return _Tensors(kinds, partial(generate, seed=seed, noise=noise))
 
 
 def read_checkpoint(path: Path, model: str, kinds: Mapping[str, TensorKind]) -> StateDict:
-    """Return the state dict of a safetensors file, memory-mapped; half precision becomes fp32, as in open_clip.
-
-    Raises ExportError if the file cannot be read, or if its tensors are not those of ``kinds``.
-    """
+    """Return a safetensors file's state dict, memory-mapped, in fp32. Raises ExportError, also for other tensors."""
     import ml_dtypes  # noqa: F401  gives NumPy the dtype bfloat16
 
     if path.suffix != ".safetensors":

@@ -19,15 +19,10 @@ from preprocess_ensemble.export.model_source import ExportError, WrongChoice
 from preprocess_ensemble.text.tokenizer import CLEANINGS, END, START, TOKENIZER_FILE, TokenizerConfig
 
 _MERGES: Final = Path(__file__).with_name("vocabulary") / "clip_merges.txt.gz"
-_SETTINGS_FILE: Final = "tokenizer_config.json"
-"""File of transformers with the special tokens and the side of the padding."""
-_DEFAULT_CONTEXT: Final = 77
-"""open_clip's length of the context for models whose configuration has none."""
-_OPTIONS: Final = {"clean", "strip_sep_token"}
-"""Supported options of open_clip's ``tokenizer_kwargs``."""
-
-_UNUSED: Final = ("single_word", "lstrip", "rstrip", "normalized")
-"""Options of a special token, off in CLIP's tokenizer."""
+_SETTINGS_FILE: Final = "tokenizer_config.json"  # file of transformers: special tokens, side of the padding
+_DEFAULT_CONTEXT: Final = 77  # open_clip's, for models whose configuration has none
+_OPTIONS: Final = {"clean", "strip_sep_token"}  # supported keys of open_clip's ``tokenizer_kwargs``
+_UNUSED: Final = ("single_word", "lstrip", "rstrip", "normalized")  # options that are off in CLIP's tokenizer
 
 _Document = dict[str, Any]
 """The JSON of a ``tokenizer.json``. It is edited as JSON, because releases of the tokenizers library write different
@@ -115,7 +110,6 @@ def _clip_document() -> _Document:
 
 
 def _load(name: str) -> tuple[_Document, _Document]:
-    """Return the tokenizer of a folder or of a repository of the hub, and its settings."""
     folder = Path(name)
     try:
         if not folder.is_dir():
@@ -138,7 +132,6 @@ def _load(name: str) -> tuple[_Document, _Document]:
 
 
 def _ids(document: _Document) -> dict[str, int]:
-    """Return token -> id."""
     vocabulary = document["model"]["vocab"]
     if isinstance(vocabulary, list):  # a unigram model has [token, score] in the order of the ids
         vocabulary = {token: number for number, (token, _) in enumerate(vocabulary)}

@@ -54,22 +54,18 @@ class DecodePath(StrEnum):
     """Whether an image was decoded at reduced size; if not, the reason."""
 
     SCALED = "scaled"
-    OFF = "off"
-    """The caller wants exact pixels."""
+    OFF = "off"  # the caller wants exact pixels
     NOT_JPEG = "not_jpeg"
-    """Only JPEG can be decoded at reduced size."""
-    SMALL = "small"
-    """Half the image would be smaller than the resize needs."""
+    SMALL = "small"  # half the image would be smaller than the resize needs
     UNUSUAL = "unusual"
     """An unusual header, or a coding, precision or number of colours for which the deviation was not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decoded:
-    """An image, and the way in which it was decoded."""
+    """An image, or None if the pixels were decoded straight into ``out``, and the way in which it was decoded."""
 
     image: Image.Image | None
-    """None if the pixels were decoded straight into ``out``."""
     decode_path: DecodePath
     decoder: Decoder
 
@@ -82,13 +78,13 @@ def decode(
 ) -> Image.Image:
     """Decode the first picture of one image file and apply its EXIF orientation.
 
-    With ``at_least`` (height, width), a larger JPEG may be decoded at 1/2, 1/4 or 1/8 of its size, but not below
-    ``at_least``. A model's input needs ``PreprocessConfig.decode_at_least``. The ``info`` of such an image holds the
-    size of the whole picture under :data:`SCALE_INFO`, and ``preprocess`` keeps to that geometry. Without ``at_least``
-    the pixels are exact.
+    With ``at_least`` (height, width), which a model's ``PreprocessConfig.decode_at_least`` gives, a larger JPEG may be
+    decoded at 1/2, 1/4 or 1/8 of its size, but not below. The ``info`` of such an image holds the size of the whole
+    picture under :data:`SCALE_INFO`, and ``preprocess`` keeps to that geometry. Without ``at_least`` the pixels are
+    exact.
 
-    Returns an image of mode L, RGB, CMYK or YCbCr, ready for :func:`~.transform.preprocess`. Safe to call from many
-    threads; the GIL is released while pixels are decoded. Raises only :class:`DecodeError`.
+    Returns an image of mode L, RGB, CMYK or YCbCr. Thread-safe; the GIL is released while pixels are decoded. Raises
+    only :class:`DecodeError`.
     """
     image = decode_image(data, limits, at_least=at_least).image
     assert image is not None  # there is no `out`
@@ -96,10 +92,7 @@ def decode(
 
 
 def suffices_for(image: Image.Image, at_least: tuple[int, int], more: tuple[int, int]) -> bool:
-    """Whether ``image``, decoded with ``at_least``, equals the result of ``decode(..., at_least=more)``.
-
-    It does if ``more`` is not smaller on either side, and the image is whole or has that many pixels.
-    """
+    """Whether ``image``, decoded with ``at_least``, is whole, or has the pixels that ``at_least=more`` would give."""
     if more[0] < at_least[0] or more[1] < at_least[1]:
         return False
     scaled: ScaleInfo | None = image.info.get(SCALE_INFO)
@@ -183,7 +176,6 @@ def _plan(
     transpose: Image.Transpose | None,
     at_least: tuple[int, int] | None,
 ) -> tuple[DecodePath, int]:
-    """Return whether to scale the picture, or why not, and the scale."""
     if image_format.name != "JPEG":
         return DecodePath.NOT_JPEG, 1
     if at_least is None:

@@ -46,13 +46,10 @@ class ImageFormat(NamedTuple):
     """One format; ``opener`` is None if the format is recognised but not read."""
 
     name: str
-    signature: bytes
-    """Pattern of the first bytes; a dot stands for any byte."""
+    signature: bytes  # pattern of the first bytes; a dot is any byte
     opener: _Opener | None = None
-    feature: str | None = None
-    """Optional part of Pillow that reads the format."""
-    package: str | None = None
-    """Package of the extra ``phone`` that reads the format, which Pillow cannot."""
+    feature: str | None = None  # optional part of Pillow that reads the format
+    package: str | None = None  # package of the extra ``phone`` that reads the format
 
     @property
     def readable(self) -> bool:
@@ -71,7 +68,6 @@ class ImageFormat(NamedTuple):
 
     @property
     def refusal(self) -> str:
-        """The message for a file of this format if it is not readable."""
         remedy = ": pip install 'clip-triton[phone]'" if self.package else ""
         return f"The file is of format {self.name}, which cannot be read here{remedy}."
 
@@ -130,7 +126,6 @@ FORMATS: Final[tuple[ImageFormat, ...]] = (
 
 
 def identify(data: bytes) -> ImageFormat | None:
-    """Return the format of a file by its first bytes; None for an unknown format."""
     head = data[:_HEAD_BYTES]
     return next((known for known in FORMATS if re.match(known.signature, head, re.DOTALL)), None)
 
@@ -150,10 +145,7 @@ def limit_decoder_threads() -> None:
 
 
 def open_image(data: bytes) -> ImageFile.ImageFile:
-    """Open an image file for its metadata, like :func:`PIL.Image.open`; also formats that only the openers here read.
-
-    The file must have passed the limits of :func:`~.decode.decode`. Raises the errors of Pillow's readers.
-    """
+    """Open a file within the limits, like :func:`PIL.Image.open`; also formats that only the openers here read."""
     image_format = identify(data)
     if image_format and image_format.opener and (image_format.feature or image_format.package):
         return image_format.opener(BytesIO(data))

@@ -65,23 +65,17 @@ make about ten scans, so 128 megapixels fit."""
 
 
 class Facts(NamedTuple):
-    """Header and structure of a file, as far as limits concern them."""
+    """Header and structure of a file, as far as limits concern them; size in stored pixels."""
 
     file_bytes: int
     width: int
-    """Pixels, as stored."""
     height: int
     frames: int = 1
-    """At most one more than the limit."""
     metadata_bytes: int = 0
     scans: int = 0
-    """Number for a progressive JPEG; 0 for other files."""
     is_slow: bool = False
-    """True if Pillow decodes the pixels in Python."""
     is_animated: bool = False
-    """True for an animation whose decoder holds the canvas several times."""
     is_run_length: bool = False
-    """True for a BMP with run-length coding."""
 
 
 def check(facts: Facts, limits: DecodeLimits) -> None:

@@ -22,8 +22,7 @@ _TAIL_BYTES: Final = 2_560
 They are at most ten (T.81, section B.2.3) of 64 numbers, each with a code and a value of up to 16 bits."""
 _RESTART: Final = re.compile(rb"\xff([\xd0-\xd7])")
 _FREQUENCIES: Final = 64
-_STRIP: Final = 256
-"""Rows that are compared at a time, so that large pictures are not copied whole."""
+_STRIP: Final = 256  # rows that are compared at a time, so that large pictures are not copied whole
 
 
 def lacks_only_its_end(data: bytes) -> bool:

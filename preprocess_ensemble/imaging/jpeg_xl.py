@@ -1,8 +1,7 @@
 """JPEG XL through pillow-jxl-plugin, whose own reader decodes the whole file when it opens it.
 
-This reader reads the header first, so that the limits are checked before a pixel is decoded. Then it uses the package's
-decoder. It reads metadata without decoding. The orientation is applied exactly once: libjxl applies that of the
-codestream, and EXIF counts only if the codestream has none.
+This reader reads header and metadata first, so that the limits are checked before a pixel is decoded. The orientation
+is applied exactly once: libjxl applies that of the codestream, and EXIF counts only if the codestream has none.
 """
 
 from __future__ import annotations
@@ -21,21 +20,18 @@ from preprocess_ensemble.imaging.limits import DecodeError, check_count, unsuppo
 
 _RATIOS: Final = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
 _SIZES: Final = ((9, 1), (13, 1), (18, 1), (30, 1))
-_HEADER_BYTES: Final = 64
-"""Bytes of a codestream that are read; its header is shorter."""
+_HEADER_BYTES: Final = 64  # bytes read of a codestream; its header is shorter
 _MOST_BOXES: Final = 1_000
 _MOST_EXTRA_CHANNELS: Final = 4
-"""Most channels for transparency, depth and the like. The format allows 4,096; each takes the memory of a picture."""
+"""Transparency, depth and the like. The format allows 4,096; each takes the memory of a picture."""
 
 
 class JxlHeader(NamedTuple):
-    """The beginning of a codestream: ISO/IEC 18181-1, annex D."""
+    """The beginning of a codestream: ISO/IEC 18181-1, annex D. Pixels as stored, orientation as in EXIF."""
 
     width: int
-    """Pixels, as stored."""
     height: int
     orientation: int = 1
-    """1 to 8, with the meaning of EXIF."""
     is_animated: bool = False
     bit_depth: int = 8
     extra_channels: int = 0
@@ -59,7 +55,6 @@ class JxlFile(ImageFile.ImageFile):
         self.header = header
         container = read(self._file)
         self.is_jpeg = b"jbrd" in container.kinds
-        """Whether the file was made from a JPEG without loss."""
         # A file made from a JPEG without loss is restored, and turned as the JPEG says.
         swaps = header.orientation > 4 and not self.is_jpeg
         self._size = (header.height, header.width) if swaps else (header.width, header.height)
@@ -108,10 +103,7 @@ class JxlFile(ImageFile.ImageFile):
 
 
 def read_container(data: bytes) -> Container:
-    """Read the structure of any image file. A JPEG XL file is decoded for it, because only its pixels tell its colours.
-
-    A JPEG XL file that was made from a JPEG without loss is read as that JPEG. Raises the errors of decoding.
-    """
+    """Read an image file's structure; a JPEG XL's from its JPEG, or from its pixels, which tell its colours."""
     if not data.startswith((JXL_CONTAINER, b"\xff\x0a")):
         return read(data)
     if jpeg := restored_jpeg(data):
@@ -132,10 +124,7 @@ def read_container(data: bytes) -> Container:
 
 
 def restored_jpeg(data: bytes) -> bytes:
-    """Return the JPEG file that a JPEG XL file was made from without loss; empty if it was not.
-
-    Raises RuntimeError for a damaged file, and ImportError without the package.
-    """
+    """Return the JPEG that a file was made from without loss, or nothing. Raises RuntimeError and ImportError."""
     is_jpeg, _, jpeg, *_ = _decode(data)
     return jpeg if is_jpeg else b""
 
@@ -150,7 +139,6 @@ def _decode(data: bytes) -> tuple[Any, ...]:
 
 
 def _codestream_start(data: bytes) -> bytes:
-    """Return the beginning of the codestream of a file. Raises :class:`DecodeError` (LIMIT) for too many boxes."""
     if not data.startswith(JXL_CONTAINER):
         return data[:_HEADER_BYTES]
     start = b""
@@ -199,7 +187,6 @@ class _Bits:
 
 
 def _read_header(codestream: bytes) -> JxlHeader:
-    """Read the header of a codestream. Raises SyntaxError for other data, and EOFError if the header ends early."""
     if not codestream.startswith(b"\xff\x0a"):
         raise SyntaxError("not a JPEG XL codestream")
     bits = _Bits(codestream[2:])

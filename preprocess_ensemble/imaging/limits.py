@@ -33,32 +33,24 @@ def check_count(count: int, limit: int, whole: str, parts: str) -> None:
 
 
 def unsupported_variant(format_name: str) -> DecodeError:
-    """Return the error for a file whose format is read, but not in this variant."""
     message = f"The {format_name} file is of a variant that cannot be read here."
     return DecodeError(ImageStatus.UNSUPPORTED_FORMAT, message)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeLimits:
-    """Limits for the cost of one image, and for the time of all images in one request.
+    """Limits for one image, and for the time of a request's images. Raises ``ValueError`` if none could meet one."""
 
-    The size of the file is checked first; all other limits of an image are checked on its header, before a pixel is
-    decoded. Raises ``ValueError`` for a limit that no image could meet.
-    """
-
-    max_bytes: int = 64 * 2**20
-    """Bytes of the encoded file."""
+    max_bytes: int = 64 * 2**20  # bytes of the encoded file
     max_pixels: int = 128_000_000
     """Width times height; enough for the 108-megapixel cameras of phones. A pixel takes 4 bytes, 8 during a rotation,
     and 12 with alpha: 0.5 to 1.5 GB at this limit. Only one image over 32 megapixels is decoded at a time.
 
     Above twice ``PIL.Image.MAX_IMAGE_PIXELS`` (179 megapixels) Pillow itself refuses some formats."""
-    max_side_ratio: float = 50.0
-    """Longer side over shorter side."""
+    max_side_ratio: float = 50.0  # longer side over shorter side
     max_frames: int = 10_000
     """Frames of a file. Only the first frame is decoded; a file with more frames is not a photo."""
-    max_metadata_bytes: int = 8 * 2**20
-    """Bytes of EXIF, XMP, colour profile and text together."""
+    max_metadata_bytes: int = 8 * 2**20  # EXIF, XMP, colour profile and text together
     allow_truncated: bool = False
     """Decode the present part of a file that ends early; the missing part is grey or black."""
     max_decode_s: float = 10.0

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from PIL.Image import Image, Transpose
 
-_ORIENTATIONS: Final = {
+_ORIENTATIONS: Final = {  # EXIF 2.32, tag 0x0112, as in ``PIL.ImageOps.exif_transpose``
     2: Transpose.FLIP_LEFT_RIGHT,
     3: Transpose.ROTATE_180,
     4: Transpose.FLIP_TOP_BOTTOM,
@@ -16,7 +16,6 @@ _ORIENTATIONS: Final = {
     7: Transpose.TRANSVERSE,
     8: Transpose.ROTATE_90,
 }
-"""EXIF 2.32, tag 0x0112, as in ``PIL.ImageOps.exif_transpose``."""
 
 # Transposes that mirror the columns and rows of the stored image. Those in SWAPPED then swap rows and columns.
 _MIRRORED_COLUMNS: Final = (Transpose.FLIP_LEFT_RIGHT, Transpose.ROTATE_180, Transpose.TRANSVERSE, Transpose.ROTATE_90)
@@ -27,8 +26,7 @@ SWAPPED: Final = (Transpose.TRANSPOSE, Transpose.ROTATE_270, Transpose.TRANSVERS
 class ScaleInfo(NamedTuple):
     """The whole picture that a scaled image stands for, both after their orientation was applied."""
 
-    size: tuple[int, int]
-    """(width, height) of the whole picture in pixels."""
+    size: tuple[int, int]  # (width, height) in pixels
     box: tuple[float, float, float, float]
     """Left, top, right, bottom of the picture inside the scaled image, in its pixels. If a side is not a multiple of
     the scale, the last column or row stands for less than a whole pixel."""
@@ -49,7 +47,6 @@ def transpose_for(orientation: object) -> Transpose | None:
 
 
 def apply_transpose(image: Image, transpose: Transpose | None) -> Image:
-    """Transpose ``image`` and its :class:`ScaleInfo`; None leaves both as they are."""
     if transpose is None:
         return image
     transposed = image.transpose(transpose)

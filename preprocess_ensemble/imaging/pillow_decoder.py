@@ -71,10 +71,7 @@ _NO_CODEC: Final = "not identified by this driver"
 
 
 class PillowFile:
-    """One file within the limits that Pillow has opened: it has read the header, but not the pixels.
-
-    Raises :class:`DecodeError` for a file that cannot be opened, or above a limit. Any other exception is a defect.
-    """
+    """A file within the limits, opened by Pillow up to its pixels. Raises only :class:`DecodeError`."""
 
     def __init__(self, data: bytes, image_format: ImageFormat, limits: DecodeLimits) -> None:
         self.name = image_format.name
@@ -127,10 +124,7 @@ class PillowFile:
         return self.image.tag_v2 if isinstance(self.image, TiffImagePlugin.TiffImageFile) else {}
 
     def decode(self, scale: int = 1) -> Image.Image:
-        """Decode the first picture and apply its orientation; a JPEG at 1/``scale`` (1, 2, 4 or 8). Call it once.
-
-        Returns mode L, RGB, CMYK or YCbCr. Raises :class:`DecodeError`. Any other exception is a defect.
-        """
+        """Decode the first picture once, upright, at 1/``scale`` (JPEG: 1, 2, 4, 8), to L, RGB, CMYK or YCbCr."""
         return self.in_plain_mode(self.load(scale))
 
     def load(self, scale: int = 1) -> Image.Image:
@@ -197,12 +191,11 @@ class PillowFile:
         return self.image.mode != "YCbCr" or self.tags.get(_YCBCR_SUBSAMPLING, (2, 2)) != (1, 1)
 
     def _load(self) -> None:
-        """Decode the pixels in place.
+        """Decode the pixels in place, whatever the process has set as `PIL.ImageFile.LOAD_TRUNCATED_IMAGES`.
 
-        This does not set `PIL.ImageFile.LOAD_TRUNCATED_IMAGES`, which belongs to the whole process. A reader that fails
-        half way leaves its decoded rows, and Pillow treats an image without tiles as complete. For this a JPEG needs an
-        end marker; without it, a progressive JPEG would show nothing. If the host process has set the flag, Pillow
-        fills the missing part silently, and only the reads beyond the end show that it is missing.
+        A reader that fails half way leaves its decoded rows, and Pillow treats an image without tiles as complete. For
+        this a JPEG needs an end marker; without it, a progressive JPEG would show nothing. If the host process has set
+        the flag, Pillow fills the missing part silently, and only the reads beyond the end show that it is missing.
         """
         image, source, allow_truncated = self.image, self._source, self._limits.allow_truncated
         if image.tile:  # else the header itself ended early
@@ -257,7 +250,6 @@ class PillowFile:
         return f"The {self.name} file is truncated: it ends after {size:,} bytes, before the picture does."
 
     def _ends_early(self) -> bool:
-        """Whether the file is shorter than its reader needed, or than its own structure claims."""
         # Check the structure, too, because some readers read the whole file at once.
         return self._source.ran_out or structure_end(self.name, self._data) > len(self._data)
 
@@ -286,7 +278,6 @@ class _Source(io.BytesIO):
 
 
 def with_alpha(image: Image.Image) -> Image.Image:
-    """Return a picture that may have transparency in mode RGBA."""
     key = image.info.get("transparency")
     if isinstance(key, tuple) and max(key) > 0xFF:  # a 16-bit file; Pillow has already scaled its colours
         image.info["transparency"] = tuple(value >> 8 for value in key)

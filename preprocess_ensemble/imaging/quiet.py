@@ -53,7 +53,6 @@ def _silenced() -> ExitStack:
 
 @cache
 def _libtiff_handlers() -> tuple[Callable[[Any], Any], ...]:
-    """Return the functions of Pillow's libtiff that set the handlers of messages; empty if they are out of reach."""
     core: Any = vars(Image)["core"]
     with suppress(OSError, AttributeError):
         # Look libtiff up through Pillow's own library: this finds the libtiff that Pillow uses, in a wheel and in a

@@ -1,8 +1,7 @@
 """Resize and crop to the model's input size with Pillow alone; the pixels are those of open_clip's transform.
 
-The reference is ``open_clip.transform.image_transform(is_train=False)`` up to its ``ToTensor``: torchvision resizes
-PIL images through Pillow, in the image's own mode, then crops or pads, and only then converts to RGB. The ONNX graph
-applies mean and standard deviation.
+The reference is ``open_clip.transform.image_transform(is_train=False)`` up to its ``ToTensor``: torchvision resizes PIL
+images through Pillow, in the image's own mode, then crops or pads, and only then converts to RGB.
 """
 
 from __future__ import annotations
@@ -32,15 +31,12 @@ Interpolation = Literal["bicubic", "bilinear"]
 class PreprocessConfig:
     """An open_clip preprocessing configuration, as in a passport. Raises ``ValueError`` for an invalid value."""
 
-    size: tuple[int, int]
-    """(H, W) in pixels."""
+    size: tuple[int, int]  # (H, W) in pixels
     interpolation: Interpolation = "bicubic"
     resize_mode: ResizeMode = "shortest"
     """``shortest`` side to size, then crop; ``longest`` side to size, then pad; ``squash`` both sides to size."""
-    fill_color: int = 0
-    """Value of every channel of the padding, 0 to 255."""
-    mean: tuple[float, float, float]
-    """Means of R, G and B, for values from 0 to 1."""
+    fill_color: int = 0  # value of every channel of the padding, 0 to 255
+    mean: tuple[float, float, float]  # means of R, G and B, for values from 0 to 1
     std: tuple[float, float, float]
 
     def __post_init__(self) -> None:
@@ -58,10 +54,7 @@ class PreprocessConfig:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> PreprocessConfig:
-        """Read the ``preprocess`` of a passport or of open_clip: ``size`` may be one number, ``mode`` must be RGB.
-
-        Raises ``ValueError`` for unknown or missing keys and invalid values.
-        """
+        """Read a passport's or open_clip's, whose ``size`` may be one number. Raises ``ValueError``."""
         chosen = {name: value for name, value in values.items() if name != "mode"}
         unknown = sorted(chosen.keys() - {field.name for field in fields(cls)})
         missing = sorted({"size", "mean", "std"} - set(values))
@@ -76,7 +69,6 @@ class PreprocessConfig:
         return cls(**chosen)
 
     def to_mapping(self) -> dict[str, Any]:
-        """Return the passport's ``preprocess`` object; the inverse of :meth:`from_mapping`."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
     @property
@@ -96,11 +88,11 @@ class PreprocessConfig:
 def preprocess(
     image: Image.Image, config: PreprocessConfig, out: npt.NDArray[np.uint8] | None = None
 ) -> npt.NDArray[np.uint8]:
-    """Bring one image, whose orientation has been applied, to the model's input size.
+    """Bring one image, whose orientation has been applied, to the model's input size, with open_clip's pixels.
 
-    Returns C-contiguous uint8 of shape (H, W, 3), RGB: ``out`` if it is given, else a new array. The pixels are
-    open_clip's for every image that open_clip can transform. A side that open_clip would round down to 0 becomes one
-    pixel here. An image from a scaled decode is treated as the whole picture that it stands for.
+    Returns C-contiguous uint8 of shape (H, W, 3), RGB: ``out`` if it is given, else a new array. A side that open_clip
+    would round down to 0 becomes one pixel here. An image from a scaled decode is treated as the whole picture that it
+    stands for.
     """
     scaled: ScaleInfo | None = image.info.get(SCALE_INFO)
     if scaled is not None and scaled.describes(image):

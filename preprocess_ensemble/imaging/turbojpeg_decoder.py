@@ -59,7 +59,6 @@ class TurboJpeg:
         )
 
     def is_exact(self, header: JpegHeader) -> bool:
-        """Whether a decode at full size gives exactly the pixels of Pillow."""
         return header.sampling in self._exact_samplings
 
     def decode(self, data: bytes, header: JpegHeader, scale: int = 1) -> Image.Image | None:

@@ -1,7 +1,4 @@
-"""Decode all that a file shows: transparency, hidden colours below it, and all bits of each channel.
-
-A model sees less: :mod:`.decode` composites on white, and reduces to 8 bits.
-"""
+"""Decode all that a file shows, also below transparency and in each bit. :mod:`.decode`, for models, shows less."""
 
 from __future__ import annotations
 
@@ -28,12 +25,11 @@ if TYPE_CHECKING:
 
 _OPAQUE: Final = (255, 255)
 
-_IN_OTHER_ORDER: Final = {
+_IN_OTHER_ORDER: Final = {  # raw modes of Pillow for channels of 16 bits, and those of the opposite byte order
     f"{mode};16{order}": f"{mode};16{other}"
     for mode in ("RGB", "RGBA", "RGBX", "CMYK")
     for order, other in (("B", "L"), ("L", "B"), ("N", "B" if sys.byteorder == "little" else "L"))
 }
-"""Raw modes of Pillow for channels of 16 bits, and those of the opposite byte order."""
 
 
 def decode_whole(data: bytes, layout: Layout) -> list[Image.Image]:

@@ -1,7 +1,4 @@
-"""The configuration of the model repository that Triton serves: a template for each model, and the model's shapes.
-
-The templates fit a model of 224 px and 512 dimensions; ``triton_models/*/config.pbtxt`` must have the same text.
-"""
+"""Triton's configuration of each model: a template, which ``triton_models`` repeats, with the shapes of the model."""
 
 from __future__ import annotations
 
@@ -17,8 +14,7 @@ from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.passport import Passport
 from preprocess_ensemble.model_repository.tensorrt import Tensorrt, take_off_tensorrt
 
-ModelConfig = Any
-"""Triton's ModelConfig messages, which have no type annotations."""
+ModelConfig = Any  # Triton's ModelConfig messages, which have no type annotations
 
 MODEL_FILE: Final = "model.onnx"
 PASSPORT_FILE: Final = "model.json"
@@ -43,14 +39,13 @@ __all__ = ("TritonPythonModel",)
 def pending_files(
     repository: Path, passport: Passport, names: ModelNames = DEFAULT_NAMES, tensorrt: Tensorrt | None = None
 ) -> dict[Path, str]:
-    """Return the files, with their text, that ``repository`` needs for a model.
+    """Return the files, with their text, that ``repository`` needs for a model, without those that need no change.
 
     With ``tensorrt`` the image encoder, and the text encoder of an fp16 export, run on TensorRT. Without ``tensorrt``,
     an encoder that an earlier export has set to TensorRT stays there. An int8 export never runs on TensorRT.
 
     An existing config.pbtxt may contain an operator's changes. Only its shapes, its level of optimisation, TensorRT and
-    a warm-up with zeros for tokens are set; its leading comment stays. A file without changes is not in the result.
-    Raises ReportedError if a file cannot be read.
+    a warm-up with zeros for tokens are set; its leading comment stays. Raises ReportedError if a file cannot be read.
     """
     made = {
         names.preprocess: ("model.py", _MODEL_PY.format(step="preprocessing", module="triton_model")),
@@ -92,7 +87,6 @@ def pending_files(
 
 
 def version_directory(repository: Path, model: str = DEFAULT_NAMES.encoder) -> Path:
-    """Return the directory of the only version of a Triton model; it has model.onnx, model.json or the tokenizer."""
     return repository / model / "1"
 
 
@@ -107,7 +101,6 @@ def installed_passport(repository: Path, names: ModelNames = DEFAULT_NAMES) -> P
 
 
 def read_config(path: Path) -> ModelConfig:
-    """Parse a config.pbtxt. Raises ReportedError if the file is not a model configuration."""
     return _parsed(path.read_bytes(), path)
 
 
@@ -121,7 +114,7 @@ def _parsed(text: bytes, path: Path) -> ModelConfig:
 
 
 def _template(name: str, names: ModelNames) -> bytes:
-    """Return the text of the template for the model ``name``. In templates only names of models begin with "clip_"."""
+    """Only names of models begin with "clip_" in templates."""
     text = (_TEMPLATES / f"{DEFAULT_NAME}{name.removeprefix(names.name)}.pbtxt").read_bytes()
     return text.replace(f"{DEFAULT_NAME}_".encode(), f"{names.name}_".encode())
 

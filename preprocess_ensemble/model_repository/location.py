@@ -10,12 +10,9 @@ from preprocess_ensemble import contract
 from preprocess_ensemble.errors import ReportedError
 
 REPOSITORY_VARIABLE: Final = "CLIP_REPOSITORY"
-MODEL_VARIABLE: Final = "CLIP_MODEL"
-"""Environment variable that holds the model to export, as ``clip-export --model`` takes it."""
-PRETRAINED_VARIABLE: Final = "CLIP_PRETRAINED"
-"""Environment variable that holds the weights of that model, as ``clip-export --pretrained`` takes them."""
-HERE: Final = Path("triton_models")
-"""The repository of a checkout, or of a server's working directory."""
+MODEL_VARIABLE: Final = "CLIP_MODEL"  # the model to export, as ``clip-export --model`` takes it
+PRETRAINED_VARIABLE: Final = "CLIP_PRETRAINED"  # weights of the model, as ``clip-export --pretrained`` takes them
+HERE: Final = Path("triton_models")  # the repository of a checkout, or of a server's working directory
 
 
 class MisnamedModel(ReportedError, ValueError):
@@ -23,9 +20,8 @@ class MisnamedModel(ReportedError, ValueError):
 
 
 def model_to_export() -> tuple[str | None, str | None]:
-    """Return the model and the weights that the environment names. Raises MisnamedModel."""
     model = os.environ.get(MODEL_VARIABLE) or None
-    if model and os.path.isdir(model) and (os.sep in model or has_models(Path(model))):
+    if model and os.path.isdir(model) and (os.sep in model or any(Path(model).glob("*/config.pbtxt"))):
         raise MisnamedModel(
             f"{MODEL_VARIABLE} is the folder {model}, and names a model such as ViT-B-32: put the path of a model "
             f"repository into {REPOSITORY_VARIABLE}."
@@ -34,10 +30,7 @@ def model_to_export() -> tuple[str | None, str | None]:
 
 
 def default_repository() -> Path:
-    """Return the repository to read: the one to fill, or the user's if only it has a model. Raises MisnamedModel.
-
-    ``CLIP_REPOSITORY`` counts even without a model.
-    """
+    """Return ``CLIP_REPOSITORY``, else the one to fill, or the user's if only that has a model."""
     chosen = repository_to_fill()
     return user_repository() if chosen is HERE and not has_model(HERE) and has_model(user_repository()) else chosen
 
@@ -50,13 +43,7 @@ def repository_to_fill() -> Path:
     return HERE if HERE.is_dir() else user_repository()
 
 
-def has_models(folder: Path) -> bool:
-    """Return whether a folder is a model repository, with models of any kind."""
-    return any(folder.glob("*/config.pbtxt"))
-
-
 def user_repository() -> Path:
-    """Return the repository in the user's data directory. Raises ``ReportedError`` for a user without a home."""
     from platformdirs import user_data_path
 
     try:
@@ -68,7 +55,6 @@ def user_repository() -> Path:
 
 
 def has_model(repository: Path, names: contract.ModelNames = contract.DEFAULT_NAMES) -> bool:
-    """Return whether an export of the model with these names into ``repository`` has been finished."""
     return (repository / names.encoder / "1" / "model.json").exists()
 
 

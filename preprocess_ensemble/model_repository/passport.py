@@ -1,8 +1,4 @@
-"""The passport of an exported model: the file ``model.json`` beside ``model.onnx``.
-
-The passport says which weights and preprocessing the model has, how closely it agrees with PyTorch, and how to
-recognise its vectors. Only this module writes and reads it.
-"""
+"""The passport of an exported model, the file ``model.json`` beside it. Only this module writes and reads it."""
 
 from __future__ import annotations
 
@@ -36,20 +32,14 @@ class ContractMismatch(PassportError):
             "export the model again."
         )
         self.found = found
-        """Contract in the passport: a number, or any other JSON value."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parity:
-    """Agreement of the exported model with PyTorch fp32, measured during the export."""
-
     images: int
-    """Number of pictures, or texts, whose vectors were compared with PyTorch's vectors for these weights; 0 if only
-    vectors for other weights were compared."""
-    min_cosine: float
-    """Lowest cosine similarity between the two vectors of a picture or text."""
-    required: float
-    """Lowest ``min_cosine`` with which an export succeeds."""
+    """Pictures or texts compared with PyTorch's vectors for these weights; 0 if only other weights were compared."""
+    min_cosine: float  # lowest of all pictures or texts, between their two vectors
+    required: float  # lowest ``min_cosine`` with which an export succeeds
 
 
 def rounded(vector: Iterable[float]) -> tuple[float, ...]:
@@ -59,33 +49,21 @@ def rounded(vector: Iterable[float]) -> tuple[float, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Canary:
-    """A picture and its vector. If a server embeds the picture to this vector, it still runs the exported model."""
-
     image: bytes
-    """An encoded image file."""
-    vector: tuple[float, ...]
-    """Embedding of the image: D float32 numbers, :func:`rounded`; the vector has unit length."""
+    vector: tuple[float, ...]  # embedding of the image: D float32 numbers, :func:`rounded`, of length 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextTower:
-    """The text tower that was exported with the image tower of the same model."""
-
-    tokenizer: Mapping[str, Any]
-    """Fields of :class:`preprocess_ensemble.text.tokenizer.TokenizerConfig`, with ``context_length``."""
-    tokenizer_sha256: Mapping[str, str]
-    """File name -> SHA-256 of each file of the tokenizer."""
-    fingerprint: tuple[int, int]
-    """Two int32 numbers that the graph returns with every embedding. They differ from those of the image tower."""
+    tokenizer: Mapping[str, Any]  # fields of ``TokenizerConfig``, with ``context_length``
+    tokenizer_sha256: Mapping[str, str]  # file name -> SHA-256
+    fingerprint: tuple[int, int]  # returned by the graph with every embedding; not that of the image tower
     parity: Parity
     canary: str
-    canary_vector: tuple[float, ...]
-    """Embedding of the text: D float32 numbers; the vector has unit length."""
-    logit_scale: float
-    """Factor of the cosine of an image and a text in a logit: the inverse of the temperature."""
+    canary_vector: tuple[float, ...]  # D float32 numbers; the vector has unit length
+    logit_scale: float  # factor of a cosine in a logit: the inverse of the temperature
     logit_bias: float | None
-    """Number that is added to the logit. A model with a bias (SigLIP) was trained with a sigmoid for each pair; other
-    models were trained with a softmax over the texts."""
+    """A model with a bias (SigLIP) was trained with a sigmoid for each pair; others, with a softmax over the texts."""
     graph_revision: int = GRAPH_REVISION
 
 
@@ -93,31 +71,21 @@ class TextTower:
 class Passport:
     """The identity of one exported model. The server sends it to clients in the handshake."""
 
-    model: str
-    """open_clip's name of the architecture."""
-    pretrained: str
-    """open_clip's tag, ``file:NAME`` for a checkpoint, or ``random:SEED``."""
-    weights_sha256: str
-    """SHA-256 over the sorted fp32 state dict (name, shape and bytes of each tensor)."""
-    preprocess: Mapping[str, Any]
-    """size (height, width), interpolation, resize_mode, fill_color, mean and std."""
-    preprocess_id: str
-    """Short name of ``preprocess``, such as ``shortest-bicubic-224x224``."""
+    model: str  # open_clip's name of the architecture
+    pretrained: str  # open_clip's tag, ``file:NAME`` for a checkpoint, or ``random:SEED``
+    weights_sha256: str  # over the sorted fp32 state dict (name, shape and bytes of each tensor)
+    preprocess: Mapping[str, Any]  # size (height, width), interpolation, resize_mode, fill_color, mean and std
+    preprocess_id: str  # short name of ``preprocess``, such as ``shortest-bicubic-224x224``
     dimension: int
-    weights_dtype: str
-    """``"fp32"``, ``"fp16"`` or ``"int8"``; ``precision`` in JSON."""
-    fingerprint: tuple[int, int]
-    """Two int32 numbers; the graph returns them with every embedding."""
+    weights_dtype: str  # ``"fp32"``, ``"fp16"`` or ``"int8"``; ``precision`` in JSON
+    fingerprint: tuple[int, int]  # two int32 numbers; the graph returns them with every embedding
     parity: Parity
     canary: Canary
     opset: int
     ir_version: int
     text: TextTower | None = None
-    """None if only the image tower was exported."""
-    exported_at: int = field(default=0, compare=False)
-    """Seconds since 1970 in UTC; 0 if the export is older than this field."""
-    graph_revision: int = GRAPH_REVISION
-    """GRAPH_REVISION of the package that wrote the graph; 1 if the export is older than this field."""
+    exported_at: int = field(default=0, compare=False)  # seconds since 1970 in UTC; 0 in older exports
+    graph_revision: int = GRAPH_REVISION  # 1 if the export is older than this field
     contract: int = CONTRACT_VERSION
 
     @property
@@ -127,7 +95,6 @@ class Passport:
         return f"{self.model}/{self.pretrained}@{self.weights_sha256[:8]}{suffix}"
 
     def to_json(self) -> str:
-        """Return the passport as one JSON object in ASCII that ends with a newline."""
         document = {"id": self.id, **_with_keys_of_json(asdict(self))}
         if self.text is None:
             del document["text"]
@@ -163,8 +130,7 @@ class Passport:
         return passport
 
 
-_KEYS_OF_JSON: Final = {"weights_dtype": "precision", "parity": "gate"}
-"""Field -> its key in model.json, where another is written since the first version."""
+_KEYS_OF_JSON: Final = {"weights_dtype": "precision", "parity": "gate"}  # keys that differ since the first version
 
 
 def _with_keys_of_json(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,7 +142,7 @@ def _pair(numbers: Iterable[Any]) -> tuple[int, int]:
     return first, second
 
 
-_CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+_CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {  # annotation of a field -> reader of its JSON value
     "int": int,
     "float": float,
     "float | None": lambda number: None if number is None else float(number),
@@ -188,7 +154,6 @@ _CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "Parity": lambda document: _record(Parity, document),
     "Canary": lambda document: _record(Canary, document),
 }
-"""Annotation of a field -> function that converts a JSON value to it."""
 
 
 def _record(kind: type[Any], document: Mapping[str, Any]) -> Any:
@@ -206,10 +171,7 @@ def _record(kind: type[Any], document: Mapping[str, Any]) -> Any:
 def compute_fingerprint(
     *, model: str, weights_sha256: str, preprocess: Mapping[str, Any], weights_dtype: str
 ) -> tuple[int, int]:
-    """Return two int32 numbers, a digest of everything that decides a vector.
-
-    The pretrained tag is left out: the same weights from a tag and from a file give the same vectors.
-    """
+    """Return two int32 numbers, a digest of all that decides a vector. Two tags may name the same weights."""
     return _fingerprint([CONTRACT_VERSION, _GRAPH_VERSION, model, weights_sha256, dict(preprocess), weights_dtype])
 
 

@@ -16,15 +16,13 @@ from preprocess_ensemble.errors import ReportedError
 if TYPE_CHECKING:
     from preprocess_ensemble.model_repository.passport import Passport
 
-VERSIONS: Final = (10, 11)
-"""Major versions of TensorRT; Triton images have 11 since 26.06."""
+VERSIONS: Final = (10, 11)  # major versions; Triton images have 11 since 26.06
 _ACCELERATOR: Final = "tensorrt"
 _PREFIX: Final = "trt_engine_cache_prefix"
 _WORKSPACE_BYTES: Final = 4 * 2**30
 
 
 def default_cache() -> Path:
-    """Return the default directory for engines, in the user's cache. Raises ReportedError for a user without a home."""
     try:
         return user_cache_path("clip-triton", appauthor=False) / "tensorrt"
     except RuntimeError:
@@ -32,7 +30,6 @@ def default_cache() -> Path:
 
 
 def _settings(config: Any) -> Mapping[str, str] | None:
-    """Return TensorRT's settings in a ModelConfig message; None if its model does not run on TensorRT."""
     for accelerator in config.optimization.execution_accelerators.gpu_execution_accelerator:
         if accelerator.name == _ACCELERATOR:
             return dict(accelerator.parameters)
@@ -47,10 +44,7 @@ def engine_cache(config: Any) -> Path | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Tensorrt:
-    """The version of TensorRT that runs the encoders, and its folder of engines."""
-
     version: int
-    """One of VERSIONS."""
     cache: Path
 
     @classmethod
@@ -95,7 +89,6 @@ class Tensorrt:
 
 
 def take_off_tensorrt(config: Any) -> None:
-    """Undo :meth:`Tensorrt.write_into`, for a graph that TensorRT cannot run."""
     for group in config.instance_group:
         group.ClearField("kind")
     config.optimization.ClearField("execution_accelerators")

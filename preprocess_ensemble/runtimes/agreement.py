@@ -26,11 +26,10 @@ REQUIRED_COSINE: Final = 0.9999
 """Least cosine between a runtime's vectors and those of ONNX Runtime in fp32. Duplicates are decided within a cosine
 distance of 0.01 to 0.03, so the difference may be a hundredth of that."""
 
-_LENGTH_ERROR: Final = 1e-4
-"""Largest difference between the length of a vector and 1."""
+_LENGTH_ERROR: Final = 1e-4  # largest difference between the length of a vector and 1
 
 
-SAMPLE_TEXTS: Final = (
+SAMPLE_TEXTS: Final = (  # texts from the empty one to one longer than any context
     "",
     "dog",
     "a photo of a dog on the beach at sunset",
@@ -40,7 +39,6 @@ SAMPLE_TEXTS: Final = (
     "IMG_2041.JPG, 3024 x 4032, f/1.8, 1/120 s",
     "a crowded street market with fruit, cloth and spices, " * 12,
 )
-"""Texts from the empty one to one that is longer than any context."""
 
 
 class Disagreement(ReportedError):
@@ -76,10 +74,7 @@ def sample_tokens(context_length: int, vocabulary: int, padding: int) -> npt.NDA
 
 
 def require_cosine(vectors: npt.NDArray[np.float32], expected: npt.NDArray[np.float32], required: float) -> float:
-    """Return the least cosine of the rows (N, D) of two arrays, row by row.
-
-    Raises Disagreement if the cosine is below ``required``, if the shapes differ, or if the length of a row is not 1.
-    """
+    """Return the least cosine of the rows (N, D). Raises Disagreement below ``required``, or if a length is not 1."""
     lowest = float("nan")
     if vectors.shape == expected.shape and np.abs(np.linalg.norm(vectors, axis=1) - 1).max() <= _LENGTH_ERROR:
         ours, theirs = vectors.astype(np.float64), expected.astype(np.float64)
@@ -96,10 +91,10 @@ def checked_vectors(
     fingerprint: tuple[int, int],
     failed: npt.NDArray[np.bool_] | None = None,
 ) -> npt.NDArray[np.float32]:
-    """Embed ``rows``; ``failed`` (N,) marks rows as failed. Return the vectors of the other rows.
+    """Embed ``rows``; return the vectors of those that are not marked by ``failed`` (N,).
 
-    ``rows`` are pixels (N, H, W, 3) uint8 or token ids (N, L) int32. Raises Disagreement if the vector of a failed row
-    is not all NaN, or if the fingerprint of a row is not ``fingerprint``. Raises the errors of the session.
+    Raises Disagreement if the vector of a failed row is not all NaN, or if the fingerprint of a row is not
+    ``fingerprint``. Raises the errors of the session.
     """
     failed = np.zeros(len(rows), np.bool_) if failed is None else failed
     status = np.where(failed, ImageStatus.INTERNAL, ImageStatus.OK).astype(np.int32)[:, None]
@@ -136,10 +131,7 @@ def lowest_cosine(session: Session, reference: Session, passport: Passport, toke
 def samples(
     passport: Passport, tokenizer: Path | None = None, texts: Sequence[str] = SAMPLE_TEXTS
 ) -> tuple[tuple[int, int], Rows, Rows]:
-    """Return (a tower's fingerprint, its canary (1 row), other rows: eight pictures, or the tokens of ``texts``).
-
-    The tower is chosen as in :func:`lowest_cosine`. Raises TokenizerError.
-    """
+    """Return a tower's fingerprint, its canary (1 row), and other rows, as for :func:`lowest_cosine`."""
     if tokenizer is None:
         config = PreprocessConfig.from_mapping(passport.preprocess)
         canary = preprocess(decode(passport.canary.image), config)[None]

@@ -27,11 +27,8 @@ class Session(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class OpenModel:
-    """A session, and its runtime."""
-
     session: Session
-    runtime: str
-    """Name and version of the runtime, such as ``"ONNX Runtime 1.31.1"``."""
+    runtime: str  # name and version, such as ``"ONNX Runtime 1.31.1"``
     compute_precision: str
     """``"fp32"``, ``"bf16"``, or the precision of the exported weights, ``"fp16"`` or ``"int8"``; empty if unknown."""
 

@@ -13,8 +13,7 @@ from preprocess_ensemble.runtimes.model import OpenModel, RuntimeUnusable
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-_HINTS: Final = {"fp32": "f32", "bf16": "bf16"}
-"""Precision -> OpenVINO's name for it."""
+_HINTS: Final = {"fp32": "f32", "bf16": "bf16"}  # precision -> OpenVINO's name for it
 
 
 class OpenVinoSession:
@@ -26,7 +25,6 @@ class OpenVinoSession:
     def run(
         self, output_names: Sequence[str], input_feed: Mapping[str, npt.NDArray[Any]], run_options: Any = None, /
     ) -> list[npt.NDArray[Any]]:
-        """Return the outputs of these names, in their order. Raises the errors of OpenVINO."""
         results = self._compiled(dict(input_feed))
         return [results[name] for name in output_names]
 
@@ -34,9 +32,9 @@ class OpenVinoSession:
 def open_openvino(file: Path, compute_precision: str, *, threads: int = 0) -> OpenModel:
     """Compile ``file`` for this processor in ``compute_precision`` (``"fp32"`` or ``"bf16"``).
 
-    ``threads`` is the number of threads. 0 leaves the number to OpenVINO, which takes the cores that this process may
-    use, and prefers performance cores on a hybrid processor. Raises RuntimeUnusable if the package is missing, if it
-    cannot compile the model, or if it would compute in another precision on this processor.
+    With 0 ``threads`` OpenVINO takes the cores that this process may use, and prefers performance cores on a hybrid
+    processor. Raises RuntimeUnusable if the package is missing, if it cannot compile the model, or if it would compute
+    in another precision on this processor.
     """
     # Hide this package: with it, the import of openvino reports itself to Google Analytics.
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]

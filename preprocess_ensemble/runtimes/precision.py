@@ -9,8 +9,7 @@ from preprocess_ensemble.contract import PRECISIONS, Precision
 from preprocess_ensemble.errors import ReportedError
 
 PRECISION_VARIABLE: Final = "CLIP_PRECISION"
-"""Environment variable with one of PRECISIONS. In a server it overrides the model's configuration; ``local:`` reads it
-if the client has no setting of its own."""
+"""Variable that overrides a model's configuration in a server; ``local:`` reads it without a setting."""
 
 
 class PrecisionUnknown(ReportedError, ValueError):
@@ -18,7 +17,6 @@ class PrecisionUnknown(ReportedError, ValueError):
 
 
 def parse_precision(text: str) -> Precision:
-    """Return ``text`` if it is one of PRECISIONS. Raises PrecisionUnknown."""
     if text not in PRECISIONS:
         raise PrecisionUnknown(" or ".join(PRECISIONS))
     return text

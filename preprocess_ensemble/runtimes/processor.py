@@ -21,13 +21,11 @@ OPENVINO_BF16: Final = "OpenVINO bf16"
 class Processor:
     """A kind of processor, as Linux describes it; empty on other systems."""
 
-    vendor: str = ""
-    """Vendor id, such as ``"AuthenticAMD"``."""
+    vendor: str = ""  # such as ``"AuthenticAMD"``
     flags: frozenset[str] = frozenset()
 
     @classmethod
     def here(cls, cpu_info: Path | None = None) -> Processor:
-        """Read ``cpu_info``; the default is the file of this machine."""
         try:
             text = (cpu_info or _CPU_INFO).read_text(encoding="ascii", errors="replace")
         except OSError:
@@ -44,17 +42,12 @@ class Processor:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """The runtimes for one kind of processor."""
-
     vendor: str
-    flag: str
-    """A flag in ``Processor.flags``."""
+    flag: str  # one of ``Processor.flags``
     images: str
-    """The fastest of ONNX_RUNTIME, OPENVINO and OPENVINO_BF16 for an image tower; among equals, the most exact."""
+    """ONNX_RUNTIME, OPENVINO or OPENVINO_BF16, the fastest for an image tower; among equals, the most exact."""
     texts: str
-    """The fastest runtime for a text tower, chosen in the same way."""
-    measured: str
-    """The measurement behind the choice, and gaps in it."""
+    measured: str  # the measurement behind the choice, and gaps in it
 
     def __str__(self) -> str:
         return f"{_VENDORS[self.vendor]} with {self.flag}: {self.measured}"

@@ -19,13 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """The selected runtime, and the reason."""
-
     model: OpenModel
-    reason: str
-    """Clauses, such as ``"fp32 was asked for"``."""
-    disagrees: bool = False
-    """True if a runtime was opened, but computed other vectors than the reference, or failed."""
+    reason: str  # clauses, such as ``"fp32 was asked for"``
+    disagrees: bool = False  # a runtime computed other vectors than the reference, or failed
 
     def __str__(self) -> str:
         return f"{self.model} ({self.reason})"
@@ -44,8 +40,8 @@ def select(
 
     The model is the image tower, or the text tower if ``tokenizer`` is the folder of the tokenizer's files;
     ``passport`` is None for a model that is not CLIP. ``open_openvino`` takes ``"fp32"`` or ``"bf16"`` and raises
-    RuntimeUnusable. The precision ``"fp32"`` means the reference. ``"auto"`` means the runtime that the table of
-    processors names for ``processor`` (default: this machine's), if it can be used and agrees with the reference.
+    RuntimeUnusable. ``"fp32"`` means the reference, and ``"auto"`` the runtime that the table names for ``processor``
+    (default: this machine's), if it can be used and agrees with the reference.
     """
     if passport is None or reference.compute_precision != "fp32":
         return Selection(model=reference, reason="other precisions need an fp32 export with a passport, on a CPU")

@@ -31,10 +31,7 @@ _TIME_MESSAGE: Final = f"The texts of this request took more than {_MOST_S:g} s;
 
 @dataclass(frozen=True)
 class TokenizedText(Outcome):
-    """The outcome for one text."""
-
     truncated: bool = False
-    """True if the text is longer than the context, so that only its beginning counts."""
 
 
 def checked_text(data: bytes) -> str:
@@ -53,10 +50,9 @@ def checked_text(data: bytes) -> str:
 
 
 def tokenize_rows(tokenizer: Tokenizer, rows: Sequence[bytes]) -> tuple[npt.NDArray[np.int32], list[TokenizedText]]:
-    """Tokenize the texts of one request, in UTF-8.
+    """Tokenize the texts of one request, in UTF-8. A bad text never makes this function raise.
 
-    Returns token ids, int32 (N, L), and the outcome of each text. The ids of a text that failed are those of the empty
-    text. A bad text never makes this function raise.
+    Returns token ids, int32 (N, L), and the outcome of each text. A text that failed has the ids of the empty text.
     """
     tokens = np.tile(tokenizer.empty, (len(rows), 1))
     outcomes = []

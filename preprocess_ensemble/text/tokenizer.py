@@ -26,8 +26,7 @@ from preprocess_ensemble.errors import ReportedError, first_line
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-TOKENIZER_FILE: Final = "tokenizer.json"
-"""File in the format of the tokenizers library, with the length of the context and the padding."""
+TOKENIZER_FILE: Final = "tokenizer.json"  # file of the tokenizers library, with context and padding
 
 Kind = Literal["clip-bpe", "hf"]
 Cleaning = Literal["lower", "canonicalize", "whitespace"]
@@ -48,19 +47,13 @@ class TokenizerError(ReportedError):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerConfig:
-    """open_clip's settings around the tokenizer's file."""
-
-    kind: Kind
-    """``"clip-bpe"`` for CLIP's tokenizer, which gets words; ``"hf"`` for any other, which gets the text."""
+    kind: Kind  # CLIP's tokenizer, which gets words, or any other, which gets the text
     clean: Cleaning
-    context_length: int
-    """Number of token ids of each text: longer texts are cut off, shorter texts are padded."""
-    zeroed_id: int | None = None
-    """Token id that is replaced by 0 (open_clip's ``strip_sep_token``)."""
+    context_length: int  # token ids of a text: longer texts are cut off, shorter ones padded
+    zeroed_id: int | None = None  # replaced by 0 (open_clip's ``strip_sep_token``)
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> TokenizerConfig:
-        """Read the fields from the passport. Raises TokenizerError."""
         try:
             config = cls(**mapping)
         except TypeError as error:
@@ -80,15 +73,11 @@ class Tokenizer:
     def __init__(self, tokenizer: tokenizers.Tokenizer, config: TokenizerConfig) -> None:
         self._tokenizer = tokenizer
         self.config = config
-        self.empty: npt.NDArray[np.int32] = self.encode([""])[0][0]
-        """Token ids (L,) of the empty text."""
+        self.empty: npt.NDArray[np.int32] = self.encode([""])[0][0]  # token ids (L,) of the empty text
 
     @classmethod
     def load(cls, directory: Path, config: TokenizerConfig, sha256: Mapping[str, str]) -> Tokenizer:
-        """Load the tokenizer from the folder ``directory``. ``sha256`` maps the name of each file to its digest.
-
-        Raises TokenizerError if a file is missing, or differs from the file that was exported with the model.
-        """
+        """Load from a folder. Raises TokenizerError if a file is missing, or is not the exported one by ``sha256``."""
         try:
             files = {name: (directory / name).read_bytes() for name in {TOKENIZER_FILE, *sha256}}
         except OSError as error:
@@ -127,12 +116,7 @@ class Tokenizer:
 
 
 def _clean(text: str, cleaning: Cleaning) -> str:
-    """Return ``text`` in the form for a tokenizer with this ``cleaning``.
-
-    Every cleaning repairs wrongly decoded characters, resolves HTML entities twice, and turns white space into single
-    spaces. A lone surrogate becomes U+FFFD. "lower" then changes to lower case; "canonicalize" also removes ASCII
-    punctuation.
-    """
+    """Repair wrongly decoded characters (a lone surrogate becomes U+FFFD), resolve HTML entities twice, and clean."""
     text = html.unescape(html.unescape(ftfy.fix_text(text)))
     if cleaning == "canonicalize":
         text = text.translate(_WITHOUT_PUNCTUATION).lower()

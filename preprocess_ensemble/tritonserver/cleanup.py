@@ -2,8 +2,8 @@
 
 Triton's Python backend keeps one region in ``/dev/shm`` for each model instance, and nothing in it says which server
 made it. So the launcher gives each server a prefix that identifies its process: PID namespace, PID and start time. The
-start time distinguishes a recycled PID. The namespace protects containers that share ``/dev/shm`` from each other. The
-folder with the launcher's links has the same prefix.
+start time distinguishes a recycled PID, and the namespace containers that share ``/dev/shm``. The folder with the
+launcher's links has the same prefix.
 
 A stub is the process in which the Python backend runs a model instance. It ends by itself after its server has died,
 unless it is sending an answer at that moment: then it waits without limit, and keeps its memory, also that on a GPU. A
@@ -29,11 +29,8 @@ from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.tritonserver.process_group import all_processes, any_runs, start_ticks, started_at
 
 SHARED_MEMORY: Final = Path("/dev/shm")
-LINKS_SUFFIX: Final = "links"
-"""Follows the server's prefix in the name of the folder that holds its links."""
-TEMPORARY: Final = Path("/tmp")
-"""Folder for the links, and for Triton's Python backend, which does not read TMPDIR."""
-
+LINKS_SUFFIX: Final = "links"  # end of the name of the folder of a server's links
+TEMPORARY: Final = Path("/tmp")  # folder for the links and Triton's Python backend, which ignores TMPDIR
 _PREFIX: Final = "clip_triton"
 OWNED: Final = re.compile(rf"{_PREFIX}_(?P<namespace>\d+)_(?P<pid>\d+)_(?P<started>\d+)_")
 """Prefix of the regions, links and arguments that belong to a server."""
@@ -42,15 +39,11 @@ _SERVER: Final = "tritonserver"
 _ENVIRONMENTS: Final = "python_env_??????"
 """An empty folder that Triton's Python backend makes in TEMPORARY, and removes only if it ends in order."""
 
-_STUBS_END_S: Final = 2.0
-"""Time in which the stubs of a server that has ended may end by themselves. An idle stub needs a second."""
+_STUBS_END_S: Final = 2.0  # time of stubs to end after their server; an idle stub needs a second
 _POLL_S: Final = 0.05
 
-_CLOCK_S: Final = 1.0
-"""The kernel gives the time of the boot, to which it relates all starts, in whole seconds."""
-
-_PR_SET_PDEATHSIG: Final = 1
-"""The value in ``linux/prctl.h``."""
+_CLOCK_S: Final = 1.0  # the kernel gives the time of the boot, to which it relates all starts, in whole seconds
+_PR_SET_PDEATHSIG: Final = 1  # the value in ``linux/prctl.h``
 
 
 def region_prefix(pid: int) -> str:
@@ -72,11 +65,7 @@ def free_bytes(prefix: str) -> int:
 
 
 def remove_leftovers(shared_memory: Path = SHARED_MEMORY) -> None:
-    """Kill the stubs that dead servers have left, and remove their regions, links and empty folders.
-
-    A stub's command line names its region of shared memory, whose prefix identifies the server. Regions with another
-    prefix, of another PID namespace or of another user stay.
-    """
+    """Remove what dead servers of this PID namespace and user have left: stubs, regions, links, empty folders."""
     for pid in _stubs_of_dead_servers():
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
@@ -147,7 +136,6 @@ def guard(server: int, *, owns_group: bool) -> None:
 
 
 def _remove_empty_environments() -> None:
-    """Remove the empty folders that ended servers made for Python environments, unless a running one may own them."""
     starts = (started_at(pid) for pid, program, _ in _programs() if program == _SERVER)
     oldest = min((start for start in starts if start is not None), default=float("inf"))
     for folder in TEMPORARY.glob(_ENVIRONMENTS):
@@ -157,7 +145,6 @@ def _remove_empty_environments() -> None:
 
 
 def _programs() -> Iterator[tuple[int, str, list[str]]]:
-    """Yield each process whose command line can be read: PID, name of the program and arguments."""
     for pid in all_processes():
         with contextlib.suppress(OSError):
             program, *arguments = os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes()).split("\0")
@@ -165,7 +152,6 @@ def _programs() -> Iterator[tuple[int, str, list[str]]]:
 
 
 def _is_of_dead_server(name: str) -> bool:
-    """Whether the server of this PID namespace that owned the region or folder of this name has ended."""
     owner = OWNED.match(name)
     if owner is None or int(owner["namespace"]) != _pid_namespace():
         return False

@@ -1,8 +1,4 @@
-"""The ``tritonserver`` that this machine would start: NVIDIA's, unpacked or in its container, or the one from pip.
-
-The version of the server tells its published vulnerabilities. The parts that it needs are checked before it starts,
-because Triton waits without limit for a Python backend that cannot run.
-"""
+"""The ``tritonserver`` of this machine, checked before it starts: it waits for ever for a backend that cannot run."""
 
 from __future__ import annotations
 
@@ -22,15 +18,10 @@ from typing import Final
 
 from preprocess_ensemble.errors import ReportedError
 
-TRITON_VARIABLE: Final = "CLIP_TRITON"
-"""Environment variable with the folder of an unpacked ``/opt/tritonserver``."""
-
-CONTAINER: Final = Path("/opt/tritonserver")
-"""Folder of NVIDIA's server in its container, where the linker and Triton find all parts by themselves."""
-
+TRITON_VARIABLE: Final = "CLIP_TRITON"  # the folder of an unpacked ``/opt/tritonserver``
+CONTAINER: Final = Path("/opt/tritonserver")  # NVIDIA's, where the linker and Triton find all parts by themselves
 _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
-_WHEEL_VERSION: Final = "2.51.0"
-"""Version of the Triton in nvidia-pytriton 0.7."""
+_WHEEL_VERSION: Final = "2.51.0"  # version of the Triton in nvidia-pytriton 0.7
 
 _VULNERABILITIES: Final = (
     ("chunked bodies or deeply nested JSON overflow the stack, only with --http-port", (2, 59, 1)),
@@ -47,20 +38,14 @@ _FIRST_WITH_NUMPY_2: Final = (2, 52)
 
 @dataclass(frozen=True, kw_only=True)
 class Triton:
-    """A tritonserver on this machine."""
-
-    version: str
-    """Version, such as ``2.51.0``; empty if the folder does not tell."""
+    version: str  # such as ``2.51.0``; empty if the folder does not tell
     origin: str
     server: Path
-    libraries: Path | None
-    """Folder of the shared objects; None in NVIDIA's container."""
-    stub: Path
-    """Program in which the Python backend runs a model; it links one version of Python."""
+    libraries: Path | None  # folder of the shared objects; None in NVIDIA's container
+    stub: Path  # program in which the Python backend runs a model; it links one version of Python
 
     @property
     def binary(self) -> Path:
-        """The server's program."""
         return self.server / "bin" / "tritonserver"
 
     @property
@@ -71,7 +56,6 @@ class Triton:
 
 
 def find_triton(environment: Mapping[str, str] = os.environ) -> Triton:
-    """Return the server that this machine would start. Raises ``ReportedError`` if no server can run here."""
     named = environment.get(TRITON_VARIABLE)
     if not named and not (CONTAINER / "bin" / "tritonserver").is_file():
         triton = _find_wheel()
@@ -82,7 +66,6 @@ def find_triton(environment: Mapping[str, str] = os.environ) -> Triton:
 
 
 def _find_nvidias(folder: Path, environment: Mapping[str, str]) -> Triton:
-    """Describe NVIDIA's server in ``folder``. Raises ``ReportedError`` if it is not in its container and cannot run."""
     version = folder / "TRITON_VERSION"
     in_container = folder == CONTAINER
     triton = Triton(
@@ -98,10 +81,7 @@ def _find_nvidias(folder: Path, environment: Mapping[str, str]) -> Triton:
 
 
 def library_path(triton: Triton, given: str) -> str:
-    """Return the ``LD_LIBRARY_PATH`` for an unpacked or pip-installed server; ``given`` is its current value.
-
-    Raises ``ReportedError`` if the library of the running Python is not installed.
-    """
+    """Return the ``LD_LIBRARY_PATH`` for a server outside its container. Raises ``ReportedError`` without libpython."""
     folders = (triton.libraries, _libpython_folder(given), given)
     return os.pathsep.join(str(folder) for folder in folders if folder)
 
@@ -133,7 +113,6 @@ def _release(version: str) -> tuple[int, ...] | None:
 
 
 def _check_numpy(triton: Triton) -> None:
-    """Raise ``ReportedError`` if the Python backend cannot read the arrays of this environment's NumPy."""
     numpy, release = importlib.metadata.version("numpy"), _release(triton.version)
     if release is not None and release < _FIRST_WITH_NUMPY_2 and int(numpy.partition(".")[0]) >= 2:
         raise ReportedError(
@@ -143,7 +122,6 @@ def _check_numpy(triton: Triton) -> None:
 
 
 def _check_unpacked(triton: Triton, environment: Mapping[str, str]) -> None:
-    """Raise ``ReportedError`` unless this unpacked server is complete, and this system and Python can run it."""
     server = triton.server
     for part in (triton.binary, triton.stub):
         if not part.is_file():
@@ -168,7 +146,6 @@ def _check_unpacked(triton: Triton, environment: Mapping[str, str]) -> None:
 
 
 def _find_wheel() -> Triton:
-    """Locate the server of ``nvidia-pytriton``. Raises ``ReportedError`` if it is incomplete or not installed."""
     # Find the folder without an import, which would take a second.
     spec = importlib.util.find_spec("pytriton")
     if spec is None or not spec.submodule_search_locations:
@@ -199,8 +176,7 @@ def _find_wheel() -> Triton:
 def _libpython_folder(search_path: str) -> Path | None:
     """Return the folder of the running Python's shared library, which the stub links; None if the linker finds that.
 
-    ``search_path`` is the value of ``LD_LIBRARY_PATH``. Raises ``ReportedError`` if the library is not installed:
-    Triton would wait for its stub without limit.
+    Raises ``ReportedError`` if the library is not installed: Triton would wait for its stub without limit.
     """
     name = f"libpython{_PYTHON}.so.1.0"
     beside_python = Path(sysconfig.get_config_var("LIBDIR") or "")

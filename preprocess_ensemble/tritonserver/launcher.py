@@ -1,11 +1,9 @@
 """Starts ``tritonserver``: NVIDIA's if ``CLIP_TRITON`` names one or it is installed, else the one that pip installs.
 
-Outside of NVIDIA's container the binary does not run by itself. It needs its libraries, and a backend directory with
-the Python backend and the stub for the running Python. It also needs this environment's ``python3`` first on ``PATH``,
-because the stub embeds that Python. The launcher arranges this and then becomes the server, with the same PID and
-arguments.
-
-pip installs this module as the command ``tritonserver``.
+Outside of NVIDIA's container the binary does not run by itself. It needs its libraries, a backend directory with the
+Python backend and the stub for the running Python, and this environment's ``python3`` first on ``PATH``, because the
+stub embeds that Python. The launcher, which pip installs as the command ``tritonserver``, arranges this and then
+becomes the server, with the same PID and arguments.
 """
 
 from __future__ import annotations
@@ -35,11 +33,8 @@ from preprocess_ensemble.tritonserver.cleanup import (
 from preprocess_ensemble.tritonserver.installation import Triton, find_triton, library_path
 from preprocess_ensemble.tritonserver.links import Links
 
-PACKAGE_ROOT: Final = Path(__file__).resolve().parents[2]
-"""The folder that Python must search for this package."""
-
-PARENT_VARIABLE: Final = "CLIP_TRITON_PARENT_PID"
-"""Environment variable with the PID of the server's supervisor; the kernel kills the server when that process ends."""
+PACKAGE_ROOT: Final = Path(__file__).resolve().parents[2]  # the folder that Python must search for this package
+PARENT_VARIABLE: Final = "CLIP_TRITON_PARENT_PID"  # PID of the supervisor; if it ends, the kernel kills the server
 
 _ONNXRUNTIME_MODEL: Final = '''\
 """Found by Triton for models with ``backend: "onnxruntime"`` if no C++ backend of that name is installed."""
@@ -98,9 +93,9 @@ def server_command(
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return the command that starts Triton with these arguments, and its environment, for the process ``pid``.
 
-    The first part of the command is the path of the server. A backend directory, a cache directory and a shared-memory
-    prefix are added only if ``arguments`` has none. With ``only_models``, Triton sees of a repository only the folders
-    that have a ``config.pbtxt``. Raises ``ReportedError``.
+    The command begins with the path of the server. A backend directory, a cache directory and a shared-memory prefix
+    are added only if ``arguments`` has none. With ``only_models``, Triton sees of a repository only the folders that
+    have a ``config.pbtxt``. Raises ``ReportedError``.
     """
 
     def is_given(text: str) -> bool:
@@ -136,7 +131,6 @@ def server_command(
 
 
 def with_package(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return ``environment`` with a PYTHONPATH that begins with PACKAGE_ROOT."""
     env = dict(environment)
     _prepend(env, "PYTHONPATH", PACKAGE_ROOT)
     return env
@@ -147,7 +141,6 @@ def _prepend(environment: dict[str, str], name: str, folder: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Become ``tritonserver`` with ``arguments`` (default: those of the command line)."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         environment = dict(os.environ)

@@ -1,8 +1,4 @@
-"""A folder of links through which tritonserver reaches paths that it could not use, or should not see as a whole.
-
-Triton starts its stubs by a command of the shell without quotes, and Python in a stub may decode paths as ASCII. So a
-path with a space, a quote or an accented letter is given to Triton as a link with a plain name.
-"""
+"""Links with plain names: Triton starts stubs by an unquoted command, and Python may decode their paths as ASCII."""
 
 from __future__ import annotations
 
@@ -23,7 +19,6 @@ _FIRST: Final = re.compile(rf"{TEMPORARY}/{OWNED.pattern}{LINKS_SUFFIX}/1(?!\d)"
 
 
 def with_repository(line: str, repository: Path) -> str:
-    """Return a line of Triton's output with the path of its first repository instead of the path of the links."""
     return _FIRST.sub(lambda _: str(repository), line)
 
 
@@ -56,10 +51,7 @@ class Links:
         return folder
 
     def repositories(self, arguments: Sequence[str], *, only_models: bool) -> list[str]:
-        """Return the arguments of tritonserver with a plain path instead of each repository's.
-
-        With ``only_models``, other folders of a repository are left out. Repositories in a cloud stay as they are.
-        """
+        """Return the arguments of tritonserver with plain paths of repositories; those in a cloud stay as they are."""
         changed = list(arguments)
         for index, argument in enumerate(arguments):
             option, equals, value = argument.partition("=")

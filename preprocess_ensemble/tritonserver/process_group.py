@@ -16,14 +16,12 @@ _STATE, _PARENT, _GROUP, _USER_TICKS, _SYSTEM_TICKS, _START_TICKS = 0, 1, 2, 11,
 _ARGUMENTS_START, _ARGUMENTS_END = 45, 46
 """Positions in ``/proc/PID/stat`` after the name, which may itself contain spaces and parentheses; see ``proc(5)``."""
 
-_SOCKET_STATE, _INODE, _LISTENS = 3, 9, "0A"
-"""Positions in a line of ``/proc/PID/net/tcp``, and the state of a socket that listens."""
+_SOCKET_STATE, _INODE, _LISTENS = 3, 9, "0A"  # positions in ``/proc/PID/net/tcp``, and a listener's state
 
 _PROC: Final = Path("/proc")
 
 
 def all_processes() -> Iterator[int]:
-    """Yield the PIDs of this machine."""
     return (int(name) for name in os.listdir(_PROC) if name.isdecimal())
 
 
@@ -51,13 +49,11 @@ def listening_addresses(pid: int, port: int) -> list[tuple[socket.AddressFamily,
 
 
 def shares_port(pid: int, port: int) -> bool:
-    """Return whether another process listens where process ``pid`` does; False if the kernel does not tell."""
     of_process, of_others = _sockets(pid, port) or ([], [])
     return any(one in of_process for one in of_others if one[1] == _LISTENS)
 
 
 def connections(pid: int, port: int) -> int | None:
-    """Return how many connections of its clients on ``port`` process ``pid`` has; None if the kernel does not tell."""
     sockets = _sockets(pid, port)
     return None if sockets is None else sum(state != _LISTENS for _, state in sockets[0])
 
@@ -90,11 +86,7 @@ def _address(local: str) -> tuple[socket.AddressFamily, str]:
 
 
 def watch_ends(group: int, ended: Callable[[], None]) -> ExitStack:
-    """Call ``ended`` when a process that is in ``group`` now ends, except the leader. Close the result to stop this.
-
-    The process need not be a child of this process. Uses ``pidfd_open(2)``: if the kernel does not support or allow
-    that, ``ended`` is not called.
-    """
+    """Call ``ended`` when a process of ``group``, but its leader, ends, if the kernel allows it. Close the result."""
     loop, watched = asyncio.get_running_loop(), ExitStack()
 
     def on_end(descriptor: int) -> None:
@@ -147,7 +139,6 @@ def hide_argument(pid: int, secret: bytes, *, program: str) -> bool:
 
 
 def _members(group: int) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield the PID and the status of each process of ``group`` that has not ended."""
     for pid in all_processes():
         stat = _stat(pid)
         if stat and int(stat[_GROUP]) == group:

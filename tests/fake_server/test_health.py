@@ -72,8 +72,7 @@ async def test_a_server_that_fails_at_a_step(server: FakeTriton, step: str, says
 
 EXACT = fake_vector(PNG_1X1)
 OFF = fake_vector(b"other") - np.dot(fake_vector(b"other"), EXACT) * EXACT
-OFF /= np.linalg.norm(OFF)
-"""A vector at right angles to the vector of the canary."""
+OFF /= np.linalg.norm(OFF)  # a vector at right angles to the canary's
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,7 @@ from tests.fixtures.fakes import listening
 SETTINGS: Final = bytes.fromhex("000000 04 00 00000000")
 ACKNOWLEDGED: Final = bytes.fromhex("000000 04 01 00000000")
 HEADERS_OF_FIRST_STREAM: Final = bytes.fromhex("000005 01 05 00000001")
-STATUS: Final = bytes.fromhex("08 03")
-"""The header :status as a literal of three letters."""
+STATUS: Final = bytes.fromhex("08 03")  # the header :status as a literal of three letters
 
 
 @pytest.mark.parametrize(

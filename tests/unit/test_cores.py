@@ -15,13 +15,12 @@ from clip_client.testing import FakeTriton
 from preprocess_ensemble.cores import model_threads, performance_cores, usable_cores
 from tests.fixtures.fakes import InMemoryClient
 
-INTEL = {
+INTEL = {  # two performance cores with two threads each, and four efficiency cores
     "cpu_core/cpus": "0-3",
     "cpu_atom/cpus": "4-7",
     **{f"system/cpu/cpu{cpu}/topology/thread_siblings_list": f"{cpu // 2 * 2}-{cpu // 2 * 2 + 1}" for cpu in range(4)},
     **{f"system/cpu/cpu{cpu}/topology/thread_siblings_list": f"{cpu}" for cpu in range(4, 8)},
 }
-"""Two performance cores with two threads each, and four efficiency cores."""
 
 
 def clocks(*mhz: int) -> dict[str, str]:

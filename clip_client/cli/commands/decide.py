@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's options."""
     parser = commands.add_parser(
         "decide",
         usage="%(prog)s [options] {keep,different,keep-all,forget,list} [PHOTO ...]",
@@ -45,7 +44,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Record, forget or list decisions."""
     if bool(arguments.paths) == (arguments.what == "list"):
         arguments.parser.error("list takes no PHOTO; keep, different, keep-all and forget need one")
     hashes = {}

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's options."""
     parser = commands.add_parser(
         "dedup",
         usage="%(prog)s [options] PATH ...",
@@ -49,7 +48,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Scan, search, report, apply; return the exit code."""
     from clip_client.cli.commands.dedup_apply import apply_report
 
     engine = read_engine_options(arguments)
@@ -84,7 +82,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _scan(options: SearchOptions, action: ActionOptions, printer: _Printer) -> Scan:
-    """Find the photos before a model is needed. Raises CommandFailed, and NoAlbum if no album can be filled."""
     from clip_client.dedup.pages.terminal import print_failed
 
     with progress_bars(quiet=options.quiet) as show:
@@ -109,7 +106,6 @@ async def _search(
 def _search_on_ray(
     found: Scan, options: SearchOptions, action: ActionOptions, store: Store, show: ProgressBars, engine: EngineOptions
 ) -> DuplicateReport:
-    """Let a cluster read, embed and compare the photos. The search finds their vectors in the store."""
     from clip_client.distributed.cluster import cluster
     from clip_client.distributed.store_search import cluster_folder, fill_store, find_on_cluster
 
@@ -150,11 +146,7 @@ def _write(
 
 
 class _Printer:
-    """Prints the results.
-
-    In a terminal, groups and notes go to standard output. Otherwise standard output has a line for each copy, or the
-    report of ``--json -`` or ``--csv -``, and notes go to standard error.
-    """
+    """Prints groups and notes in a terminal; else lines or the report of ``-``, with the notes on standard error."""
 
     def __init__(self, outputs: Sequence[Path], *, quiet: bool, verbose: bool) -> None:
         from rich.console import Console

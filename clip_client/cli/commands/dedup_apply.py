@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from clip_client.dedup import DuplicateReport, Store
 
 
-_MOST_REASONS: Final = 5
-"""Number of reasons that are printed; more would hide the two lines that matter."""
+_MOST_REASONS: Final = 5  # reasons printed; more would hide the two lines that matter
 
 
 def apply_report(
@@ -43,11 +42,7 @@ def apply_report(
     verbose: bool = False,
     explained: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
-    """Carry out ``--apply`` or show what it would do; return the exit code.
-
-    With ``verbose``, ``--apply`` also lists the photos that stay, as ``--dry-run`` and ``--act-on chosen`` do.
-    ``explained`` maps photos to reasons that were already shown.
-    """
+    """Carry out ``--apply`` or show what it would do; ``explained`` maps photos to reasons that were already shown."""
     moving: Mapping[str, Choice] = {}
     staying: Mapping[str, str] = {}
     chosen = None
@@ -83,7 +78,6 @@ def apply_report(
 
 
 def _print_what_stays(stays: Sequence[tuple[str, str]], say: Callable[[str], None], *, listed: bool) -> None:
-    """Print each photo and its reason, or the most frequent reasons with their numbers of photos."""
     if listed:
         for path, reason in stays:
             say(f"stays: {printable(path)}: {printable(reason)}")

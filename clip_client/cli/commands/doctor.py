@@ -15,7 +15,6 @@ from clip_client.cli.output import add_output_options, write_json
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's options."""
     parser = commands.add_parser(
         "doctor",
         usage="%(prog)s [options]",
@@ -30,7 +29,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run every check and print it; return 1 if there is a problem."""
     from clip_client.cli.commands.doctor_checks import (  # they load importlib.metadata
         Level,
         check_machine,

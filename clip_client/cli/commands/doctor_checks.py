@@ -36,13 +36,9 @@ if TYPE_CHECKING:
 
 
 class Level(StrEnum):
-    """Severity of a result."""
-
     OK = "ok"
-    HINT = "hint"
-    """A thing that only some commands need, or that is slow."""
-    PROBLEM = "problem"
-    """Photos cannot be embedded until this is fixed."""
+    HINT = "hint"  # a part that only some commands need, or that is slow
+    PROBLEM = "problem"  # a defect that keeps photos from being embedded
 
 
 SERVER: Final = "server"
@@ -56,10 +52,9 @@ _PLAIN: Final = "\x1b[0m"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check, with its result and its remedy; the fields are the keys of the JSON form."""
+    """One check; the fields are the keys of the JSON form."""
 
     about: str
-    """``"server"`` or ``"client"``."""
     name: str
     value: str
     level: Level = Level.OK
@@ -67,7 +62,6 @@ class Check:
 
 
 def known_vulnerabilities(about: str, triton_version: str) -> Iterator[Check]:
-    """Name the published vulnerabilities that this version of Triton is not known to fix."""
     if vulnerabilities := open_vulnerabilities(triton_version):
         remedy = (
             "trust all who can connect, put Envoy in front, or run a newer release with: clip-serve --triton; see "
@@ -102,15 +96,11 @@ def table_lines(checks: Sequence[Check], *, width: int, colour: bool) -> Iterato
 # The server.
 
 _KINDS: Final = {"KIND_CPU": "CPU", "KIND_GPU": "GPU", "KIND_AUTO": "a GPU if the server has one, else the CPU"}
-_LOAD_S: Final = 120.0
-"""Least time, in seconds, for the model in this process, which is loaded first."""
+_LOAD_S: Final = 120.0  # seconds, at least, for the model in this process, which is loaded first
 
 
 async def check_server(config: ClientConfig, *, origin: str, timeout_s: float) -> tuple[list[Check], bool]:
-    """Check every server of ``config``; return the checks, and whether any server answered.
-
-    ``origin`` says where the URLs come from. An ``auto:`` address without a server means the model in this process.
-    """
+    """Check all servers; return the checks, and whether any answered. ``origin`` says where the URLs come from."""
     try:
         connect = transport_factory(config)
     except ImportError as error:
@@ -166,7 +156,6 @@ def _of_health(report: HealthReport) -> list[Check]:
 
 
 async def _description(transport: TritonTransport, names: ModelNames, timeout_s: float) -> list[Check]:
-    """Return what a Triton says about itself and its models; ``timeout_s`` limits each of three requests."""
     server = await transport.ask("ServerMetadata", timeout_s)
     encoder = (await transport.ask("ModelConfig", timeout_s, name=names.encoder)).config
     preprocessor = (await transport.ask("ModelConfig", timeout_s, name=names.preprocess)).config
@@ -236,17 +225,13 @@ _OPTIONAL: Final = (
 
 _SHARED_MEMORY: Final = Path("/dev/shm")
 _SHARED_MEMORY_BYTES: Final = 256 * 2**20
-"""Least free size: a batch of 32 rows of pixels takes 5 MB, and a large request hundreds. Docker gives 64 MiB."""
+"""A batch of 32 rows of pixels takes 5 MB, and a large request hundreds. Docker gives 64 MiB."""
 
-_NVIDIA_DEVICE: Final = Path("/dev/nvidiactl")
-"""File that exists if the driver of a GPU is loaded."""
-
-_PORTS: Final = (("gRPC", 8001), ("metrics", 8002))
-"""The default ports of clip-serve and tritonserver."""
+_NVIDIA_DEVICE: Final = Path("/dev/nvidiactl")  # file that exists if the driver of a GPU is loaded
+_PORTS: Final = (("gRPC", 8001), ("metrics", 8002))  # default ports of clip-serve and tritonserver
 
 
 def check_machine(*, server_answers: bool) -> Iterator[Check]:
-    """Check the environment of this process and, if no server answers, the parts that a server here needs."""
     yield from _packages()
     yield _decoder()
     yield from _processor()
@@ -256,7 +241,6 @@ def check_machine(*, server_answers: bool) -> Iterator[Check]:
 
 
 def _check(name: str, value: str, remedy: str = "") -> Check:
-    """Return a check about the client: a hint if it has a remedy, else OK."""
     return Check(CLIENT, name, value, Level.HINT if remedy else Level.OK, remedy)
 
 
@@ -297,7 +281,6 @@ def _processor() -> Iterator[Check]:
 
 
 def _decoder() -> Check:
-    """Check the JPEG decoder that a server in this environment, and embedding without a server, would use."""
     from PIL import features
 
     from preprocess_ensemble.imaging import turbojpeg_decoder

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from clip_client.distributed import Partition
 
 _OUTAGE_S: Final = 300.0
-"""Default of ``--timeout``: a server that restarts, and builds its model for minutes, must not end a run of hours."""
+"""Default of ``--timeout``: a server that builds its model for minutes must not end a run of hours."""
 
 
 _NOTHING: Final = "there is no photo to embed in the given paths"
@@ -57,7 +57,6 @@ _NONE_EMBEDDED: Final = "none of the photos could be embedded"
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's options."""
     parser = commands.add_parser(
         "embed",
         usage="%(prog)s [options] --output DIR|FILE PATH ...",
@@ -107,7 +106,6 @@ def _add_source_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Embed on the chosen engine, and print the counts."""
     engine = read_engine_options(arguments)
     if engine is not None:
         return _run_on_ray(arguments, engine)
@@ -170,10 +168,7 @@ async def _embed_found(found: Scan, arguments: argparse.Namespace, counts: _Coun
 
 
 async def _write_file(found: Scan, arguments: argparse.Namespace, counts: _Counts, clip: ClipClient) -> None:
-    """Write a row for each photo, in order, then a row for each path that the walk could not read.
-
-    If this fails, the finished rows go into a separate ``.partial`` file, and the file at ``--output`` stays as it was.
-    """
+    """Write rows in the order of the photos; if that fails, into a ``.partial`` file, and ``--output`` stays."""
     output: Path = arguments.output
     opened = npz_file if output.suffix == ".npz" else parquet_file
     stopped: BaseException | None = None
@@ -190,7 +185,6 @@ async def _write_file(found: Scan, arguments: argparse.Namespace, counts: _Count
 
 
 async def _add_to_folder(found: Scan, arguments: argparse.Namespace, counts: _Counts, clip: ClipClient) -> None:
-    """Add the photos that are missing in the folder; finished rows are kept even if this fails."""
     with locked(arguments.output):
         vectors = VectorFolder(arguments.output, await clip.model())
         counts.show("checking what is done", 0, None)
@@ -248,10 +242,8 @@ class _Counts:
     failed: int = 0
     there_before: int = 0
     new_files: int = 0
-    partial: Path | None = None
-    """File with the finished rows of a run that was stopped while it wrote one file."""
-    begun_at: float = 0.0
-    """Time of the first photo that was sent, by the monotonic clock."""
+    partial: Path | None = None  # finished rows of a run that was stopped while it wrote one file
+    begun_at: float = 0.0  # time of the first photo that was sent, by the monotonic clock
 
     @property
     def seen(self) -> int:
@@ -314,7 +306,6 @@ def _run_on_ray(arguments: argparse.Namespace, engine: EngineOptions) -> int:
 
 
 def _partitions(arguments: argparse.Namespace) -> Sequence[Partition]:
-    """Return the partitions of all sources. Raises CommandFailed if there are none, and DistributedError."""
     from clip_client.distributed import image_files, images_below, parquet_images, webdataset_images
     from clip_client.distributed.storage import is_url
 

@@ -13,11 +13,10 @@ from clip_client.cli.options.connection import add_server_options, add_timeout_o
 from clip_client.cli.output import add_output_options, add_quiet_option, write_json
 
 _TIMEOUT_S: Final = 10.0
-"""Default of ``--timeout``: a probe needs a quick answer, and a healthy server responds in a fraction of a second."""
+"""A probe needs a quick answer, and a healthy server responds in a fraction of a second."""
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's options."""
     parser = commands.add_parser(
         "health",
         usage="%(prog)s [options]",
@@ -33,7 +32,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print each step; return 1 if a step failed."""
     report = asyncio.run(_check(arguments))
     failed = report.failed
     steps = [{**asdict(step), "error": step.error and step.error.__name__} for step in report.steps]

@@ -23,7 +23,6 @@ _MOST_FOLDERS: Final = 20
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's options."""
     parser = commands.add_parser(
         "purge",
         usage="%(prog)s [options]",
@@ -44,7 +43,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a summary, ask, and purge."""
     need("send2trash", extras="cli,dedup")
     from clip_client.dedup.actions.purge import purge
     from clip_client.dedup.compare.proofs import prove_again
@@ -72,7 +70,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print_folders(entries: Sequence[JournalEntry], notes: TextIO) -> None:
-    """Print the folders that the photos came from, the largest first."""
     folders: dict[str, list[JournalEntry]] = {}
     for entry in entries:
         folders.setdefault(os.path.dirname(entry.files[0].original), []).append(entry)

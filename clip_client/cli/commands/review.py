@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's options."""
     parser = commands.add_parser(
         "review",
         usage="%(prog)s [options] PATH ...",
@@ -55,7 +54,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve the pages until the command is interrupted."""
     need("rich", "starlette", "uvicorn", "jinja2", extras="cli,dedup,review")
     options = read_search_options(arguments)
     # Open the store twice: the search and the pages work at the same time, and only one thread may use a store.

@@ -12,7 +12,6 @@ from clip_client.cli.output import add_output_options, write_json
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's options."""
     parser = commands.add_parser(
         "rules",
         usage="%(prog)s [options] {save NAME RULE ...,list,delete NAME}",
@@ -29,7 +28,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Save, list or delete rules."""
     result: dict[str, Any]
     what, name, rules = arguments.what, arguments.name, arguments.rules
     if (bool(name), bool(rules)) != (what != "list", what == "save"):

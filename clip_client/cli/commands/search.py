@@ -12,13 +12,11 @@ from clip_client._files import printable
 from clip_client._storage.vectors import VECTOR_SUFFIXES
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.options.paths import meant, refuse_url
-from clip_client.cli.options.place import NamedPlaces
-from clip_client.cli.options.search import add_search_options
+from clip_client.cli.options.search import NamedPlaces, add_search_options
 from clip_client.cli.picture_list import find_and_print
 from clip_client.search.query import Term, is_photo, terms_of
 
-_PATH: Final = re.compile(r"(~|\.{0,2})/|\.{1,2}$|~$")
-"""Beginning of a word that is meant as a path, even if there is no such file."""
+_PATH: Final = re.compile(r"(~|\.{0,2})/|\.{1,2}$|~$")  # a word meant as a path, even if there is none
 
 _EPILOG: Final = """\
 examples:
@@ -38,7 +36,6 @@ other copies, with tabs between them. In paths a backslash is written twice, and
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's options."""
     parser = commands.add_parser(
         "search",
         usage="%(prog)s [options] WORD ... [PATH ...]",
@@ -53,12 +50,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read the words, and search."""
     return find_and_print(arguments, *_read_words(arguments))
 
 
 def _read_words(arguments: argparse.Namespace) -> tuple[list[Term], NamedPlaces]:
-    """Return what to search for, and where. Raises QueryError, CommandFailed for a missing path, CommandMisused."""
     from clip_client.dedup.files.file_types import PHOTO_SUFFIXES, RAW_SUFFIXES, suffix_of
 
     words, places = [], list(arguments.places)

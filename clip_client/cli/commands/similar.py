@@ -8,14 +8,12 @@ import os
 from clip_client._files import printable
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.options.paths import meant, refuse_url
-from clip_client.cli.options.place import NamedPlaces
-from clip_client.cli.options.search import add_search_options
+from clip_client.cli.options.search import NamedPlaces, add_search_options
 from clip_client.cli.picture_list import find_and_print
 from clip_client.search.query import Term
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's options."""
     parser = commands.add_parser(
         "similar",
         usage="%(prog)s [options] PHOTO",
@@ -28,7 +26,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Search, and print the most similar photos."""
     (photo,) = map(os.path.expanduser, arguments.parts)
     refuse_url(photo)
     if os.path.isdir(photo):

@@ -39,7 +39,6 @@ _NO_SUSPECT: Final = "for each photo in the quarantine, a remaining photo is pro
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's options."""
     parser = commands.add_parser(
         "undo",
         usage="%(prog)s [options] [PATH ...]",
@@ -84,7 +83,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Restore photos, and print failures."""
     from clip_client.dedup.actions.chosen_runs import declared_by, take_back
     from clip_client.dedup.actions.purge import suspects
     from clip_client.dedup.compare.proofs import prove_again
@@ -130,7 +128,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_from(arguments: argparse.Namespace, paths: Collection[str]) -> int:
-    """Restore photos as the manifests in a quarantine say."""
     from clip_client.dedup.actions.apply import undo_from
     from clip_client.dedup.actions.manifest import manifest_entries, runs_near
 
@@ -166,7 +163,6 @@ def _run_from(arguments: argparse.Namespace, paths: Collection[str]) -> int:
 
 
 def _from_paths(entries: Sequence[JournalEntry], paths: Collection[str]) -> tuple[list[JournalEntry], list[Outcome]]:
-    """Return the entries with a file or companion from ``paths`` or below, and a failure for each path without any."""
     from clip_client.dedup.actions.apply import Outcome
 
     found, known = [], set[str]()
@@ -178,7 +174,6 @@ def _from_paths(entries: Sequence[JournalEntry], paths: Collection[str]) -> tupl
 
 
 def _with_other_store(failure: Outcome, known_runs: Set[str]) -> Outcome:
-    """Name in the failure of a path the quarantines near the path with runs that this store does not know."""
     from clip_client.dedup.actions.manifest import runs_near
 
     others = [folder for folder, runs in runs_near(failure.path).items() if not runs <= known_runs]
@@ -192,7 +187,6 @@ def _undo_from(folders: Iterable[str]) -> str:
 
 
 def _at_or_above(path: str, paths: Collection[str]) -> set[str]:
-    """Return those of ``paths`` that are the absolute ``path`` or a folder above it."""
     return {one for one in (path, *map(str, PurePath(path).parents)) if one in paths}
 
 
@@ -257,7 +251,6 @@ def _print_list(entries: Sequence[JournalEntry], declared: Sequence[Choice], whe
 
 
 def _print_what_stays(outcomes: Sequence[Outcome]) -> None:
-    """Print on standard error the sidecars that stay although their photos are restored."""
     from clip_client.dedup.actions.apply import RESTORED
 
     for outcome in outcomes:

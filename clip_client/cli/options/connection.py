@@ -74,7 +74,6 @@ def add_server_options(parser: argparse.ArgumentParser, *, may_be_local: bool = 
 
 
 def add_timeout_option(parser: argparse.ArgumentParser, *, default_s: float, meaning: str) -> None:
-    """Add ``--timeout``, which becomes ``timeout_s``."""
     parser.add_argument(
         "--timeout",
         dest="timeout_s",
@@ -104,12 +103,11 @@ def client_config(arguments: argparse.Namespace, *, timeout_s: float | None = No
 async def connected(
     config: ClientConfig, *, quiet: bool = False, hint: str = "", show: OnProgress | None = None
 ) -> AsyncIterator[ClipClient]:
-    """Give a client whose model is known. With ``auto:``, the model may run in this process.
+    """Give a client whose model is known; with ``auto:`` the model may run, and first be exported, on this machine.
 
     ``hint`` is one more remedy for a machine without a model. ``show`` reports that a model is opened, which takes
-    seconds in this process. Standard error says whether the server or this process embeds, unless ``quiet``. If this
-    process embeds and there is no model yet, a model is exported. Raises the ClipError of the server. Raises
-    CommandFailed with the remedies if the address is ``auto:``, no server responds and this machine has no model.
+    seconds in this process. Standard error says whether the server or this process embeds, unless ``quiet``. Raises the
+    ClipError of the server, and CommandFailed with the remedies if ``auto:`` finds no server and no model.
     """
     first = config.endpoints[0]
     is_auto = first.kind is EndpointKind.AUTO
@@ -162,16 +160,11 @@ def export_default_model() -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
-    """The cluster of ``--engine ray``."""
-
     address: str | None
     workers: int | None
 
     def servers(self, config: ClientConfig, *, quiet: bool) -> ClientConfig:
-        """Return the settings for the workers' clients, with ``auto:`` resolved on this machine.
-
-        Raises CommandMisused if no server was named and the workers may run on other machines.
-        """
+        """Resolve ``auto:`` for the workers. Raises CommandMisused if they may be on other machines."""
         if config.endpoints[0].kind is not EndpointKind.AUTO:
             return config
         if self.address is not None:
@@ -186,7 +179,6 @@ async def _found(config: ClientConfig, *, quiet: bool) -> str:
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--engine``, ``--address`` and ``--workers``."""
     group = parser.add_argument_group("more than one machine")
     group.add_argument(
         "--engine",
@@ -209,7 +201,6 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
 
 
 def read_engine_options(arguments: argparse.Namespace) -> EngineOptions | None:
-    """Read the options of the engine; None for the local one. Raises CommandMisused, and CommandFailed without Ray."""
     if arguments.engine == "local":
         if arguments.address is not None or arguments.workers is not None:
             raise CommandMisused("--address and --workers need --engine ray")

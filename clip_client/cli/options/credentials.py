@@ -10,24 +10,20 @@ from typing import Any, Final
 from preprocess_ensemble.command_line import user_path
 
 TOKEN_VARIABLE: Final = "CLIP_TOKEN"
-"""Environment variable that holds the token. An option cannot hold it, because other users could read it in ``ps``."""
+"""Holds the token; an option cannot hold it, because other users could read it in ``ps``."""
 
-_MOST_TOKEN_BYTES: Final = 65_536
-"""A larger file was named by mistake: proxies already refuse headers of a quarter of this size."""
-_MOST_PEM_BYTES: Final = 2**20
-"""Five times the size of the roots of a whole system."""
-_OPTIONS: Final = {
+_MOST_TOKEN_BYTES: Final = 65_536  # proxies already refuse headers of a quarter of this size
+_MOST_PEM_BYTES: Final = 2**20  # five times the size of the roots of a whole system
+_OPTIONS: Final = {  # argument of a client, as its errors name it -> option
     "ca_certificate": "--tls-ca",
     "client_certificate": "--tls-certificate",
     "client_key": "--tls-key",
     "server_name": "--tls-name",
     "token=": "--token-file",
 }
-"""Argument of a client, as its errors name it -> the option of the commands."""
 
 
 def add_credential_options(parser: argparse.ArgumentParser, title: str = "TLS and token") -> None:
-    """Add ``--tls-ca``, ``--tls-certificate``, ``--tls-key``, ``--tls-name`` and ``--token-file``."""
     group = parser.add_argument_group(title)
     for field, about in (
         ("ca_certificate", "PEM file of authorities to trust instead of the system's; needs a grpcs:// URL"),
@@ -47,7 +43,6 @@ def add_credential_options(parser: argparse.ArgumentParser, title: str = "TLS an
 
 
 def read_credentials(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the values of the options, as fields of a ClientConfig. Raises ValueError with one sentence."""
     if (arguments.client_certificate is None) != (arguments.client_key is None):
         raise ValueError("--tls-certificate and --tls-key belong together: give both or neither")
     return {
@@ -67,7 +62,6 @@ def with_options(sentence: str) -> str:
 
 
 def read_token(file: Path | None, option: str, variable: str) -> str | None:
-    """Return the token in a file or, without a file, in the environment. Raises ValueError with one sentence."""
     content = _read(file, option, limit=_MOST_TOKEN_BYTES)
     if content is None:
         return os.environ.get(variable) or None

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from clip_client import ClientConfig, ClipClient
     from clip_client.dedup.types import OnProgress
 
-CHOSEN: Final = "chosen"
-"""Value of ``--act-on`` that means the choices of a person, instead of tiers."""
+CHOSEN: Final = "chosen"  # the choices of a person, instead of tiers
 _SIMILARITY: Final = number_type(float, lambda value: 0 <= value <= 1, expected="a cosine similarity between 0 and 1")
 
 NO_PHOTO: Final = "there is no photo to compare in the given paths"
@@ -40,19 +39,16 @@ NO_PHOTO: Final = "there is no photo to compare in the given paths"
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
-    """The photos to search, the server, and the rules for duplicates."""
-
     walk: WalkOptions
     config: ClientConfig
     references: tuple[str, ...]
     compare_by: Mapping[str, Any]
-    """Arguments of :func:`find_duplicates` that decide which photos are duplicates and which photo stays."""
+    """Arguments of :func:`find_duplicates` that decide what is a duplicate and which photo stays."""
     without_model: bool
     quiet: bool
 
     @asynccontextmanager
     async def connected(self, show: OnProgress) -> AsyncIterator[ClipClient | None]:
-        """Give a client whose model is known, or None for a search without a model; see :func:`connected`."""
         if self.without_model:
             yield None
             return
@@ -61,7 +57,6 @@ class SearchOptions:
             yield clip
 
     def scan(self, show: OnProgress) -> Scan:
-        """Find the photos."""
         return self.walk.scan(self.references, raw=True, show=show)
 
     async def find(
@@ -72,7 +67,6 @@ class SearchOptions:
 
 
 def read_search_options(arguments: argparse.Namespace) -> SearchOptions:
-    """Read the search options. Raises CommandMisused for contradictions, CommandFailed for a missing folder."""
     need("rich", "defusedxml", extras="cli,dedup")
     references = tuple(map(os.path.expanduser, arguments.reference))
     options = SearchOptions(
@@ -97,7 +91,6 @@ def read_search_options(arguments: argparse.Namespace) -> SearchOptions:
 
 
 def add_search_options(parser: argparse.ArgumentParser) -> None:
-    """Add the paths and the options of the search; ``add_model_options`` adds the rest."""
     add_walk_options(parser)
     group = parser.add_argument_group("search")
     group.add_argument(
@@ -133,7 +126,6 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _keep_rules(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Return the rules of ``--keep``, with saved rules in place of ``@NAME``. Raises CommandMisused, CommandFailed."""
     names = list(arguments.keep or DEFAULT_RULES)
     if any(name.startswith("@") for name in names):
         with opened_store(arguments.store) as store:
@@ -177,23 +169,18 @@ def check_keep_rules(rules: Sequence[str]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ActionOptions:
-    """Options for moving the duplicates."""
-
     merge_metadata: bool = False
-    tiers: tuple[str, ...] = ()
-    """Tiers to move; empty for the default."""
+    tiers: tuple[str, ...] = ()  # empty for the default
     is_chosen: bool = False
     apply: bool = False
     dry_run: bool = False
 
     @property
     def moving_tiers(self) -> tuple[str, ...]:
-        """The tiers that ``--apply`` moves."""
         return self.tiers or SAFE_TIERS
 
 
 def add_dedup_options(parser: argparse.ArgumentParser) -> None:
-    """Add every option of the command."""
     add_search_options(parser)
     add_store_option(parser)
     _add_output_options(parser.add_argument_group("reports"))
@@ -203,7 +190,6 @@ def add_dedup_options(parser: argparse.ArgumentParser) -> None:
 
 
 def read_action_options(arguments: argparse.Namespace) -> ActionOptions:
-    """Read the options for moving duplicates. Raises CommandMisused for options that contradict each other."""
     named = arguments.act_on or ()
     options = ActionOptions(
         tiers=tuple(tier for tier in named if tier != CHOSEN),

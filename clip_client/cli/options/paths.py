@@ -30,7 +30,6 @@ _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 def add_walk_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``PATH...``, ``--files-from``, ``--null``, ``--hidden``, ``--follow-links`` and ``--one-file-system``."""
     parser.add_argument(
         "paths",
         nargs="*",
@@ -62,12 +61,8 @@ def add_walk_options(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class WalkOptions:
-    """The paths to search, and the options of the walk."""
-
-    paths: tuple[str, ...]
-    """All given paths, with patterns and lists resolved."""
-    how: Mapping[str, bool]
-    """Arguments of :func:`scan`."""
+    paths: tuple[str, ...]  # all given paths, with patterns and lists resolved
+    how: Mapping[str, bool]  # arguments of :func:`scan`
 
     def scan(self, more: Iterable[str] = (), *, raw: bool = False, show: OnProgress | None = None) -> Scan:
         """Walk the paths and ``more``; ``raw`` includes RAW files, ``show`` is called with the progress."""
@@ -82,7 +77,6 @@ class WalkOptions:
 
 
 def read_walk_options(arguments: argparse.Namespace) -> WalkOptions:
-    """Read the options of the walk. Raises CommandFailed for a path that names nothing, CommandMisused for a URL."""
     if not arguments.paths and arguments.files_from is None:
         arguments.parser.error("give a PATH, or a list of paths with --files-from")
     if arguments.null and arguments.files_from is None:
@@ -111,7 +105,6 @@ def _resolved(path: str) -> list[str]:
 
 
 def refuse_url(path: str) -> None:
-    """Raise CommandMisused if a path is a URL."""
     if _URL.match(path):
         raise CommandMisused(f"{path} is a URL, and only files are read; download it first: curl -O {path}")
 
@@ -149,7 +142,6 @@ def _listed(source: str, *, null: bool) -> list[str]:
 
 
 def add_store_option(parser: argparse.ArgumentParser) -> None:
-    """Add ``--store``."""
     parser.add_argument(
         "--store",
         type=user_path,
@@ -161,7 +153,6 @@ def add_store_option(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def opened_store(directory: Path | None) -> Iterator[Store]:
-    """Open the store in ``directory``, or the default one. Raises StoreError, and CommandFailed if it is damaged."""
     need("rich", "pyarrow", extras="cli,dedup")
     import sqlite3
 

@@ -1,8 +1,4 @@
-"""Run several requests together: join their rows, run the session, and return each request its own rows.
-
-On a GPU the rows go through buffers at fixed addresses. A CUDA graph also fixes the number of rows. A batch is
-therefore padded up to the next bucket of the plan, and the extra rows of the result are dropped.
-"""
+"""Run requests together, on a GPU in buffers at fixed addresses, padded to the number of rows of a CUDA graph."""
 
 from __future__ import annotations
 
@@ -21,15 +17,13 @@ if TYPE_CHECKING:
     from preprocess_ensemble.backends.onnxruntime.signature import Signature
     from preprocess_ensemble.runtimes.model import Session
 
-_RUNS_UNTIL_CAPTURED: Final = 3
-"""Runs after which a CUDA graph is captured: two plain runs allocate its memory, and the third is captured."""
+_RUNS_UNTIL_CAPTURED: Final = 3  # two plain runs allocate the memory of a CUDA graph, and the third is captured
 
-Arrays = Mapping[str, npt.NDArray[Any]]
-"""Tensor name -> array."""
+Arrays = Mapping[str, npt.NDArray[Any]]  # tensor name -> array
 
 
 def joined(requests: Sequence[Arrays]) -> Arrays:
-    """Join the rows of all requests, tensor by tensor. A single request is returned without a copy."""
+    """Join the rows of all requests, tensor by tensor; a single request without a copy."""
     if len(requests) == 1:
         return requests[0]
     return {name: np.concatenate([request[name] for request in requests]) for name in requests[0]}
@@ -57,7 +51,6 @@ class Runner:
         self._options = _run_options(entries)
 
     def run(self, requests: Sequence[Arrays], outputs: Sequence[str]) -> Arrays:
-        """Run the model on all rows of the requests; return ``outputs``, in order. Raises the runtime's errors."""
         results = self._session.run(list(outputs), dict(joined(requests)), self._options)
         return dict(zip(outputs, results, strict=True))
 
@@ -66,8 +59,7 @@ class BufferedRunner:
     """Runs a session of ONNX Runtime through its own buffers, one set for each number of rows.
 
     Call it from one thread only: ONNX Runtime keeps a captured CUDA graph with the thread that ran it. The constructor
-    captures the CUDA graphs of all buckets. It raises ``ModelLoadError``, for instance if the device has too little
-    memory.
+    captures the graphs of all buckets. Raises ``ModelLoadError``, for instance if the device has too little memory.
     """
 
     def __init__(self, session: onnxruntime.InferenceSession, signature: Signature, plan: SessionPlan) -> None:
@@ -85,7 +77,6 @@ class BufferedRunner:
                 ) from error
 
     def run(self, requests: Sequence[Arrays], outputs: Sequence[str]) -> Arrays:
-        """Run the model; see :meth:`Runner.run`."""
         rows = sum(len(next(iter(request.values()))) for request in requests)
         size = bucket(rows, self._plan.buckets)
         if size not in self._buffers:
@@ -144,7 +135,6 @@ class _Buffers:
 
 
 def _device(session: onnxruntime.InferenceSession, plan: SessionPlan) -> str:
-    """Return the plan's device, ``"cuda"`` or ``"cpu"``; ``"cpu"`` if its provider did not start."""
     return plan.device if plan.providers[0].name in session.get_providers() else "cpu"
 
 

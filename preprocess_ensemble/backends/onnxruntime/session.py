@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from preprocess_ensemble.backends.onnxruntime.session_plan import SessionPlan
 
 _TEXT_ENCODER: Final = DEFAULT_NAMES.text_encoder.removeprefix(DEFAULT_NAMES.name)
-"""Ending of the names of all text encoders."""
 
 
 def model_file(config: ModelConfig, *, model_directory: Path, version: str) -> Path:
@@ -63,7 +62,6 @@ def open_planned_session(file: Path, plan: SessionPlan) -> onnxruntime.Inference
 
 
 def select_model(session: onnxruntime.InferenceSession, file: Path, plan: SessionPlan) -> Selection:
-    """Select the runtime of the model: ``session``, or the runtime that the plan's precision allows instead."""
     openvino = partial(open_openvino, file, threads=plan.options.intra_op_num_threads)
     passport, tokenizer = _exported_model(file)
     reference = onnx_session.open_model(session, passport)
@@ -71,7 +69,6 @@ def select_model(session: onnxruntime.InferenceSession, file: Path, plan: Sessio
 
 
 def _exported_model(file: Path) -> tuple[Passport | None, Path | None]:
-    """Return (passport beside an ONNX file, None if missing or invalid; the tokenizer's folder for a text tower)."""
     model, tokenizer = file.parent.parent, None
     passport = file.with_name("model.json")
     try:

@@ -20,8 +20,7 @@ from preprocess_ensemble.runtimes.precision import PrecisionUnknown, parse_preci
 if TYPE_CHECKING:
     from preprocess_ensemble.contract import Precision
 
-ModelConfig = Mapping[str, Any]
-"""A model configuration as Triton passes it, in JSON: the field names of ``model_config.proto``."""
+ModelConfig = Mapping[str, Any]  # Triton's JSON, with the field names of ``model_config.proto``
 
 Value = TypeVar("Value")
 Default = TypeVar("Default")
@@ -34,7 +33,6 @@ class ModelLoadError(ReportedError):
 def _checked(
     parameters: Mapping[str, str], key: str, read: Callable[[str], Value], default: Default
 ) -> Value | Default:
-    """Return ``read(parameters[key])``, else ``default``. Raises ``ModelLoadError`` with the allowed values."""
     if key not in parameters:
         return default
     try:
@@ -64,7 +62,6 @@ def _integer(text: str) -> int:
 
 
 def _int32(text: str) -> int:
-    """Read a whole number that Triton keeps in a C++ ``int``."""
     number = _integer(text)
     if not -(2**31) <= number < 2**31:
         raise ValueError("an integer of 32 bits")
@@ -76,8 +73,6 @@ def _threads(text: str) -> int:
 
 
 def _one_of(*values: str) -> Callable[[str], str]:
-    """Return a function that reads the position of one of ``values`` and returns the value."""
-
     def check(text: str) -> str:
         if text not in map(str, range(len(values))):
             raise ValueError(f"a number from 0 to {len(values) - 1}")
@@ -105,8 +100,7 @@ _TENSORRT_CHECKS: Final[Mapping[Callable[[str], object], str]] = {
     """,
 }
 """Check of a value -> Triton's keys for the TensorRT accelerator with such values."""
-_TENSORRT_NAMES: Final = {"max_workspace_size_bytes": "trt_max_workspace_size"}
-"""Triton's key -> ONNX Runtime's key, if it is not Triton's with "trt_" in front."""
+_TENSORRT_NAMES: Final = {"max_workspace_size_bytes": "trt_max_workspace_size"}  # others get "trt_" in front
 
 _TENSORRT_KEYS: Final = {key: check for check, keys in _TENSORRT_CHECKS.items() for key in keys.split()}
 
@@ -152,7 +146,6 @@ class SessionPlan:
 
     @property
     def device(self) -> str:
-        """``"cuda"`` if the first provider runs on a GPU, else ``"cpu"``."""
         return "cuda" if self.providers[0].name in (TENSORRT, CUDA) else "cpu"
 
 
@@ -205,11 +198,7 @@ def plan_session(config: ModelConfig, *, kind: str, device_id: int) -> SessionPl
 
 
 def _buckets(config: ModelConfig, kind: str) -> tuple[int, ...]:
-    """Return the numbers of rows to run: with CUDA graphs, powers of two and the largest batch; otherwise none.
-
-    Less than half of a batch is then padding. An instance on a CPU has no graphs, so that one configuration serves
-    machines with and without a GPU.
-    """
+    """Return powers of two and the largest batch, so that less than half is padding; none without CUDA graphs."""
     asked = (
         one.get("parameters", {}).get(_GRAPHS, "0") for one in _accelerators(config, "gpu") if one["name"] == "cuda"
     )

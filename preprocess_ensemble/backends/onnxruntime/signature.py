@@ -28,21 +28,17 @@ class Tensor(NamedTuple):
     """An input or output of the ONNX file. ``shape`` has the batch dimension; -1 stands for any size."""
 
     name: str
-    data_type: str
-    """Triton's name for the type of the elements."""
+    data_type: str  # Triton's name for the type of the elements
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
 
 class Signature(NamedTuple):
-    """All inputs and outputs of the ONNX file, in the file's order."""
-
     inputs: list[Tensor]
     outputs: list[Tensor]
 
 
 def read_signature(session: onnxruntime.InferenceSession) -> Signature:
-    """Read the signature of a loaded model. Raises ``ModelLoadError`` for types that cannot be served."""
     return Signature([*map(_tensor, session.get_inputs())], [*map(_tensor, session.get_outputs())])
 
 

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 
 class _Tower(nn.Module):
-    """Base of both graphs: the end of their path; see the module's docstring."""
-
     mean: torch.Tensor
     std: torch.Tensor
 
@@ -84,8 +82,7 @@ def export_graph(
 
     ``normalization`` is the mean and std of pixels, None for texts. ``half`` is for GPUs: weights and products become
     fp16, and the text tower keeps its padding, because removing it would make each run wait for the card. ``fold``
-    folds shapes, which needs the graph and its weights in one message. PyTorch writes the graph to ``file``, which may
-    be overwritten afterwards. Raises ExportError.
+    folds shapes, which needs the graph and its weights in one message. ``file`` is overwritten. Raises ExportError.
     """
     packed = None
     if normalization is None:

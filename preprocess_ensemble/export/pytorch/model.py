@@ -53,15 +53,10 @@ class PyTorchModel(ExportableModel):
 
     @property
     def token_kinds(self) -> tuple[int, int, int]:
-        """See :class:`ExportableModel`."""
         return token_kinds(self._network, self.text_config)
 
     def check_tokenizer(self, tokenizer: Tokenizer, report: Callable[[str], None]) -> None:
-        """Compare the token ids of the sample texts; see :class:`ExportableModel`.
-
-        For most models open_clip needs the package transformers, and the files in its form. If they are missing,
-        ``report`` says that nothing was compared.
-        """
+        """Often open_clip needs transformers, and files in its form; without them, ``report`` says so."""
         model = self.source.model
         try:
             theirs = open_clip.get_tokenizer(model)
@@ -79,7 +74,7 @@ class PyTorchModel(ExportableModel):
             )
 
     def build(self, rows: Rows, stage: Path, options: GraphOptions) -> BuiltGraph:
-        """Write a tower's graph; see :class:`ExportableModel`. Do not use the tower afterwards."""
+        """Do not use the tower afterwards."""
         network, config = self._network, self.config if is_pixels(rows) else None
         options.report("writing the graph")
         file = stage / MODEL_FILE

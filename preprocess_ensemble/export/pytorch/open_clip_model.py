@@ -27,7 +27,6 @@ from preprocess_ensemble.imaging.transform import PreprocessConfig
 
 
 def find_source(model: str, pretrained: str) -> ModelSource:
-    """Check the names and return the source to load. Raises WrongChoice with similar names."""
     name = _register(Path(model)) if model.endswith(".json") else model
     known = open_clip.list_models()
     if name not in known:
@@ -44,12 +43,10 @@ def find_source(model: str, pretrained: str) -> ModelSource:
 
 
 def uses_quick_gelu(name: str) -> bool:
-    """Return whether the model's configuration has the activation QuickGELU."""
     return bool((open_clip.get_model_config(name) or {}).get("quick_gelu", False))
 
 
 def _register(path: Path) -> str:
-    """Register the model of an open_clip configuration file under the file's name; return that name."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -95,7 +92,6 @@ def load_open_clip_model(source: ModelSource) -> nn.Module:
 
 
 def _require_transformer(model: str) -> None:
-    """Raise ExportError if the text tower belongs to transformers and its configuration cannot be loaded."""
     name = text_config_of(model).get("hf_model_name")
     if not name:
         return
@@ -132,7 +128,6 @@ def numpy_state(network: nn.Module) -> dict[str, Array]:
 
 
 def preprocessing_of(network: nn.Module) -> PreprocessConfig:
-    """Return the network's preprocessing as open_clip configures it. Raises ExportError if it is not supported."""
     try:
         return PreprocessConfig.from_mapping(open_clip.get_model_preprocess_cfg(network))
     except ValueError as error:
@@ -140,12 +135,10 @@ def preprocessing_of(network: nn.Module) -> PreprocessConfig:
 
 
 def text_config_of(model: str) -> dict[str, Any]:
-    """Return the section of the text tower in open_clip's configuration of ``model``."""
     return dict((open_clip.get_model_config(model) or {})["text_cfg"])
 
 
 def token_kinds(network: nn.Module, text_config: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Return the arguments of ``sample_tokens``: length of the context, size of the vocabulary, id of the padding."""
     tower = cast("Any", getattr(network, "text", network))
     # A tower of transformers has its own configuration. CLIP's tower pads with 0 and has no such setting.
     padding = tower.config.pad_token_id if hasattr(tower, "config") else getattr(tower, "pad_id", 0)

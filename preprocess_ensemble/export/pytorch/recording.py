@@ -1,8 +1,4 @@
-"""Record the skeleton of an open_clip network: export it with generated weights, and find each weight in the graph.
-
-The generated weights make all tensors different. The exporter merges equal tensors, such as the layer norms of a fresh
-network, so the graph would otherwise depend on the values.
-"""
+"""Record a skeleton: export generated weights, which the exporter cannot merge as it does equal ones, and find each."""
 
 from __future__ import annotations
 
@@ -44,14 +40,10 @@ if TYPE_CHECKING:
 
     from preprocess_ensemble.runtimes.agreement import Rows
 
-_SEED: Final = 20
-"""Differs from the seed of a skeleton's vectors, so that a value left in the graph changes the vectors."""
-_VISUAL: Final = "visual"
-"""open_clip's name of the image tower; all other parts are the text tower."""
-_FINGERPRINT: Final = (1_374_802_973, -845_120_687)
-"""Numbers that occur nowhere else in a graph."""
+_SEED: Final = 20  # another seed than a skeleton's, so that a value left in the graph changes the vectors
+_VISUAL: Final = "visual"  # open_clip's name of the image tower; all other parts are the text tower
+_FINGERPRINT: Final = (1_374_802_973, -845_120_687)  # numbers that occur nowhere else in a graph
 _PREPROCESSING: Final = ("mean", "std", "interpolation", "resize_mode")
-"""Settings of the preprocessing that the weights of a tag may change."""
 _FLOATS: Final = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
 
 
@@ -60,11 +52,7 @@ class NoSkeleton(ExportError):
 
 
 def record_tower(network: nn.Module, rows: Rows, dimension: int, file: Path) -> Tower:
-    """Return the tower of ``network`` that takes such ``rows``, without vectors; ``network`` stays as it is.
-
-    ``file`` is overwritten. Raises NoSkeleton if a weight cannot be found in the graph, and ExportError if no graph can
-    be written.
-    """
+    """Return the tower for such ``rows``, without vectors; overwrite ``file``. Raises NoSkeleton and ExportError."""
     is_image = is_pixels(rows)
 
     def belongs(name: str) -> bool:

@@ -7,8 +7,7 @@ from typing import Final
 
 from preprocess_ensemble.imaging.containers.iso_media import IsoMedia
 
-_MOST_ASSOCIATIONS: Final = 4
-"""libavif refuses a file with more lists of properties, whatever their flags."""
+_MOST_ASSOCIATIONS: Final = 4  # most lists of properties that libavif takes, whatever their flags
 _TRANSFORMS: Final = frozenset({b"clap", b"irot", b"imir"})
 _ESSENTIAL: Final = 0x80
 _UNKNOWN_VERSION: Final = 0xFF

@@ -34,7 +34,6 @@ def blocks(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def content(data: bytes, start: int) -> bytes:
-    """Return the content of the sub-blocks that begin at ``start``."""
     parts = []
     while length := number(data, start, 1):
         parts.append(data[start + 1 : start + 1 + length])
@@ -43,7 +42,6 @@ def content(data: bytes, start: int) -> bytes:
 
 
 def read(data: bytes) -> Container:
-    """Read a GIF."""
     layout = Layout(pages=0)
     container = Container(end=13, layout=layout)
     for label, start, stop in islice(blocks(data), MOST_PARTS):

@@ -1,8 +1,4 @@
-"""The boxes of HEIC, AVIF and JPEG XL files, and what they say about the pictures in a file.
-
-ISO/IEC 14496-12 defines the boxes, and 23008-12 (HEIF) the items: pictures, the tiles that a picture is put together
-from, thumbnails, depth maps, EXIF. Damaged parts are left out.
-"""
+"""The boxes (14496-12) and items (23008-12) of HEIC, AVIF and JPEG XL files. Damaged parts are left out."""
 
 from __future__ import annotations
 
@@ -15,24 +11,21 @@ from preprocess_ensemble.imaging.containers.container import ASPECT, DATA, EXIF,
 from preprocess_ensemble.imaging.containers.container import number as _number
 from preprocess_ensemble.imaging.limits import DecodeError, check_count
 
-JXL_CONTAINER: Final = b"\0\0\0\x0cJXL \r\n\x87\n"
-"""Beginning of a JPEG XL file that has boxes; all others are a bare codestream."""
+JXL_CONTAINER: Final = b"\0\0\0\x0cJXL \r\n\x87\n"  # start of a JPEG XL with boxes; all others are a bare codestream
 
-_MOST_BOXES: Final = 10_000
-"""A photo of 48 megapixels has about 200: most are its tiles."""
+_MOST_BOXES: Final = 10_000  # a photo of 48 megapixels has about 200: most are its tiles
 _MOST_REFERENCES: Final = 100_000
 """References of items to items, properties and bytes. 128 megapixels in tiles of 64 x 64 have 31,250 to tiles."""
-_KNOWN_BOXES: Final = frozenset(
+_KNOWN_BOXES: Final = frozenset(  # boxes of HEIC and AVIF, then of JPEG XL, that are recognised
     {
         *(b"ftyp", b"meta", b"mdat", b"idat", b"free", b"skip", b"moov", b"mpvd"),
         *(b"JXL ", b"jxlc", b"jxlp", b"jxll", b"jxli", b"Exif", b"xml ", b"brob", b"jbrd", b"jumb", b"jhgm"),
     }
 )
-"""Boxes of a HEIC or AVIF, then of a JPEG XL, with pictures, metadata, or parts that are recognised."""
 XMP_UUID: Final = bytes.fromhex("be7acfcb97a942e89c71999491e3afac")
 _CREDENTIALS: Final = bytes.fromhex("d8fec3d61b0e483c92975828877ec481")
 """Beginnings of a box ``uuid`` with XMP (XMP specification, part 3), and with credentials (C2PA 2.1, annex A)."""
-_DATA: Final = {
+_DATA: Final = {  # properties that are metadata -> name: 23008-12, section 6.5, and 14496-12, section 12.1.5
     b"udes": "description",
     b"altt": "alternative text",
     b"pasp": ASPECT,
@@ -42,15 +35,13 @@ _DATA: Final = {
     b"amve": "ambient viewing environment",
     b"crtt": "creation time",
 }
-"""Properties that are metadata -> name: 23008-12, section 6.5, and 14496-12, section 12.1.5."""
 _TIFF: Final = (b"II*\0", b"MM\0*")
 _HIGH_BIT_DEPTH: Final = 0x40
 _HALF_ACROSS, _HALF_DOWN = 0x08, 0x04
 """Bits of the third byte of ``av1C``, the last two for colours at half size: AV1-ISOBMFF, section 2.3.3."""
 _COLOURS_OF_HEVC, _DEPTH_OF_HEVC = 16, 17
 """Bytes of ``hvcC`` with how colours are stored, and with the bits of luma beyond 8: 14496-15, section 8.3.3.1."""
-_STEPS_OF_HEVC: Final = {1: (2, 2), 2: (2, 1)}
-"""4:2:0 and 4:2:2."""
+_STEPS_OF_HEVC: Final = {1: (2, 2), 2: (2, 1)}  # 4:2:0 and 4:2:2
 
 _NO_PICTURES: Final = frozenset({b"Exif", b"mime", b"uri ", b"tmap"})
 """Types of items that are not pictures; a tone map says how to combine two."""
@@ -59,8 +50,6 @@ _DEEPEST: Final = 8
 
 
 class Box(NamedTuple):
-    """A box and where its content lies."""
-
     name: bytes
     start: int
     stop: int
@@ -72,8 +61,7 @@ class Reference(NamedTuple):
     kind: bytes
     item: int
     to: tuple[int, ...]
-    at: slice
-    """Place of ``to`` in the file."""
+    at: slice  # place of ``to`` in the file
 
 
 def boxes(data: bytes, start: int, stop: int) -> Iterator[Box]:
@@ -105,27 +93,18 @@ class IsoMedia:
         self._data = data
         self._boxes = self._references = 0
         self.top_level: list[Box] = []
-        self.primary = 0
-        """The item that a viewer shows."""
-        self.items: dict[int, bytes] = {}
-        """Item -> its type, such as ``b"hvc1"`` or ``b"grid"``."""
+        self.primary = 0  # the item that a viewer shows
+        self.items: dict[int, bytes] = {}  # item -> its type, such as ``b"hvc1"`` or ``b"grid"``
         self.references: list[Reference] = []
         self.parts = defaultdict[int, list[int]](list)
         """Item -> the pictures that it is put together from, as often as it uses them."""
-        self.properties: list[Box] = []
-        """Properties of all items, such as ``ispe``, the size of a picture."""
-        self.associations: list[Box] = []
-        """The boxes that say which item has which properties."""
-        self._listed: dict[int, range] = {}
-        """Item -> places of the numbers of its properties."""
-        self.extents = defaultdict[int, list[tuple[int, int]]](list)
-        """Item -> start and stop of each of its pieces."""
-        self._data_start = 0
-        """Start of the box inside ``meta`` in which items may lie."""
-        self.stored_bytes = 0
-        """Length of all items together, as far as the file has them. Several may share the same bytes."""
+        self.properties: list[Box] = []  # properties of all items, such as ``ispe``, a picture's size
+        self.associations: list[Box] = []  # boxes that say which item has which properties
+        self._listed: dict[int, range] = {}  # item -> places of the numbers of its properties
+        self.extents = defaultdict[int, list[tuple[int, int]]](list)  # item -> start and stop of its pieces
+        self._data_start = 0  # start of the box in ``meta`` in which items may lie
+        self.stored_bytes = 0  # bytes of all items that the file has; several may share bytes
         self.stored_end = 0
-        """End of the last item."""
         for box in self._counted(file_boxes(data)):
             self.top_level.append(box)
             if box.name == b"meta":
@@ -147,7 +126,6 @@ class IsoMedia:
                 yield slice(place, place + places.step), self.properties[number - 1]
 
     def content(self, item: int) -> bytes:
-        """Return the bytes of an item."""
         return b"".join(self._data[start:stop] for start, stop in self.extents.get(item, ()))
 
     def is_unused(self, box: Box) -> bool:
@@ -157,11 +135,7 @@ class IsoMedia:
         return not any(box.start <= start < box.stop for pieces in self.extents.values() for start, _ in pieces)
 
     def crop(self, width: int, height: int) -> tuple[int, int, int, int] | None:
-        """Return left, top, right and bottom of the part of the primary picture that is shown; None if all of it is.
-
-        ``width`` and ``height`` are the picture's. The file has the size of the part and the offset of its middle, as
-        fractions: 14496-12, section 12.1.4.
-        """
+        """Return left, top, right, bottom of the part that is shown; None if all of it is: 14496-12, section 12.1.4."""
         for box in self.properties_of(self.primary):
             if box.name == b"clap":
                 numbers = [self._number(box.start + place, 4) for place in range(0, 32, 4)]

@@ -1,7 +1,4 @@
-"""Segments of JPEG files: ITU-T T.81, annex B.
-
-:func:`read_header` only reads headers that follow the standard to the letter. All other files go to Pillow.
-"""
+"""Segments of JPEG files: ITU-T T.81, annex B."""
 
 from __future__ import annotations
 
@@ -18,7 +15,6 @@ Sampling = tuple[tuple[int, int], ...]
 
 START_OF_SCAN, _COMMENT = 0xDA, 0xFE
 END: Final = b"\xff\xd9"
-"""The marker at the end of a picture."""
 _START_OF_IMAGE, _END_OF_IMAGE, _STANDALONE = 0xD8, 0xD9, 0x01
 _APP1, _APP2, _APP11, _APP13 = 0xE1, 0xE2, 0xEB, 0xED
 _MARKER: Final = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
@@ -29,23 +25,20 @@ _THUMBNAIL: Final = 0x01
 _MOST_MARKERS: Final = 10_000
 """A camera writes about 20, a depth map of 10 MB takes 160, a progressive file some 30 more."""
 
-_XMP: Final = b"http://ns.adobe.com/xap/1.0/"
-"""Some programs leave out the zero that follows."""
+_XMP: Final = b"http://ns.adobe.com/xap/1.0/"  # some programs leave out the zero that follows
 _XMP_EXTENSION: Final = b"http://ns.adobe.com/xmp/extension/\0"
 _XMP_EXTENSION_HEADER: Final = len(_XMP_EXTENSION) + 40
 """A digest of 32 characters, total length and offset follow: XMP specification, part 3, section 1.1.3.1."""
 _PROFILE: Final = b"ICC_PROFILE\0"
 _OLD_RESOURCES: Final = b"Adobe_Photoshop2.5:"
-_UNDESCRIBED: Final = 8
-"""Bytes that follow the beginning of old resources. ExifTool skips them, too."""
+_UNDESCRIBED: Final = 8  # bytes that follow the beginning of old resources. ExifTool skips them, too
 _EXTENSION, _PROFILE_PART, _INDEX = "extension", "profile", "index"
-_METADATA: Final = dict.fromkeys(range(0xE0, 0xF0), ()) | {
+_METADATA: Final = dict.fromkeys(range(0xE0, 0xF0), ()) | {  # marker -> how its segments begin, and what they hold
     _APP1: ((b"Exif\0\0", kinds.EXIF), (b"Exif\0\xff", kinds.EXIF), (_XMP, kinds.XMP), (_XMP_EXTENSION, _EXTENSION)),
     _APP2: ((b"MPF\0", _INDEX), (_PROFILE, _PROFILE_PART)),
     _APP13: ((b"Photoshop 3.0\0", kinds.RESOURCES), (_OLD_RESOURCES, kinds.RESOURCES)),
     _COMMENT: ((b"", kinds.COMMENT),),
 }
-"""Marker -> how its segments begin, and what they hold."""
 _BLOCK_BEGINS: Final = {kinds.EXIF: (b"II*\0", b"MM\0*"), kinds.RESOURCES: kinds.RESOURCE_BEGINS}
 """Beginnings of blocks that several segments may share; the second segment begins in the middle of the block."""
 _ADOBE: Final = b"Adobe\0"
@@ -57,8 +50,7 @@ _CREDENTIALS: Final = b"jumdc2pa"
 FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Markers of segments that are laid out as a frame header: table B.1."""
 
-_ROUNDED: Final = 2
-"""Most pixels by which a program changes a side to make it even."""
+_ROUNDED: Final = 2  # most pixels by which a program changes a side to make it even
 
 _PROGRESSIVE: Final = 0xC2
 _HUFFMAN_CODINGS: Final = frozenset({0xC0, 0xC1, _PROGRESSIVE})
@@ -70,18 +62,14 @@ class JpegHeader(NamedTuple):
 
     width: int
     height: int
-    is_progressive: bool
-    """Whether a decoder must hold all frequencies of the picture before it can make a pixel."""
-    sampling: Sampling
-    """(horizontal, vertical) factor of each component."""
+    is_progressive: bool  # a decoder then holds all frequencies before it can make a pixel
+    sampling: Sampling  # (horizontal, vertical) factor of each component
     metadata_bytes: int
-    """Total length of application segments and comments."""
     has_app1: bool
-    """Whether there is an EXIF or XMP block, which may hold an orientation."""
 
 
 def read_header(data: bytes) -> JpegHeader | None:
-    """Read up to the first scan; None for anything unusual, such as padding, a second frame or a missing part."""
+    """Read up to the first scan; None for a file that does not follow the standard to the letter, or is unusual."""
     metadata_bytes, has_app1, position = 0, False, 2
     frame: tuple[int, int, bool, Sampling] | None = None
     for marker, start, stop in segments(data):
@@ -105,10 +93,7 @@ def read_header(data: bytes) -> JpegHeader | None:
 
 
 def segments(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield marker, start and stop of each segment of the first picture; at its end, start and stop are equal.
-
-    A picture that is cut off ends at the end of the file.
-    """
+    """Yield marker, start and stop of each segment of the first picture; at its end, start and stop are equal."""
     position = 2
     for _ in range(_MOST_MARKERS):
         match = _MARKER.search(data, position)
@@ -160,10 +145,7 @@ def read(data: bytes) -> Container:
 
 
 def _changes_shape(jfif: bytes, layout: Layout | None) -> bool:
-    """Tell whether the densities in a JFIF segment stretch the picture by more than the rounding of a side.
-
-    ffmpeg writes the ratio that the rounded sides of a reduced picture have lost.
-    """
+    """Whether a JFIF segment stretches the picture; not by the rounding of a side, which ffmpeg writes as a ratio."""
     across, down = number(jfif, 8, 2), number(jfif, 10, 2)
     short = min(layout.size) if layout else 0
     return across != down and abs(across - down) * short >= _ROUNDED * min(across, down)

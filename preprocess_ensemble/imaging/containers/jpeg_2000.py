@@ -11,8 +11,7 @@ from preprocess_ensemble.imaging.containers.iso_media import XMP_UUID, Box, boxe
 
 _START: Final = b"\xff\x4f\xff\x51"
 _TILE, _COMMENT, _END = 0xFF90, 0xFF64, 0xFFD9
-_LATIN: Final = 1
-"""Registration of a comment that is a text: section A.9.2."""
+_LATIN: Final = 1  # registration of a comment that is a text: section A.9.2
 _KNOWN: Final = frozenset({b"jP  ", b"ftyp", b"jp2h", b"jp2c", b"free", b"rreq"})
 _METADATA: Final = {
     XMP_UUID: kinds.XMP,

@@ -12,8 +12,7 @@ _LEAST_BMP: Final = 54
 _OS2_HEADER, _V4_HEADER, _V5_HEADER = 12, 108, 124
 BIT_FIELDS: Final = (3, 6)
 _UNCOMPRESSED: Final = (0, *BIT_FIELDS)
-_CALIBRATED, _EMBEDDED, _LINKED = 0, b"DEBM", b"KNIL"
-"""Values of bV5CSType; "sRGB" and "Win " say sRGB."""
+_CALIBRATED, _EMBEDDED, _LINKED = 0, b"DEBM", b"KNIL"  # values of bV5CSType; "sRGB" and "Win " say sRGB
 
 _PPM_COLOURS: Final = {1: "grey", 2: "grey", 3: "RGB", 4: "grey", 5: "grey", 6: "RGB"}
 _PPM_SPACE: Final = rb"(?:\s|#[^\n\r]*[\n\r])+"
@@ -29,7 +28,6 @@ _QOI_END: Final = bytes(7) + b"\1"
 
 
 def read_bmp(data: bytes) -> Container:
-    """Read a BMP."""
     if len(data) < _LEAST_BMP:
         return Container(end=len(data))
     pixels, size = number(data, 10, 4, "little"), number(data, 14, 4, "little")
@@ -89,7 +87,6 @@ def read_ppm(data: bytes) -> Container:
 
 
 def read_qoi(data: bytes) -> Container:
-    """Read a QOI."""
     channels, space = number(data, 12, 1), number(data, 13, 1)
     end = data.find(_QOI_END, _QOI_HEADER)
     end = len(data) if end < 0 else end + len(_QOI_END)

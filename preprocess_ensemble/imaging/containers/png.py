@@ -12,25 +12,20 @@ from preprocess_ensemble.imaging.containers.container import Container, Layout, 
 
 SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 _CHECKSUM: Final = 4
-_MOST_TEXT: Final = 2**23
-"""Bytes of all texts after they were inflated, and of a profile."""
-_KNOWN: Final = frozenset(
+_MOST_TEXT: Final = 2**23  # bytes of all texts after they were inflated, and of a profile
+_KNOWN: Final = frozenset(  # chunks of the standard, C2PA's, and Apple's, which divides the pixels for threads
     b"IHDR PLTE IDAT IEND tRNS cHRM gAMA iCCP sBIT sRGB cICP tEXt zTXt iTXt bKGD hIST pHYs sPLT eXIf tIME acTL fcTL "
     b"fdAT caBX iDOT".split()
 )
-"""Chunks of the standard, of content credentials, and Apple's, which divides the pixels for several threads."""
-_DATA: Final = {
+_DATA: Final = {  # chunk -> name. Extensions to the PNG 1.2 Specification define the first two, in sections 4.2 and 4.3
     b"pCAL": "pixel calibration",
     b"sCAL": "physical scale",
     b"sBIT": "significant bits",
     b"mDCV": "mastering display",
     b"cLLI": "content light level",
 }
-"""Chunk -> name. Extensions to the PNG 1.2 Specification define the first two, in sections 4.2 and 4.3."""
-_PLAIN_CODES: Final = b"\0\1"
-"""End of a colour space in codes: RGB without a matrix, in the full range."""
-_SRGB: Final = b"\0\1\0\r" + _PLAIN_CODES
-"""The codes of sRGB, for which PNG also has a chunk."""
+_PLAIN_CODES: Final = b"\0\1"  # end of a colour space in codes: RGB without a matrix, in the full range
+_SRGB: Final = b"\0\1\0\r" + _PLAIN_CODES  # the codes of sRGB, for which PNG also has a chunk
 _COLOURS: Final = {0: ("grey", False), 2: ("RGB", False), 3: ("RGB", False), 4: ("grey", True), 6: ("RGB", True)}
 """Colour type -> colours, and whether there is an alpha channel."""
 _WITH_PALETTE: Final = 3
@@ -49,7 +44,6 @@ def chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 
 def read(data: bytes) -> Container:
-    """Read a PNG."""
     layout = _layout(data)
     container = Container(end=len(SIGNATURE), layout=layout)
     is_srgb, left = False, _MOST_TEXT

@@ -8,20 +8,16 @@ from typing import Final
 
 from preprocess_ensemble.imaging.containers.container import EXIF, MOST_PARTS, XMP, Container, Layout, number
 
-_XMP: Final = (b"XMP ", b"XMP\0")
-"""Names by the standard, and by a mistake of some programs."""
+_XMP: Final = (b"XMP ", b"XMP\0")  # names by the standard, and by a mistake of some programs
 _KNOWN: Final = frozenset({b"VP8X", b"VP8 ", b"VP8L", b"ALPH", b"ANIM", b"ANMF", b"ICCP", b"EXIF", *_XMP, b"C2PA"})
-_ALPHA_OF_LOSSLESS: Final = 0x10
-"""A bit of the fifth byte of ``VP8L``: section 3.4."""
+_ALPHA_OF_LOSSLESS: Final = 0x10  # a bit of the fifth byte of ``VP8L``: section 3.4
 
 
 def end(data: bytes) -> int:
-    """Return where the file ends by its own header."""
     return 8 + number(data, 4, 4, "little")
 
 
 def chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """Yield name, start and stop of the content of each chunk."""
     position = 12
     while position + 8 <= min(end(data), len(data)):
         name, start = data[position : position + 4], position + 8
@@ -31,7 +27,6 @@ def chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 
 def read(data: bytes) -> Container:
-    """Read a WebP."""
     layout = Layout(is_lossless=False)
     container = Container(end=12, layout=layout)
     for name, start, stop in islice(chunks(data), MOST_PARTS):

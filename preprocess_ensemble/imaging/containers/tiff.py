@@ -23,24 +23,19 @@ _PIECES: Final = ((273, 279), (324, 325), (513, 514))
 _METADATA: Final = {700: kinds.XMP, 33723: kinds.IPTC, 34377: kinds.RESOURCES}
 _PROFILE, _WHITE, _PRIMARIES, _TRANSFER = 34675, 318, 319, 301
 _PALETTE, _SAMPLE_FORMAT, _REFERENCE_BLACK_WHITE = 320, 339, 532
-_ACROSS, _DOWN = 282, 283
-"""Pixels per unit."""
+_ACROSS, _DOWN = 282, 283  # pixels per unit
 _SIGNED: Final = 2
 _YCBCR, _PALETTE_COLOURS = 6, 3
 _FULL_RANGE: Final = (0, 255, 128, 255, 128, 255)
 """Black and white of YCbCr with 8 bits in files of JPEG; Pillow reads other values as if they were these."""
 _MOST_DIRECTORIES: Final = 1_000
-_SMALL: Final = 2**16
-"""Bytes that may be read of any file, some of them several times."""
-_ALPHA: Final = (1, 2)
-"""ExtraSamples: associated and unassociated alpha; 0 says nothing."""
+_SMALL: Final = 2**16  # bytes that may be read of any file, some of them several times
+_ALPHA: Final = (1, 2)  # ExtraSamples: associated and unassociated alpha; 0 says nothing
 _COLOURS: Final = {0: ("grey", 1), 1: ("grey", 1), 2: ("RGB", 3), 3: ("RGB", 1), 5: ("CMYK", 4), 6: ("RGB", 3)}
 """PhotometricInterpretation -> colours, and how many channels they take."""
 
 
 class Entry(NamedTuple):
-    """One field of a directory, and where its values lie."""
-
     type: int
     values: int
     start: int
@@ -48,8 +43,6 @@ class Entry(NamedTuple):
 
 
 class Directory(NamedTuple):
-    """The fields of a directory, and where it lies."""
-
     entries: dict[int, Entry]
     start: int
     stop: int
@@ -64,8 +57,7 @@ class Tiff:
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.order = "<" if data[:1] == b"I" else ">"
-        self._wide, self._short = (8, 8) if 43 in data[2:4] else (4, 2)
-        """Bytes of an offset, and of a number of fields."""
+        self._wide, self._short = (8, 8) if 43 in data[2:4] else (4, 2)  # bytes of an offset, and of a number of fields
         self._left = 2 * len(data) + _SMALL
 
     @property
@@ -97,7 +89,6 @@ class Tiff:
             position = self._number(self._stop(position), self._wide)
 
     def _stop(self, start: int) -> int:
-        """Return where the fields of a directory end: each has a tag, a type, a number of values, and their place."""
         return start + self._short + self._number(start, self._short) * (4 + 2 * self._wide)
 
     def values(self, entry: Entry | None) -> Value:
@@ -123,7 +114,6 @@ class Tiff:
         return tuple(int(one) for one in found if math.isfinite(one))
 
     def below(self, directory: Directory, tag: int, most: int = 1) -> list[Directory]:
-        """Read up to ``most`` directories that a field points to."""
         return [self.directory(start) for start in self.numbers(directory, tag)[:most]]
 
     def pixels_end(self, directory: Directory) -> int:
@@ -134,7 +124,6 @@ class Tiff:
         return max(ends)
 
     def _number(self, position: int, size: int) -> int:
-        """Return an unsigned number; 0 if the file does not have all of it."""
         block = self.data[position : position + size] if 0 <= position <= len(self.data) - size else b""
         return int.from_bytes(block, "little" if self.order == "<" else "big")
 

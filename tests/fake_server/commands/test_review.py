@@ -23,8 +23,6 @@ from tests.fixtures.images.image_files import encoded, picture
 
 
 class Process:
-    """A running ``clip-client review``, and a browser that has its address."""
-
     def __init__(self, *arguments: str) -> None:
         command = [sys.executable, "-m", "clip_client", "review", "--no-browser", *arguments]
         self.running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -34,8 +34,6 @@ VALUES: Final[tuple[Any, ...]] = (
 
 
 class Malformed(random.Random):
-    """Bodies by number, the same in every run."""
-
     def request(self) -> dict[str, Any]:
         if self.random() < 0.6:
             return {"url": self.choice(JSON_PATHS), "content": self.json()}

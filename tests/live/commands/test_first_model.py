@@ -25,7 +25,6 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home without a model, and a working directory without one."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)

@@ -31,8 +31,7 @@ from tests.live.distributed.ray_cluster import RAY_WARNINGS, Gate, add_node, gat
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings(*RAY_WARNINGS)]
 
 _PARTITIONS: Final = 6
-_IMAGES: Final = 4
-"""Images in each partition; the last of them is not an image."""
+_IMAGES: Final = 4  # images in each partition; the last is not an image
 
 
 @pytest.fixture(scope="module")

@@ -59,8 +59,6 @@ class Signer:
 
 @dataclass(frozen=True, kw_only=True)
 class Edge:
-    """Envoy in front of a server."""
-
     server: Server
     port: int
     process: psutil.Process

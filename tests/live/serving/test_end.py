@@ -27,7 +27,6 @@ ROWS = 16
 
 @pytest.fixture(scope="module")
 def request_of_many(photos: Path) -> Any:
-    """A request as any client of Triton sends it."""
     photo = (photos / "coffee.jpg").read_bytes()
     request = service_pb2.ModelInferRequest(model_name="clip_image")
     request.inputs.add(name="image", datatype="BYTES", shape=[ROWS, 1])
@@ -71,7 +70,6 @@ def _send_until_it_ends(server: tuple[str, Any]) -> None:
 
 
 def _left_by_a_kill(server: Server) -> list[psutil.Process]:
-    """Kill clip-serve; return those of its processes that do not end."""
     family = psutil.Process(server.process.pid).children(recursive=True)
     server.process.kill()
     server.process.wait()

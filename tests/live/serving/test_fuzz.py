@@ -18,8 +18,7 @@ from tests.fixtures.images.damaged_files import Inputs, seeds
 
 INPUTS = int(os.environ.get("FUZZ_LIVE", "240"))
 SEED = int(os.environ.get("FUZZ_SEED", "11"))
-BAD, GOOD = 24, 8
-"""Files in a batch."""
+BAD, GOOD = 24, 8  # files in a batch
 
 
 @pytest.mark.timeout(300 + INPUTS // 2)

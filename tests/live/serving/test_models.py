@@ -23,8 +23,7 @@ from tests.fixtures.images import image_files
 from tests.fixtures.models.exports import installed, text_of
 from tests.live.raw import infer
 
-GROWTH_BYTES = 300 * 2**20
-"""Far more than small images need, far less than a decoded bomb."""
+GROWTH_BYTES = 300 * 2**20  # far more than small images need, far less than a decoded bomb
 TEXTS = [b"a dog on the beach", "ein Hund \U0001f436".encode(), b"Cafe\xcc\x81 &amp; <b>tea</b>", b"word " * 200]
 
 

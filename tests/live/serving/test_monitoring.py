@@ -56,7 +56,6 @@ def _samples(url: str, expression: str) -> list[Any]:
 
 @contextmanager
 def _prometheus(directory: Path, server: Server) -> Iterator[str]:
-    """The URL of a running one."""
     config = yaml.safe_load((CONTAINERS / "prometheus" / "prometheus.yaml").read_text(encoding="utf-8"))
     config["global"] = {"scrape_interval": "200ms", "evaluation_interval": "200ms"}
     targets = {"triton": server.metrics_url.split("/")[2], "clip-serve": server.health_url.split("/")[2]}

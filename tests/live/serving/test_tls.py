@@ -16,8 +16,7 @@ from clip_client.cli.main import main
 from tests.fixtures.commands import Run
 from tests.unit.serving.authority import Authority, Pair
 
-NAME = "clip.example.org"
-"""Name in the server's certificate, which does not have localhost."""
+NAME = "clip.example.org"  # name in the server's certificate, which lacks localhost
 
 
 @dataclass(frozen=True, kw_only=True)

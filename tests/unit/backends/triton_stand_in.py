@@ -109,7 +109,6 @@ def imported_beside(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[type
 
 
 def request_of(name: str, rows: tuple[bytes, ...], outputs: tuple[str, ...]) -> Request:
-    """A request with one input (N, 1) BYTES."""
     column = np.empty((len(rows), 1), dtype=np.object_)
     column[:, 0] = rows
     return Request([Tensor(name, column)], outputs)
@@ -117,7 +116,6 @@ def request_of(name: str, rows: tuple[bytes, ...], outputs: tuple[str, ...]) -> 
 
 @contextmanager
 def initialized(module: types.ModuleType, arguments: dict[str, str]) -> Iterator[Any]:
-    """The model of a module, between ``initialize`` and ``finalize``."""
     model = module.TritonPythonModel()
     model.initialize(arguments)
     yield model

@@ -62,7 +62,6 @@ def embedded(vectors: NDArray[np.float32], tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module")
 def groups(vectors: NDArray[np.float32]) -> Groups:
-    """The groups that one machine makes."""
     rows = np.arange(len(vectors))
     evidence = Evidence(vectors, rows, np.zeros(len(rows), np.uint64), np.zeros(len(rows), np.bool_))
     stars = star_groups(evidence, THRESHOLD, most_bits=-1, cannot_link=CannotLink())

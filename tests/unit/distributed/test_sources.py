@@ -24,8 +24,7 @@ from clip_client.distributed import (
 )
 from clip_client.distributed.storage import Location
 
-KEYS = "s3://key:secret@bucket/x?region=a&nonsense=1"
-"""A URL with keys, which no message may show."""
+KEYS = "s3://key:secret@bucket/x?region=a&nonsense=1"  # no message may show them
 
 
 def content(partitions: list[Partition]) -> dict[str, bytes]:

@@ -28,8 +28,7 @@ from tests.fixtures.models.text_towers import KINDS
 from tests.fixtures.texts.fuzzed_texts import fuzzed_text
 
 ENCODERS = (DEFAULT_NAMES.encoder, DEFAULT_NAMES.text_encoder)
-TOKENS = sample_tokens(77, 49408, 0)
-"""Texts of 1, 19, 38 and 77 tokens."""
+TOKENS = sample_tokens(77, 49408, 0)  # texts of 1, 19, 38 and 77 tokens
 
 
 @pytest.fixture

@@ -15,8 +15,7 @@ from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.formats import open_image
 from tests.fixtures.images.good_files import refused
 
-PIXELS = bytes(range(0, 240, 5))
-"""4 x 4 pixels of RGB."""
+PIXELS = bytes(range(0, 240, 5))  # 4 x 4 pixels of RGB
 NONE, DEFLATE = 1, 8
 SHORT, LONG8 = 3, 16
 

@@ -102,8 +102,7 @@ def test_the_bytes_of_all_items_are_added_up(wide: bool, pieces: int) -> None:
     assert (media.stored_bytes, media.stored_end) == (2 * pieces * there, 150)
 
 
-LETTER = Image.new("RGB", (64, 48), "white")
-"""Something that differs in all eight orientations."""
+LETTER = Image.new("RGB", (64, 48), "white")  # differs in all eight orientations
 LETTER.paste("navy", (8, 8, 20, 40))
 LETTER.paste("navy", (20, 8, 56, 16))
 
@@ -194,8 +193,7 @@ def jxl_header(width: int, height: int) -> bytes:
     return codestream((0, 1), (3, 2), (height - 1, 30), (0, 3), (3, 2), (width - 1, 30), (1, 1))
 
 
-SQUARE = ((1, 1), (1, 5), (1, 3))
-"""Small, 16 pixels high, and as wide by ratio."""
+SQUARE = ((1, 1), (1, 5), (1, 3))  # small, 16 pixels high, and as wide by ratio
 
 
 def jxl_of_channels(channels: int) -> bytes:
@@ -209,10 +207,8 @@ def jxl_of_scans() -> bytes:
     return phone_files.jxl_of(progressive[:2] + b"\xff\xfe\x07\xd4" + comment + progressive[2:])
 
 
-HEIC = phone_files.heic()
-"""64 x 48 pixels, cropped from the 64 x 64 that HEVC needs."""
-TILES = phone_files.heic(image_files.picture(size=(150, 100)), tile_size=64)
-"""Six tiles of 64 x 64 are 24,576 pixels."""
+HEIC = phone_files.heic()  # 64 x 48 pixels, cropped from the 64 x 64 that HEVC needs
+TILES = phone_files.heic(image_files.picture(size=(150, 100)), tile_size=64)  # six tiles of 64 x 64 are 24,576 pixels
 SEQUENCE = box(b"moov", bytes(200)) + box(b"mdat", bytes(200))
 REFUSED: dict[str, tuple[bytes, ImageStatus, str]] = {
     "cropped from too much": (

@@ -130,8 +130,7 @@ class TiffLayout:
         self._entries = struct.Struct(order + ("Q" if big else "H"))
         self._entry = struct.Struct(order + ("HHQQ" if big else "HHII"))
         self.offset = struct.Struct(order + ("Q" if big else "I"))
-        self.first = len(self._start) + self.offset.size
-        """Offset of the first directory."""
+        self.first = len(self._start) + self.offset.size  # offset of the first directory
         self.most_entries = 2 ** (8 * self._entries.size) - 1
 
     def header(self, first: int) -> bytes:
@@ -207,7 +206,6 @@ def test_large_numbers_in_a_tiff_are_not_negative(layout: TiffLayout) -> None:
 
 
 def frames(data: bytes, at_most: int = 9, *, kind: str = "TIFF") -> int:
-    """Count the frames in ``data``, as if Pillow had opened it."""
     with Image.open(io.BytesIO(animation(kind, 1))) as opened:
         return count_frames(kind, opened, data, at_most)
 

@@ -59,8 +59,7 @@ def test_a_passport_holds_no_number_that_json_lacks() -> None:
         replace(PASSPORT, parity=replace(PASSPORT.parity, min_cosine=float("nan"))).to_json()
 
 
-EXTRA = {"contract", "exported_at", "graph_revision", "id"}
-"""Fields that a passport may lack, or that are compared before."""
+EXTRA = {"contract", "exported_at", "graph_revision", "id"}  # fields that may be missing, or are compared before
 
 
 @pytest.mark.parametrize("key", sorted(json.loads(PASSPORT.to_json()).keys() - EXTRA))

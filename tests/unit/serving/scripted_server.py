@@ -24,8 +24,7 @@ SLOW = Probe(outcome=ProbeOutcome.SLOW, message="No answer in time.")
 BROKEN = Probe(outcome=ProbeOutcome.BROKEN, message="The model's process died; so it did.")
 WRONG = Probe(outcome=ProbeOutcome.BROKEN, step=Step.HANDSHAKE, message=BROKEN.message)
 SHORT = Probe(outcome=ProbeOutcome.SHORT, step=Step.SHARED_MEMORY, message="Too little.", model_id="m@1")
-LIMITS: Final = ServeConfig(repository=Path())
-"""The real ones."""
+LIMITS: Final = ServeConfig(repository=Path())  # the real ones
 
 
 def now() -> float:
@@ -99,29 +98,24 @@ class FakeServer:
 
     script: list[Probe | str] | None = None
     """``"die"`` and ``"crash"`` end the process, ``"reload"`` requests a reload."""
-    canary: Callable[[float, int], Probe] = lambda age, start: OK
-    """Seconds and number -> the answer."""
-    computed: Callable[[float], float] = lambda age: 0.0
-    """Processor time so far."""
+    canary: Callable[[float, int], Probe] = lambda age, start: OK  # seconds and number -> the answer
+    computed: Callable[[float], float] = lambda age: 0.0  # processor time so far
     dies_at: Callable[[int], float | None] = lambda start: None
     """Start -> seconds after which its process ends by itself; None if it does not."""
     exit_code: int = 1
     opened: bool = True
-    finished: Callable[[float], float | None] = lambda now: None
-    """Requests finished so far, by the server's own count."""
+    finished: Callable[[float], float | None] = lambda now: None  # requests finished so far, by the server's own count
     answers_all_after: float = 0
     """Seconds after the question until no request is in flight, or no connection is left."""
     make: Callable[[FakeServer], FakeProcess] = FakeProcess
     processes: list[FakeProcess] = field(default_factory=list)
     starts: list[float] = field(default_factory=list)
     canaries: list[float] = field(default_factory=list)
-    reports: list[tuple[bool, Any]] = field(default_factory=list)
-    """The state that was reported just before each canary."""
+    reports: list[tuple[bool, Any]] = field(default_factory=list)  # the state that was reported just before each canary
     ready: list[Probe] = field(default_factory=list)
     may_hand_over: bool = True
     metrics_url: str = ""
-    switched: list[float] = field(default_factory=list)
-    """Times at which a process got the port of another."""
+    switched: list[float] = field(default_factory=list)  # times at which a process got the port of another
     supervisor: Supervisor = field(init=False)
 
     def run(

@@ -16,8 +16,7 @@ from tests.fixtures.waiting import until
 
 OPENED = 'I1123 17:36:47.728355 15107 grpc_server.cc:2558] "Started GRPCInferenceService at 127.0.0.1:18001"'
 NO_STUB = "I1123 17:32:04.137233 12613 pb_stub.cc:2105]  Failed to preinitialize Python stub: no file model.py"
-SERVE = "echo up > up; while :; do sleep 0.05; done"
-"""Say that the traps are set, and go on."""
+SERVE = "echo up > up; while :; do sleep 0.05; done"  # say that the traps are set, and go on
 
 
 async def start(script: str, folder: Path) -> TritonProcess:

@@ -28,7 +28,6 @@ PHOTOS = ("/a.jpg", os.fsdecode(b"/caf\xe9.jpg"), "/c.jpg")
 
 
 def batch(*paths: str | None, vector_id: str = "m|p|original", dimension: int = 4) -> EmbeddingBatch:
-    """A batch whose second image failed."""
     vectors = np.arange(len(paths) * dimension, dtype=np.float32).reshape(-1, dimension)
     vectors[1] = np.nan
     error = ImageError("The file ends early.", code="TRUNCATED", index=1, source=paths[1])
