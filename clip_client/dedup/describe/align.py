@@ -91,11 +91,6 @@ def align(duplicate: Keypoints, kept: Keypoints) -> Alignment | None:
 
 
 def _best_position(first: Keypoints, second: Keypoints) -> tuple[Affine, Comparison] | None:
-    """Return how ``first`` lies on ``second`` so that most of both agrees; None if they hardly overlap.
-
-    None may also mean two views of a scene. Most pairs with matching keypoints are such views, and to refine and
-    compare them takes ten times as long as to tell.
-    """
     framed = _compared(first, second, frame_affine(first, second))
     if framed is not None and framed[1].agreeing_share > _FITS:
         return framed

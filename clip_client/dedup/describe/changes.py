@@ -1,8 +1,4 @@
-"""Puts into words what was done to one photo to get another, and tells a crop from what was put into something larger.
-
-Both are a part of the other picture. Beyond the edge of a crop the scene continues; around a picture in a border, a
-screenshot or a collage there is a seam along a whole side, or nothing at all.
-"""
+"""Puts into words what was done to one photo to get another."""
 
 from __future__ import annotations
 
@@ -26,7 +22,6 @@ _PLAIN: Final = 4.0
 _EVEN: Final = 8.0
 """Levels, standard deviation of all that lies outside: a plain border has less, a blurred scene may have more."""
 _LEAST_SHARE: Final = 0.01
-"""Share of a side that is worth a word."""
 _LEAST_CROP: Final = 0.005
 """Share of a side, two pixels of the small picture: less is within the tolerance of a frame."""
 _MOST_OUTSIDE: Final = 0.005
@@ -46,14 +41,10 @@ _FLAT: Final = (5.0, 2.4)
 
 
 class Changes:
-    """Changes from a kept photo to its duplicate. All shares are between 0 and 1."""
-
     def __init__(
         self, duplicate: Keypoints, kept: Keypoints, to_kept: Affine, seen: Comparison, *, duplicate_is_grid: bool
     ) -> None:
-        """``to_kept`` leads from the duplicate's small picture to the kept photo's, and ``seen`` compares the two."""
         self.full_size = at_full_size(duplicate, kept, to_kept)
-        """The transform from the duplicate's pixels to the kept photo's at full size."""
         # Shares of each photo beyond the sides of the other; less than 0 where the other continues.
         self._kept_margins = _margins(duplicate, kept, to_kept)
         self._margins = _margins(kept, duplicate, inverse(to_kept))
@@ -64,7 +55,6 @@ class Changes:
         self._is_softer = (seen.blur > 0) == duplicate_is_grid
 
     def words(self) -> tuple[str, ...]:
-        """Say what was done."""
         detail = ("blurred" if self._is_softer else "sharpened") if self._seen.blur else ""
         words = (
             turn_in_words(self.full_size),
@@ -78,7 +68,6 @@ class Changes:
         return tuple(filter(None, words))
 
     def lost(self) -> tuple[str, ...]:
-        """Say what only the duplicate has."""
         own, of_kept, scale = self._tones, self._kept_tones, _scale(self.full_size)
         left, top, right, bottom = (max(0.0, share) for share in self._margins)
         lost = {
@@ -135,10 +124,7 @@ class Changes:
         return words or ["with slightly other colours"]
 
     def _is_put_into(self) -> bool:
-        """Tell whether the kept photo shows the duplicate inside something else, with a seam around it.
-
-        False proves nothing: a border may look like the edge of its photo, and a collage may show one texture twice.
-        """
+        """Look for a seam around the duplicate. False proves nothing: a border may look like the edge of its photo."""
         if min(self._margins) >= -0.002:  # the kept photo ends where the duplicate does, to a pixel
             return False
         size = self._duplicate.picture.shape[1::-1]
@@ -168,7 +154,6 @@ def are_two_views(one: Keypoints, other: Keypoints, to_other: Affine, *, times: 
 
 
 def at_full_size(duplicate: Keypoints, kept: Keypoints, to_kept: Affine) -> Affine:
-    """Return the transform between two photos, given that between their small pictures."""
     enlarged, reduced = (
         np.diag([photo.width / photo.picture.shape[1], photo.height / photo.picture.shape[0]])
         for photo in (kept, duplicate)
@@ -179,7 +164,6 @@ def at_full_size(duplicate: Keypoints, kept: Keypoints, to_kept: Affine) -> Affi
 
 
 def turn_in_words(full_size: Affine) -> str:
-    """Say how a duplicate is turned; empty if it is not."""
     linear = full_size[:, :2]
     mirrored = np.linalg.det(linear) < 0
     if mirrored:
@@ -196,7 +180,6 @@ def turn_in_words(full_size: Affine) -> str:
 
 
 def size_in_words(full_size: Affine) -> str:
-    """Say how large a duplicate is; empty if it has the size of the kept photo."""
     scale = _scale(full_size)
     if abs(scale - 1) < 0.02:
         return ""
@@ -218,7 +201,6 @@ def _margins(of: Keypoints, on: Keypoints, to: Affine) -> tuple[float, float, fl
 
 
 def _content_outside(photo: Keypoints, other: Keypoints, to_other: Affine) -> float:
-    """Return the share of ``photo`` that has content and lies outside of ``other``."""
     height, width = photo.picture.shape[:2]
     if min(_margins(photo, other, to_other)) > -1.5 / min(other.picture.shape[:2]):
         return 0.0

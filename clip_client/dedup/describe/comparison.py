@@ -31,7 +31,6 @@ _LEAST_TEXTURED: Final = 0.03
 _AGREES: Final = 0.6
 """Least correlation of a window that shows the same."""
 _LEAST_OVERLAP: Final = 0.02
-"""Share of the grid."""
 _CELL: Final = 16
 """Pixels, side of the squares whose mean colours are compared."""
 _EVERY: Final = 4
@@ -72,7 +71,6 @@ class Tones(NamedTuple):
 
     @property
     def is_grey(self) -> bool:
-        """Whether the picture has no colours."""
         return self.colour < _GREY_LEVELS
 
 
@@ -139,7 +137,6 @@ def compare(grid: Pixels, source: Pixels, to_grid: Affine) -> Comparison | None:
 
 
 def _differs(error: Floats, slope: Floats, tinge: Floats, inside: Mask, *, is_edited: bool) -> Mask:
-    """Tell where two pictures differ by more than the noise of this pair explains; all are (h, w)."""
     # Encoders and filters change what is plain by some noise, and edges by a share of their height.
     known, slopes = error[inside], slope[inside]
     flat, steep = np.percentile(slopes, (25, 75))
@@ -177,7 +174,6 @@ def _same_tones(one: Pixels, other: Pixels, inside: Mask) -> tuple[list[Pixels],
 
 
 def _cells(picture: Pixels, inside: Mask) -> Floats:
-    """Return the mean colours (N, 3) of the squares that lie inside."""
     rows, columns = (side // _CELL for side in inside.shape)
     whole = np.s_[: rows * _CELL, : columns * _CELL]
     small = cv2.resize(picture[whole], (columns, rows), interpolation=cv2.INTER_AREA)
@@ -209,7 +205,6 @@ def _fit(known: Floats, goals: Floats) -> Floats:
 
 
 def _cut_off(picture: Pixels, other: Pixels, inside: Mask) -> float:
-    """Return the share of the overlap in which a channel of ``picture`` is at its limit, but not that of ``other``."""
     at_limit = ((picture <= 1) & (other > 40)) | ((picture >= 254) & (other < 215))
     return float(at_limit.any(axis=2)[inside].mean())
 
@@ -221,7 +216,6 @@ def _luma_and_chroma(colours: Floats) -> Floats:
 
 
 def _same_detail(one: Floats, other: Floats, inside: Mask) -> tuple[Floats, Floats, float]:
-    """Blur the sharper picture until both have the same detail; also return by how much."""
     mask = inside.view(np.uint8)
     detail, other_detail = (cv2.norm(cv2.Laplacian(luma, cv2.CV_32F), cv2.NORM_L1, mask) for luma in (one, other))
     if max(detail, other_detail) <= _SHARPER * min(detail, other_detail):
