@@ -28,7 +28,6 @@ class Compared:
     """Pictures of nearly one colour have neither a vector nor a hash."""
     thresholds: Thresholds
     components: Sequence[Indices]
-    """Rows of each connected component of two or more."""
     look_alike: Sequence[Indices] = ()
     """Rows of each cluster of like perceptual hashes, of two or more."""
     cannot_link: CannotLink
@@ -37,11 +36,9 @@ class Compared:
     """Row -> the rows that are worth aligning with it; each pair in both directions."""
 
     def may_be_copies(self, kept: int, row: int) -> bool:
-        """Tell whether rows may be one picture: neither a decision nor a time says that they are different."""
         return self.cannot_link.may_share(kept, row) and not self.other_shot(kept, row, is_proved=True)
 
     def with_pairs(self, pairs: Iterable[Sequence[int]]) -> Compared:
-        """Return the comparison with further pairs of rows that are worth aligning, if they may be copies."""
         paired = defaultdict(set, {row: set(others) for row, others in self.paired.items()})
         for first, second in pairs:
             if self.may_be_copies(first, second):
@@ -50,11 +47,9 @@ class Compared:
         return replace(self, paired=paired)
 
     def other_shot(self, kept: int, row: int, *, is_proved: bool) -> str:
-        """Return what :func:`other_shot` says of the best files of two rows."""
         return other_shot(self.candidates[kept][0], self.candidates[row][0], is_proved=is_proved)
 
     def best_first(self, rows: Iterable[int]) -> list[int]:
-        """Sort rows by their best files, whatever the order of the input."""
         return sorted(rows, key=lambda row: self.rules.rank(self.candidates[row][0]))
 
     def same_pixels(self) -> dict[int, int]:

@@ -1,8 +1,4 @@
-"""Joins similar rows into connected components, without storing all pairs.
-
-Components only divide the work for ``star_groups``. If a camera takes 20,000 photos of one scene, they have 2e8 pairs.
-Each pair takes at most the time of one dot product, and no memory.
-"""
+"""Joins similar rows into connected components, without storing all pairs: 20,000 photos of a scene have 2e8."""
 
 from __future__ import annotations
 
@@ -75,7 +71,6 @@ class UnionFind:
             self.labels = hooks[self.labels]
 
     def components(self) -> list[Indices]:
-        """Return the rows of each component of two or more, in ascending order, sorted by their first rows."""
         return equal_runs(self.labels)
 
 
@@ -94,12 +89,11 @@ def equal_runs(values: NDArray[Any]) -> list[Indices]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Projection:
-    """Makes vectors shorter, so that their products are upper bounds; arrays only, so that other processes can use it.
+    """Makes vectors shorter, so that their products are upper bounds; arrays only, for other processes.
 
-    Most products in an all-pairs comparison are of vectors that have nothing in common. The rotation makes the first
-    directions carry as much of the vectors' length as possible. Split a rotated vector into ``(x1, x2)``: by the
-    Cauchy-Schwarz inequality ``x @ y <= x1 @ y1 + |x2| |y2|``. So rows ``(x1, |x2|)`` of 64 numbers instead of 512
-    exclude most pairs for an eighth of the work, and never a similar one. The remaining pairs are multiplied in full.
+    The rotation makes the first directions carry as much of the vectors' length as possible. Split a rotated vector
+    into ``(x1, x2)``: by the Cauchy-Schwarz inequality ``x @ y <= x1 @ y1 + |x2| |y2|``. So rows ``(x1, |x2|)`` of 64
+    numbers instead of 512 exclude most pairs for an eighth of the work, and never a similar one.
     """
 
     rotation: Vectors
@@ -140,7 +134,6 @@ def fit_projection(vectors: Vectors, rows: Indices, threshold: float) -> Project
 
 
 def usable_rows(vectors: Vectors) -> Indices:
-    """Return the rows without NaN."""
     # A sum is NaN where any element is, and takes no memory of the size of all vectors.
     return np.flatnonzero(np.isfinite(vectors.sum(axis=1)))
 
@@ -186,7 +179,6 @@ def alike_pairs(
 
 
 def block_pairs(rows: int) -> Iterator[tuple[slice, slice]]:
-    """Yield each pair of blocks of rows once, including each block with itself."""
     blocks = [slice(start, min(start + _BLOCK_ROWS, rows)) for start in range(0, rows, _BLOCK_ROWS)]
     yield from combinations_with_replacement(blocks, 2)
 
