@@ -36,11 +36,8 @@ def classify_burst(
 ) -> str:
     """Return ``BURST`` or ``SAME_SCENE`` if times or exposures show that similar photos are two pictures, else empty.
 
-    ``same_form``: the photos have the same size and format, as all frames of a burst do. ``is_proved``: one is proved
-    to show all of the other. ``names``: of the files, in which cameras count their shots.
-
-    Photos of two cameras are never told apart. Two exposures are two shots, whenever they were taken: a bracket is not
-    an edit. Else both photos need a time, at most a minute apart.
+    ``is_proved``: one is proved to show all of the other. Photos of two cameras are never told apart. Two exposures are
+    two shots, whenever they were taken: a bracket is not an edit. Else both photos need a time, at most a minute apart.
     """
     if first.camera == second.camera and _other_exposure(first, second):
         return SAME_SCENE
@@ -68,7 +65,6 @@ def classify_burst(
 
 
 def _other_exposure(first: Metadata, second: Metadata) -> bool:
-    """Compare exposure time, aperture, sensitivity and bias, apart from those that a photo lacks."""
     pairs = [(first.exposure_s, second.exposure_s), (first.f_number, second.f_number), (first.iso, second.iso)]
     said = [(ours, theirs) for ours, theirs in pairs if ours and theirs]
     if any(not math.isclose(*pair, rel_tol=_SAME_EXPOSURE) for pair in said):

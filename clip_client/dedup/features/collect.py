@@ -45,18 +45,15 @@ if TYPE_CHECKING:
     from clip_client.dedup.types import OnProgress
 
     KeepPicture = Callable[[str, DecodedPhoto], None]
-    """``keep_picture(sha256, decoded)``: the SHA-256 of a file, and its decoded picture."""
     ReadOutcome = tuple[PhotoFile, str] | FailedFile
 
 _FILES_AT_ONCE: Final = 32
-"""Files that are read and decoded before the event loop gets their outcomes."""
 _LARGEST_BYTES: Final = 64 * 2**20
 """Size above which a file is only hashed, in pieces, because servers refuse it (``DecodeLimits.max_bytes``)."""
 _SAVE_EVERY_S: Final = 5.0
 """Longest time between two saves: the work that an interrupted search can lose."""
 _FINDING: Final = "finding known photos"
 _DAMAGED: Final = frozenset({"TRUNCATED", "CORRUPT"})
-"""Names in ``ImageStatus`` of what the decoder reports as damaged."""
 _NOT_AN_IMAGE: Final = "NOT_AN_IMAGE"
 
 
@@ -74,9 +71,7 @@ class CollectedFeatures:
     failed: list[FailedFile] = field(default_factory=list)
     stats: SearchStats = field(default_factory=SearchStats)
     read: ReadFile = read_file
-    """Reads a file again, to decode it."""
     threads: int = field(default_factory=usable_cores)
-    """Number of files that are decoded again at a time."""
 
     contents: list[str] = field(init=False)
     """The contents that can be compared, by their first path; undecodable images only if they have copies."""
@@ -94,7 +89,6 @@ class CollectedFeatures:
 
     @property
     def undecodable(self) -> list[FailedFile]:
-        """The files that cannot be decoded, including those that are compared by their bytes."""
         return [
             FailedFile(path=file.path, code=refusal[0], message=refusal[1])
             for sha256, files in self.copies.items()
@@ -104,17 +98,14 @@ class CollectedFeatures:
 
     @property
     def bytes_only(self) -> list[str]:
-        """The paths of RAW files without a preview, in the order of their bytes."""
         found = (self.copies.get(sha256, ()) for sha256, (code, _) in self.refused.items() if code == BYTES_ONLY)
         return sorted((file.path for files in found for file in files), key=os.fsencode)
 
     @property
     def are_pictures(self) -> NDArray[np.bool_]:
-        """Whether more than the bytes can be compared, for each of ``contents``: (N,)."""
         return np.array([sha256 not in self.refused for sha256 in self.contents], dtype=bool)
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return a column of the features of ``contents``, (N,)."""
         return self.features.column(name, self.contents)
 
 
@@ -170,10 +161,8 @@ class _Collector:
         self._failed: list[FailedFile] = []
         self._refused: dict[str, tuple[str, str]] = {}
         self._work: Counter[str] = Counter()
-        """Field of :class:`SearchStats` -> count."""
         self._with_features: set[str] = set()
         self._with_outcome: set[str] = set()
-        """Contents that the server has embedded or refused."""
         self._in_store: set[bytes] = set()
         """The contents in the store; empty except while files without a known hash are read."""
         self._moved: list[tuple[PhotoFile, str]] = []
@@ -190,7 +179,6 @@ class _Collector:
         self.what = _FINDING
 
     def load_known(self, files: Sequence[PhotoFile]) -> dict[str, str]:
-        """Return path -> SHA-256 of the unchanged files in the store, and load what is known of them."""
         known = self._index.known(files)
         self._load(set(known.values()))
         return known
@@ -236,12 +224,10 @@ class _Collector:
         return vectors
 
     def _has_moved(self, sha256: str) -> bool:
-        """Tell whether the store has a content that was not looked up: its file had another name."""
         is_loaded = sha256 in self._with_features or sha256 in self._with_outcome
         return not is_loaded and bytes.fromhex(sha256) in self._in_store
 
     async def sources(self, files: Sequence[PhotoFile], known: Mapping[str, str]) -> AsyncGenerator[str | bytes, None]:
-        """Hash and decode new files; yield the path or the image of each content without a vector."""
         unknown, without_vector = self._add_known(files, known)
         for path in without_vector:
             yield await self._source(path)
@@ -286,7 +272,6 @@ class _Collector:
         return path
 
     def save(self, every_s: float = 0) -> None:
-        """Write collected features, vectors and hashes to the store, unless that was done ``every_s`` seconds ago."""
         if time.monotonic() - self._saved_at < every_s:
             return
         self._index.remember(self._unsaved)
@@ -301,7 +286,6 @@ class _Collector:
         self._on_progress(self.what, self._done, self._total)
 
     def _add_copy(self, sha256: str, file: PhotoFile) -> bool:
-        """Add a file to its content; return whether the content has to be embedded from this file."""
         copies = self._copies.setdefault(sha256, [])
         copies.append(file)
         # Skip undecodable files: without a hash they are never candidates.
@@ -312,7 +296,6 @@ class _Collector:
         return True
 
     def _read_one(self, file: PhotoFile) -> ReadOutcome:
-        """Hash a file; extract its features if they are not known yet. Runs in a worker thread."""
         as_raw = is_raw(file.path)
         if file.size_bytes > _LARGEST_BYTES:
             hashed = hash_file(file.path)
@@ -339,7 +322,6 @@ class _Collector:
         return found, sha256
 
     def _record_file(self, outcome: ReadOutcome) -> str | EncodedImage | None:
-        """Record one file; return its image or path if its content has to be embedded."""
         if isinstance(outcome, FailedFile):
             self._count_done()
             self._failed.append(outcome)
@@ -364,7 +346,6 @@ class _Collector:
         return (image or file.path) if self._add_copy(sha256, file) else None
 
     def record_vector(self, item: EmbeddedItem) -> None:
-        """Record the vector of an image, or the reason why it is missing."""
         sha256, file = self._sent[item.index]
         code, message = ("", "") if item.error is None else (item.error.code, item.error.message)
         if not code and not is_unchanged(file):
