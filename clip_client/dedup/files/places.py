@@ -26,10 +26,7 @@ def _is_immich(folder: str) -> bool:
 
 
 class Place(NamedTuple):
-    """A kind of folder."""
-
     names: str
-    """Regular expression, in upper or lower case."""
     what: str
     is_lasting: bool = False
     """Its files stay until a person deletes them."""
@@ -72,7 +69,6 @@ def place_of(folder: str) -> Place | None:
 
 
 def named_place(folder: str) -> Place | None:
-    """Return what :func:`place_of` does, but by the folder's path alone, without following links."""
     path = os.path.abspath(folder)
     text = f"{path.replace(os.sep, '/')}/"
     for place, pattern in zip(_PLACES, _PATTERNS, strict=True):
