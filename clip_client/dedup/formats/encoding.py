@@ -22,13 +22,10 @@ _INDEX_OF_ADOBE_RGB, _CODE_OF_ADOBE_RGB = b"R03", (2,)
 
 @dataclass(frozen=True, kw_only=True)
 class Encoding:
-    """Kinds of data in a picture."""
-
     extras: tuple[str, ...] = ()
     """Kinds of data that an opaque picture of 8 bits a channel cannot hold, such as ``"transparency"``."""
     colour_space: ColourSpace = SRGB
     profile: bytes = field(default=b"", compare=False)
-    """ICC; empty for none."""
     names_colours: bool = field(default=False, compare=False)
     """Whether the file says which colours its numbers mean; if not, sRGB is assumed."""
     is_lossless: bool = field(default=False, compare=False)
@@ -44,7 +41,6 @@ class Encoding:
 
 
 def read_encoding(data: bytes) -> Encoding | None:
-    """Read how an image file stores its picture; None if that cannot be read."""
     return read_pixels(data, always=False)[0]
 
 
