@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """A photo that would move to the quarantine, with its companions, or into an album of Apple Photos."""
-
     duplicate: Photo
     kept: Photo
     """The kept photo of its group, or another photo that stays and holds the same picture."""
@@ -36,15 +34,12 @@ class Move:
     reason: str = ""
     """Reason why the photo, or the one that it follows, moves only by a person's choice; empty if by the verdict."""
     is_chosen: bool = False
-    """True if a person looked at the photo and chose that it moves."""
     sidecars: tuple[SidecarToWrite, ...] = ()
     """Sidecars that must be beside the kept photo before the duplicate moves."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Skip:
-    """A duplicate that stays, and why."""
-
     photo: Photo
     reason: str
     tier: str = ""
@@ -53,16 +48,12 @@ class Skip:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The moves that ``--apply`` makes, and the duplicates that stay."""
-
     moves: tuple[Move, ...]
     skipped: tuple[Skip, ...]
     for_album: tuple[Move, ...] = ()
-    """Photos in libraries of Apple Photos, which go into an album there instead of moving."""
 
     @property
     def size_bytes(self) -> int:
-        """Size of all photos that would move, without their companions."""
         return sum(move.duplicate.size_bytes for move in self.moves)
 
 

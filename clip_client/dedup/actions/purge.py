@@ -156,7 +156,6 @@ def _is_as_it_was_moved(file: MovedFile) -> bool:
 
 
 def _kept_instead(entry: JournalEntry, journal: Journal, prove: Prove | None) -> tuple[str, str]:
-    """Return the path of a remaining photo that is proved to show the moved one, or an error if no photo is."""
     left = list(_left_instead(entry, journal, frozenset({entry.id})))
     all_such = f"clip-client undo --suspects{store_option(journal.directory)}"
     remedy = f"{_how_to_restore(entry, journal)}, or all such photos with: {all_such}"
@@ -204,7 +203,6 @@ def _how_to_restore(entry: JournalEntry, journal: Journal) -> str:
 
 
 def _has_beside(kept: str, kind: str, lost: MovedFile) -> bool:
-    """Tell whether the folder of the kept photo holds a file of this kind with the bytes of ``lost``."""
     with os.scandir(os.path.dirname(kept)) as entries:
         of_kind = [entry.path for entry in entries if companion_kind(entry.name) == kind]
     return any(is_copy(path, lost) for path in of_kind)
