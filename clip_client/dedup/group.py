@@ -30,7 +30,6 @@ class Verdict:
     kept: str = ""
     """Path of the photo that stays instead; empty for the photo that the group keeps."""
     tier: str = EXACT
-    """Certainty that ``kept`` shows the same picture; one of :data:`TIERS`."""
     moves: str = NEVER
     """:data:`BY_DEFAULT`, :data:`ON_REQUEST`, :data:`IF_CHOSEN` or :data:`NEVER`."""
     reason: str = ""
@@ -60,7 +59,6 @@ class Member:
     """Cosine with the kept photo, 1 for files with its bytes; NaN if the search did not compare the two."""
     tier: str = SIMILAR
     matches: tuple[Match, ...] = ()
-    """Tests that the photo passed against the kept photo; empty for the kept photo."""
     other_shot: str = ""
     """``BURST`` or ``SAME_SCENE`` if times or exposures show another shot than the kept photo; else empty."""
     copy_of: str = ""
@@ -70,17 +68,14 @@ class Member:
     cannot_verify: str = ""
     """One sentence on why the photo could not be aligned with any photo; empty if it could."""
     doubt: str = ""
-    """Signs that the photo is made from another photo."""
     verdict: Verdict = Verdict()
 
     @property
     def path(self) -> str:
-        """Path of its file."""
         return self.photo.path
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of its file, in hexadecimal."""
         return self.photo.sha256
 
     @property
@@ -90,7 +85,6 @@ class Member:
 
     @property
     def why(self) -> str:
-        """The tests that the photo passed, the file that it is a copy of, and its doubt, in words."""
         same = {EXACT: "same bytes as", SAME_PIXELS: "same pixels as"}.get(self.copy_tier, f"{self.copy_tier} copy of")
         copy = f"{same} {self.copy_of}" if self.copy_of else ""
         doubt = f"may be made from another photo: {self.doubt}" if self.doubt else ""
@@ -103,7 +97,6 @@ class DuplicateGroup:
 
     tier: str
     min_similarity: float
-    """The smallest cosine similarity of any two members."""
     members: tuple[Member, ...]
     """The kept photo first, then by descending similarity to it."""
     reason: str = ""
@@ -113,7 +106,6 @@ class DuplicateGroup:
 
     @property
     def keep(self) -> str:
-        """Path of the photo to keep."""
         return self.members[0].path
 
     def moving(self, tiers: Collection[str] = SAFE_TIERS) -> list[Photo]:
@@ -122,7 +114,6 @@ class DuplicateGroup:
 
     @property
     def waiting(self) -> list[Photo]:
-        """The photos that move on request."""
         return [member.photo for member in self.members if member.verdict.moves == ON_REQUEST]
 
     @property
@@ -133,5 +124,4 @@ class DuplicateGroup:
 
     @property
     def spare_bytes(self) -> tuple[int, int]:
-        """Sizes of the moving and of the waiting photos, by which outputs order groups."""
         return sum(photo.spare_bytes for photo in self.moving()), sum(photo.spare_bytes for photo in self.waiting)

@@ -32,7 +32,6 @@ class DuplicateReport:
     groups: tuple[DuplicateGroup, ...]
     """Ordered by the path of the kept photo."""
     failed: tuple[FailedFile, ...]
-    """Ordered by path."""
     work: SearchStats = field(default_factory=SearchStats)
     coverage: RecallEstimate | None = None
     bytes_only: tuple[str, ...] = ()
@@ -69,7 +68,6 @@ class DuplicateReport:
         return tuple(sorted(self.groups, key=lambda group: group.spare_bytes, reverse=True))
 
     def to_mapping(self) -> dict[str, Any]:
-        """Return the report as JSON holds it; ``docs/dedup.schema.json`` describes it."""
         return {
             "model": self.model,
             "thresholds": asdict(self.thresholds),

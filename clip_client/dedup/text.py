@@ -32,7 +32,6 @@ def escaped(path: str) -> str:
 
 
 def why_unreadable(error: OSError | ValueError) -> str:
-    """Return the reason that the operating system gives, without the path."""
     # Python raises ValueError for a path that no system call accepts, such as one with a null byte.
     reason = (isinstance(error, OSError) and error.strerror) or str(error)
     return f"The file cannot be read: {reason}."
