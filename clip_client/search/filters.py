@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from clip_client.search.space import SearchSpace
 
 FACTS: Final = ("width", "height", "format", "taken_ms", "camera", "latitude", "longitude")
-"""Columns in the index of a store."""
 
 _EARTH_KM: Final = 6371.0
 _DATE: Final = re.compile(r"\d{4}(-\d{1,2}(-\d{1,2})?)?")
@@ -34,34 +33,27 @@ _NAMES: Final = {"jpg": "jpeg", "tif": "tiff", "jxl": "jpeg xl", "heif": "heic",
 
 
 class Filter(NamedTuple):
-    """A condition that a person can set, and its check."""
-
     metavar: str
     meaning: str
     """Help of the option, after the words "only photos that were"."""
     label: str
-    """Name of the field on the page."""
     example: str
     read: Callable[[str], Any]
     """Turns the text of a person into a condition for ``fits``. Raises ValueError."""
     fits: Callable[[SearchSpace, Any], NDArray[np.bool_]]
-    """Returns a mask of the rows of the index that meet a condition. A row with an unknown value does not."""
     form: str = ""
     """Description of the texts that ``read`` accepts; empty if its ValueError has one."""
     fact: str = ""
     """Name of what ``fits`` reads, if many photos lack it, such as ``"date"``."""
     has_fact: Callable[[SearchSpace], NDArray[np.bool_]] | None = None
-    """Returns a mask of the rows that have it."""
 
 
 class LeftOut(NamedTuple):
     """Rows that a filter leaves out of those that all filters before it keep."""
 
     filter: str
-    """Name in :data:`FILTERS`."""
     rows: int
     without_fact: int
-    """Number of these rows that lack the ``fact`` of the filter."""
 
     def in_words(self, noun: str) -> str:
         """Say what is left out, such as ``"13 photos left out by --since: 4 have no date"``."""
@@ -73,8 +65,6 @@ class LeftOut(NamedTuple):
 
 @dataclass(frozen=True)
 class Wanted:
-    """Conditions that all results meet."""
-
     conditions: Mapping[str, Any] = field(default_factory=dict)
     """Name in :data:`FILTERS` -> the value that its ``read`` returned."""
 
@@ -93,14 +83,10 @@ class Wanted:
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """Absolute paths of the wanted folder: the named path, and the path without links; empty for no limit."""
         return tuple(self.conditions.get("in_folder", ()))
 
     def select(self, space: SearchSpace) -> tuple[NDArray[np.bool_] | None, tuple[LeftOut, ...]]:
-        """Return the mask of the rows to search, None for all rows; and what each filter leaves out, if anything.
-
-        Raises QueryError for a condition about facts if the space is not a store, which alone knows them.
-        """
+        """Return the mask of the rows to search (None for all), and what each filter leaves out. Raises QueryError."""
         rows, left_out = space.inside, []
         if not len(space.index):
             return rows, ()
@@ -149,7 +135,6 @@ def _told_ms(text: str) -> int | None:
 
 
 def _numbers(space: SearchSpace, name: str) -> NDArray[np.float64]:
-    """Return a column, with NaN for unknown values."""
     import pyarrow as pa
 
     numbers: NDArray[np.float64] = space.index.column(name).cast(pa.float64(), safe=False).to_numpy()
@@ -211,7 +196,6 @@ def _pixels(text: str) -> float:
 
 
 def _circle(text: str) -> tuple[float, float, float]:
-    """Return latitude and longitude in degrees, north and east positive, and the radius in kilometres."""
     latitude, longitude, km = map(float, text.split(","))
     if not (abs(latitude) <= 90 and abs(longitude) <= 180 and 0 < km < np.inf):
         raise ValueError
@@ -219,7 +203,6 @@ def _circle(text: str) -> tuple[float, float, float]:
 
 
 def _in_circle(space: SearchSpace, circle: tuple[float, float, float]) -> NDArray[np.bool_]:
-    """Compare distances by the haversine formula."""
     north, east = np.radians(_numbers(space, "latitude")), np.radians(_numbers(space, "longitude"))
     latitude, longitude = np.radians(circle[:2])
     across = np.cos(latitude) * np.cos(north) * np.sin((east - longitude) / 2) ** 2

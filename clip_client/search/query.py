@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 _WEIGHTED: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+):\s*(.*)", re.DOTALL)
 _MOST_WEIGHT: Final = 1000.0
 _NAMED_CHARACTERS: Final = 60
-"""Number of characters of a text that a message repeats."""
 _SIGNS: Final = re.compile(r"(?:^|(?<=\s))([+-])(?=\s|$)")
 
 
@@ -58,19 +57,14 @@ class QueryEmbedder(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Term:
-    """One part of a query: a text, a photo, or a vector."""
-
     weight: float = 1.0
-    """Negative for a subtracted term."""
     text: str = ""
     photo: str | bytes = ""
-    """Path, or the bytes of an image file."""
     vector: NDArray[np.float32] | None = field(default=None, compare=False)
     """Unit vector (D,) of a photo in the index."""
 
     @property
     def name(self) -> str:
-        """The text, shortened if it is long, or the path, for messages."""
         if not self.text:
             return printable(self.photo) if isinstance(self.photo, str) else "the photo"
         return self.text if len(self.text) <= _NAMED_CHARACTERS else f"{self.text[:_NAMED_CHARACTERS]}..."
@@ -78,10 +72,7 @@ class Term:
 
 @dataclass(frozen=True, kw_only=True)
 class QueryVector:
-    """The vector of a query, for an index."""
-
     vector: NDArray[np.float32]
-    """(D,)"""
     model_id: str
     vector_ids: tuple[str, ...] = ()
     truncated: tuple[str, ...] = ()
