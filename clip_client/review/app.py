@@ -53,7 +53,6 @@ _CONTENT: Final = re.compile("[0-9a-f]{64}")
 
 
 def review_app(session: Session, worker: Worker, photos: PhotoSearch | None = None) -> Starlette:
-    """Return the pages of one review; without ``photos`` they cannot search by words."""
     to = _Handlers(session, worker, photos)
     return Starlette(
         routes=[
@@ -241,12 +240,10 @@ class _Handlers:
         return self._page("plan.html.j2", state, lines=lines, start=pages.read_number(request, "start"), **values)
 
     async def make_plan(self, request: Request) -> Response:
-        """Begin to plan all staged choices: ``{"merge_metadata": true}``; ``/state`` shows the ``job``."""
         body = await pages.read_body(request, merge_metadata=False)
         return await self._write(lambda: self._worker.plan(**body))
 
     async def apply(self, request: Request) -> Response:
-        """Begin to carry out a plan: ``{"plan": 1}``, with the ``number`` of its job."""
         body = await pages.read_body(request, plan=0)
         return await self._write(lambda: self._worker.apply(body["plan"]))
 
@@ -302,14 +299,12 @@ class _Handlers:
 
 
 def _size(planned: Move | Skip) -> int:
-    """Return the size in bytes of a line of the plan; 0 for a photo for the album, which stays on the disk."""
     if isinstance(planned, Skip):
         return planned.photo.size_bytes
     return planned.duplicate.size_bytes if planned.folder else 0
 
 
 def _refuse(request: Request, error: Exception) -> Response:
-    """Answer a script with JSON, and a person who opened an address with a page."""
     if isinstance(error, CannotChoose):
         said, status = str(error), error.status
     else:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from clip_client.review.state.session import Session
 
 SUGGESTION: Final = "suggestion"
-"""Name that a choice records if the rules of the search made it."""
 _SLICE_S: Final = 0.3
 """Time for which one call counts: a person may wait this long for a first figure."""
 
@@ -34,9 +33,7 @@ class BulkCount:
     """Numbers of groups and photos that rules would choose, as far as groups have been counted."""
 
     after: int = 0
-    """Number of the last group that has been counted."""
     groups: int = 0
-    """Groups with at least one photo that would move."""
     photos: int = 0
     size_bytes: int = 0
     changed: int = 0
@@ -46,7 +43,6 @@ class BulkCount:
 
 
 def open_by_default(wanted: Filter) -> Filter:
-    """Return the filter; without a state, it means open groups."""
     return replace(wanted, state=wanted.state or OPEN)
 
 
@@ -66,7 +62,6 @@ def count_by_rules(session: Session, wanted: Filter, names: Sequence[str], count
 
 
 def choose_by_rules(session: Session, wanted: Filter, names: Sequence[str]) -> None:
-    """Record choices for all ``wanted`` groups by the rules ``names`` as one step. Raises CannotChoose."""
     # Make all choices before any is recorded, because other pages wait while the store is written.
     choices = [
         (KEEP, chosen_photos(group, moving))
@@ -79,11 +74,7 @@ def choose_by_rules(session: Session, wanted: Filter, names: Sequence[str]) -> N
 def _by_rules(
     session: Session, wanted: Filter, names: Sequence[str], *, after: int = 0
 ) -> Iterator[tuple[FoundGroup, DuplicateGroup, frozenset[int]]]:
-    """Yield each wanted group, the group ordered by the rules, and the positions of the photos that the rules move.
-
-    Without names, the rules of the search apply. If they keep the same photo as the search, its verdicts stay. Photos
-    in a library of Apple Photos never move.
-    """
+    """Yield each wanted group, the group ordered by the rules, and the positions of the photos that the rules move."""
     if wanted.state == APPLIED:
         raise CannotChoose("these decisions have been applied; to choose again, bring their run back in the history")
     try:
