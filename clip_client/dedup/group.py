@@ -31,7 +31,6 @@ class Verdict:
     """Path of the photo that stays instead; empty for the photo that the group keeps."""
     tier: str = EXACT
     moves: str = NEVER
-    """:data:`BY_DEFAULT`, :data:`ON_REQUEST`, :data:`IF_CHOSEN` or :data:`NEVER`."""
     reason: str = ""
     """One sentence on why the photo does not move by default; empty if it does or is kept."""
     lost: tuple[str, ...] = ()
@@ -46,14 +45,11 @@ class Verdict:
 
     @property
     def is_copy(self) -> bool:
-        """Whether nothing speaks against the move, so that the photo counts as a copy."""
         return self.moves in (BY_DEFAULT, ON_REQUEST)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """One photo of a group, and the results of the search about it."""
-
     photo: Photo
     similarity: float
     """Cosine with the kept photo, 1 for files with its bytes; NaN if the search did not compare the two."""
@@ -80,7 +76,6 @@ class Member:
 
     @property
     def alignment(self) -> Alignment | None:
-        """The alignment with the kept photo, if it shows the same picture."""
         return next((match.alignment for match in self.matches if match.alignment), None)
 
     @property
@@ -109,7 +104,6 @@ class DuplicateGroup:
         return self.members[0].path
 
     def moving(self, tiers: Collection[str] = SAFE_TIERS) -> list[Photo]:
-        """Return the photos that ``--apply`` moves if these tiers are selected."""
         return [one.photo for one in self.members if one.verdict.moves == BY_DEFAULT and one.verdict.tier in tiers]
 
     @property

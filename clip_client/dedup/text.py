@@ -55,7 +55,6 @@ def date_and_time(iso: str) -> str:
 
 
 def human_bytes(size: int) -> str:
-    """Write a size with a decimal unit, as file managers do: ``"812 B"``, ``"1.4 MB"``."""
     value = float(size)
     for unit in ("B", "kB", "MB", "GB"):
         if value < 999.5:
@@ -70,7 +69,6 @@ def at_least(similarity: float) -> str:
 
 
 def skipped_files(skipped: Mapping[str, int]) -> str:
-    """Write ``"15 files skipped, not named like photos: 12 .txt, 3 .mov"``."""
     kinds = [f"{number:,} {kind}" for kind, number in skipped.items()]
     more = [counted(len(kinds) - _MOST_KINDS, "more kind")] if len(kinds) > _MOST_KINDS else []
     text = f"{counted(sum(skipped.values()), 'file')} skipped, not named like photos: "

@@ -57,6 +57,7 @@ SAME_SCENE: Final = "another moment of the same scene"
 
 QUARANTINE_NAME: Final = ".clip-quarantine"
 PREVIEWS_MARK: Final = ".clip-previews"
+"""Name of a file that marks a folder of small pictures for a page."""
 PREVIEW_NAME: Final = re.compile(r"[0-9a-f]{32,64}-\w+\.jpg(\.part)?")
 """Names of the pictures in such a folder. Searches skip only these, because a person may have put photos there, too."""
 
@@ -125,7 +126,6 @@ class Metadata:
     has_exposure: bool = False
     """True with an exposure time, aperture, sensitivity or focal length, which scanners do not write."""
     is_resized: bool = False
-    """True if the size in EXIF is not the size of the picture."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,8 +158,6 @@ def split_model_id(model_id: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class RecallEstimate:
-    """The share of similar pairs of vectors that were compared."""
-
     method: str
     recall: float
     recall_95: tuple[float, float]

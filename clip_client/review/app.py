@@ -81,8 +81,6 @@ def review_app(session: Session, worker: Worker, photos: PhotoSearch | None = No
 
 
 class _Handlers:
-    """The functions that answer the addresses, in the order in which a person meets them."""
-
     def __init__(self, session: Session, worker: Worker, photos: PhotoSearch | None) -> None:
         self._session = session
         self._photos = photos
@@ -134,7 +132,6 @@ class _Handlers:
         return JSONResponse(self._session.doubts(found, keep, moving))
 
     async def photo(self, request: Request) -> Response:
-        """A picture of a photo, ``small``, ``large`` or ``full``: a JPEG, upright, whole, never enlarged."""
         sha256, size = request.path_params["sha256"], request.path_params["size"]
         if size not in SIZES or not _CONTENT.fullmatch(sha256):
             raise HTTPException(404, "there is no such picture")

@@ -129,7 +129,6 @@ def _overview(totals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return sum(total["groups"] for total in chosen)
 
     def options(field: str, names: Mapping[str, str]) -> list[tuple[str, str, int]]:
-        """Return (value of the filter, its name, number of groups)."""
         counts = {key: count([total for total in totals if total[field] == key]) for key in names}
         return [("", "all", count(totals)), *((key, names[key], of) for key, of in counts.items() if of)]
 

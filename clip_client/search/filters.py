@@ -42,9 +42,7 @@ class Filter(NamedTuple):
     """Turns the text of a person into a condition for ``fits``. Raises ValueError."""
     fits: Callable[[SearchSpace, Any], NDArray[np.bool_]]
     form: str = ""
-    """Description of the texts that ``read`` accepts; empty if its ValueError has one."""
     fact: str = ""
-    """Name of what ``fits`` reads, if many photos lack it, such as ``"date"``."""
     has_fact: Callable[[SearchSpace], NDArray[np.bool_]] | None = None
 
 
@@ -70,7 +68,6 @@ class Wanted:
 
     @classmethod
     def of(cls, texts: Mapping[str, str]) -> Wanted:
-        """Read a person's texts: name in :data:`FILTERS` -> text, empty for no condition. Raises QueryError."""
         conditions = {}
         for name, text in texts.items():
             try:
@@ -108,7 +105,6 @@ class Wanted:
 
 
 def facts_table(features: pa.Table) -> pa.Table:
-    """Return the columns :data:`FACTS` of stored features, which may have further columns; unknown values are null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -154,7 +150,6 @@ def _has_camera(space: SearchSpace) -> NDArray[np.bool_]:
 
 
 def _named(space: SearchSpace, name: str, fits: Callable[[str], bool]) -> NDArray[np.bool_]:
-    """Tell for each row whether its name in a column fits; ``fits`` is called once for each different name."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

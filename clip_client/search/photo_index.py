@@ -55,7 +55,6 @@ class PhotoIndex:
         self.dimension = dimension
         self.vector_id = vector_id
         self.about: dict[str, Any] = {}
-        """Further data that :meth:`save` writes, as JSON."""
         self.folder: Path | None = None
         self._segments: list[Segment] = []
 
@@ -187,7 +186,6 @@ class PhotoIndex:
         return before - len(self)
 
     def _merge(self) -> None:
-        """Merge the last segments while they are small, so that there are few segments."""
         import pyarrow as pa
 
         while len(self._segments) > 1:
@@ -257,7 +255,6 @@ class PhotoIndex:
         return [os.fsdecode(photo.pop(KEY)) for photo in photos], photos
 
     def _located(self, rows: NDArray[np.intp]) -> Iterator[tuple[Segment, NDArray[np.intp], NDArray[np.intp]]]:
-        """Yield (segment, positions in ``rows``, rows in the segment) for each segment with some of ``rows``."""
         start = 0
         for segment in self._segments:
             places = np.flatnonzero((rows >= start) & (rows < start + len(segment)))

@@ -59,7 +59,6 @@ class FoundPictures:
     """Number of pictures nearer than the last shown picture whose files are missing or have changed."""
     model_id: str = ""
     truncated: tuple[str, ...] = ()
-    """Texts of the query that the model has read only in part, because they are too long."""
 
     @property
     def is_random(self) -> bool:

@@ -76,7 +76,6 @@ class QueryVector:
     model_id: str
     vector_ids: tuple[str, ...] = ()
     truncated: tuple[str, ...] = ()
-    """Names of texts that are too long for the model, which read only their beginning."""
 
     def check(self, vector_id: str) -> None:
         """Raise VectorsError if the query must not be compared with photos of this id. An empty id passes."""
@@ -126,7 +125,6 @@ def _term(part: str, sign: str, *, is_photo: bool) -> Term:
 
 
 def terms_in(text: str) -> list[Term]:
-    """Read a query that a person typed into one field, where paths are texts. Raises QueryError."""
     return terms_of([part for part in _SIGNS.split(text) if part.strip()], photos=False)
 
 

@@ -28,14 +28,11 @@ class SearchSpace:
     """Store whose contents are the keys of the index; None if the keys are paths."""
     paths: Mapping[str, Sequence[str]] | None = None
     inside: NDArray[np.bool_] | None = None
-    """Mask of the rows of the index that are searched; None for all."""
     roots: Collection[str] = ()
     """Absolute paths of folders and files that limit the listed files; empty for no limit."""
     without: DirectorySet = NOTHING
-    """Files that are left out, such as the photo that is searched for."""
     failed: Sequence[FailedFile] = ()
     skipped: Mapping[str, int] = field(default_factory=dict)
-    """Kind -> number of files whose names are not those of photos."""
 
 
 def is_below(path: str, folders: Collection[str]) -> bool:

@@ -39,7 +39,6 @@ def check_photos() -> None:
 def fill_album(
     entries: Sequence[Move], *, on_progress: Callable[[str, int, int], None] | None = None
 ) -> tuple[Outcome, ...]:
-    """Put each photo into the album, unless its file or the kept one has changed or gone; return outcomes in order."""
     outcomes: list[Outcome] = []
     try:
         album = _album() if entries else None

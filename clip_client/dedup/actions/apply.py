@@ -53,7 +53,6 @@ class Outcome:
     path: str
     done: bool
     message: str
-    """One sentence for people: where the photo went, or why it stayed."""
 
 
 def apply(

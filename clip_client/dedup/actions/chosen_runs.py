@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 def notice_put_back(store: Store) -> None:
-    """Mark choices as undone if a person has put all of their photos back, so that the person can choose again."""
     done = store.choices.all(what=KEEP, state=DONE)
     back = [choice for choice in done if all(os.path.lexists(photo.path) for photo in choice.photos)]
     # A hard link has the path of the copy that it replaced, also after the copy was purged.

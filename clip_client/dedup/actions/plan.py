@@ -35,7 +35,6 @@ class Move:
     """Reason why the photo, or the one that it follows, moves only by a person's choice; empty if by the verdict."""
     is_chosen: bool = False
     sidecars: tuple[SidecarToWrite, ...] = ()
-    """Sidecars that must be beside the kept photo before the duplicate moves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +116,6 @@ def plan_moves(
 
 
 def _copies_last(group: DuplicateGroup) -> Iterator[Member]:
-    """Yield the members besides the kept one, each after the photo for which it may move."""
     by_path = {member.path: member for member in group.members}
     before = {member.path: filter(None, [member.verdict.kept]) for member in group.members}
     yield from (by_path[path] for path in TopologicalSorter(before).static_order() if path != group.keep)

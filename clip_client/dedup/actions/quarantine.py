@@ -38,7 +38,6 @@ _NO_HARD_LINKS: Final = frozenset(
 
 
 def run_folder(entry: JournalEntry) -> PurePath:
-    """Return the folder of an entry's run in the quarantine; two levels above is the folder that has the quarantine."""
     above, name, _ = entry.files[0].quarantined.partition(f"{os.sep}{QUARANTINE_NAME}")
     return PurePath(above + name, entry.run)
 

@@ -32,7 +32,6 @@ EXACT_ROWS: Final = 50_000
 ALL_COMPARED: Final = RecallEstimate(method="exact", recall=1.0, recall_95=(1.0, 1.0), pairs=0)
 
 LEAST_RECALL: Final = 0.995
-"""Share of similar pairs that must have a cell in common."""
 _CELLS_PER_VECTOR: Final = (4, 6, 8)
 """Tried in this order. With 2 or 3, too few similar vectors have a cell in common."""
 _POINTS_PER_PART: Final = 32
@@ -200,7 +199,6 @@ class RecallSample:
 
     @classmethod
     def combine(cls, parts: Sequence[RecallSample]) -> RecallSample:
-        """Return what comparing the same sampled rows with the rows of all ``parts`` would have returned."""
         sampled = np.concatenate([part.sampled for part in parts])
         priorities = np.concatenate([part.priorities for part in parts])
         kept = _lowest(sampled, priorities)

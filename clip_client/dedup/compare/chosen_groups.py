@@ -113,7 +113,6 @@ def _regrouped(group: DuplicateGroup, best_first: Iterable[Photo]) -> DuplicateG
 
 
 def chosen_photos(group: DuplicateGroup, moving: Container[int], *, keep: int = 0) -> list[ChosenPhoto]:
-    """Return the members as a choice holds them, the one that stays first; ``keep`` and ``moving`` are positions."""
     order = [keep, *(place for place in range(len(group.members)) if place != keep)]
     members = [(place, group.members[place]) for place in order]
     return [ChosenPhoto(os.path.abspath(member.path), member.sha256, place in moving) for place, member in members]
@@ -132,7 +131,6 @@ def choose(group: DuplicateGroup, photos: Sequence[ChosenPhoto]) -> tuple[Duplic
 class ChosenGroups:
     report: DuplicateReport
     moving: Mapping[str, Choice]
-    """Path in the report -> the choice that moves this photo."""
     staying: Mapping[str, str]
     """Absolute path of a photo that was chosen to move -> why the report does not let it; one sentence for people."""
 

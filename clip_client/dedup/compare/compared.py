@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Compared:
-    """The contents of a search; element i of each array is about row i."""
-
     candidates: Mapping[int, Sequence[Photo]]
     """Row -> the files of that content, best first; a row with one file that nothing else is like may be missing."""
     evidence: Evidence
@@ -29,7 +27,6 @@ class Compared:
     thresholds: Thresholds
     components: Sequence[Indices]
     look_alike: Sequence[Indices] = ()
-    """Rows of each cluster of like perceptual hashes, of two or more."""
     cannot_link: CannotLink
     rules: KeepRules
     paired: Mapping[int, Set[int]] = field(default_factory=dict)

@@ -54,7 +54,6 @@ def make_groups(compared: Compared, proofs: Proofs, alike: Mapping[int, Sequence
 
 
 def _copies(compared: Compared, proofs: Proofs) -> dict[int, int]:
-    """Return row -> a better row of the same pixels, or one that an alignment proved it to be a copy of."""
     best = ((row, proofs.best(row)) for row in compared.candidates)
     return {row: kept for row, kept in best if kept is not None} | compared.same_pixels()
 

@@ -47,8 +47,6 @@ _PROJECTED_AT_ONCE: Final = 65_536
 
 
 class UnionFind:
-    """Connected components of rows; rows with the same number in ``labels`` are in one."""
-
     def __init__(self, rows: int) -> None:
         self.labels: Indices = np.arange(rows)
 
@@ -190,7 +188,6 @@ def where(true: NDArray[np.bool_]) -> tuple[Indices, Indices]:
 
 
 def _dense_clusters(vectors: Vectors, threshold: float) -> Indices:
-    """Label rows by cluster: the rows alike to the first one, then those alike to the first one left, and so on."""
     clusters = UnionFind(len(vectors))
     alone = np.ones(len(vectors), dtype=bool)
     for _ in range(_PIVOTS):

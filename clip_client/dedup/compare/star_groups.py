@@ -60,7 +60,6 @@ class CannotLink:
             yield rows[np.searchsorted(rows, row, side="right") :]
 
     def among(self, rows: Indices) -> CannotLink:
-        """Return the sets reduced to ``rows``, as positions in ``rows``."""
         if not self._sets:
             return self
         sets: defaultdict[int, list[int]] = defaultdict(list)

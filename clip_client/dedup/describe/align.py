@@ -113,7 +113,6 @@ def _compared(first: Keypoints, second: Keypoints, affine: Affine | None) -> tup
 
 
 def copy_transform(duplicate: Keypoints, kept: Keypoints) -> Affine | None:
-    """Return how the whole of a small picture lies on another one; None if it does not look like a copy of it."""
     affine = frame_affine(duplicate, kept, LIKE_A_COPY)
     if affine is None:
         return None

@@ -145,7 +145,6 @@ class Changes:
 
 
 def are_two_views(one: Keypoints, other: Keypoints, to_other: Affine, *, times: float = 1.0) -> bool:
-    """Tell whether each photo shows what lies beyond the other, by more than so many times the limits."""
     back = inverse(to_other)
     if min(max(_margins(one, other, to_other)), max(_margins(other, one, back))) > times * _MOST_BEYOND:
         return True

@@ -60,8 +60,6 @@ _NOT_AN_IMAGE: Final = "NOT_AN_IMAGE"
 # Without a repr: asyncio.run asks for the repr of its result, which would be huge.
 @dataclass(kw_only=True, repr=False)
 class CollectedFeatures:
-    """The files of a search by content, and the features of each content."""
-
     copies: dict[str, list[PhotoFile]] = field(default_factory=dict)
     features: FeatureTable
     vectors_of: Callable[[Sequence[str]], NDArray[np.float32]]
@@ -248,7 +246,6 @@ class _Collector:
                         yield await self._source(file.path)
 
     def _add_known(self, files: Sequence[PhotoFile], known: Mapping[str, str]) -> tuple[list[PhotoFile], list[str]]:
-        """Add known files to their contents; return the unknown files, and a path of each content without a vector."""
         unknown, without_vector = [], []
         for file in files:
             sha256 = known.get(file.path)

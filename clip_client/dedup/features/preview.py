@@ -21,8 +21,6 @@ _ORIENTATIONS: Final = (1, 2, 4, 3, 5, 8, 6, 7)
 
 
 class DecodedPhoto(NamedTuple):
-    """An image file and its picture, decoded once for its hash, the model and the alignment."""
-
     data: bytes
     picture: Image.Image
     at_least: tuple[int, int]
@@ -65,7 +63,6 @@ def picture_file(path: str, data: bytes) -> bytes:
 
 
 def raw_preview(data: bytes) -> RawPreview | None:
-    """Read the preview in a RAW file, and the size of the photo; None without a preview or without rawpy."""
     if not can_read_raw():
         return None
     import rawpy

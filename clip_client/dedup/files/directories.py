@@ -18,7 +18,6 @@ class DirectorySet:
         self._is_inside = functools.cache(self._look_up)
 
     def contains(self, path: str) -> bool:
-        """Tell whether the file at ``path`` is in one of the folders, at any depth, or in the set itself."""
         if not self._identities:
             return False
         return self._is_inside(os.path.dirname(os.path.abspath(path))) or _identity(path) in self._identities

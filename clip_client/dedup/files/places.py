@@ -64,7 +64,6 @@ _PATTERNS: Final = [re.compile(f"(?<=/)(?:{place.names})(?=/)", re.IGNORECASE) f
 
 
 def place_of(folder: str) -> Place | None:
-    """Return the place that a folder is or lies in, also through links; None for one of the user's own folders."""
     return named_place(folder) or named_place(os.path.realpath(folder))
 
 

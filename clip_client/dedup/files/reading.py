@@ -24,7 +24,6 @@ _RECALLED: Final = stat.FILE_ATTRIBUTE_OFFLINE | 0x40000 | 0x400000
 
 
 def is_only_in_cloud(status: os.stat_result) -> bool:
-    """Tell by the ``os.stat`` of a file whether the system would have to download it to read it."""
     flags, attributes = (getattr(status, name, 0) for name in ("st_flags", "st_file_attributes"))
     return bool(flags & _DATALESS or attributes & _RECALLED)
 

@@ -130,7 +130,6 @@ class _Walk:
     """A heap of folders to walk: way there, path, device of the start, place of the folder above."""
     named: set[FileIdentity] = field(default_factory=set)
     passed: dict[str, list[str]] = field(default_factory=dict)
-    """Kind of a place -> folders that were not searched."""
     walked: set[FileIdentity] = field(default_factory=set)
     """Folders that were walked; none is walked twice, so the walk ends."""
 
@@ -248,7 +247,6 @@ class _Walk:
                 self.in_libraries[photo.path] = photo
 
     def _skip(self, path: str, *, can_open: bool) -> None:
-        """Count a file by its ending, and by its format if it is an image such as ``photo.jpg_large``."""
         ending = suffix_of(os.path.basename(path))
         # The last dot of "letter to Dr. Who" does not begin an ending.
         kind = "no ending" if not ending else ending if _ENDING.fullmatch(ending) else "other endings"
@@ -274,7 +272,6 @@ def _is_quarantined(path: str) -> bool:
 
 
 def _image_format(path: str) -> str:
-    """Return the format of an image that a search could compare; empty for all other files."""
     from preprocess_ensemble.imaging.formats import identify
 
     try:

@@ -60,7 +60,6 @@ class ColourSpace:
     is_hdr: bool = False
 
     def has_all_of(self, other: ColourSpace) -> bool:
-        """Tell whether a picture in this space keeps all colours of one in ``other``; False if that cannot be told."""
         if self.key == other.key or other.primaries == ():
             return True
         if other.is_hdr and not self.is_hdr:

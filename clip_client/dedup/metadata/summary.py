@@ -55,7 +55,6 @@ def read_metadata(data: bytes) -> Metadata:
 
 
 def taken(fields: Fields) -> str:
-    """Return the date as :func:`iso_date` does; empty if no field says it."""
     texts = (
         *_texts(fields, "DateTimeOriginal", "exif:DateTimeOriginal", "photoshop:DateCreated"),
         "".join(_texts(fields, "iptc:55", "iptc:60")),

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from clip_client.dedup.types import OnProgress
 
 _UNFOLDED: Final = 12
-"""Number of members of a group that are shown at once; the others are behind "Show 190 more"."""
 
 _ONLY_FOR_THE_SEARCH: Final = frozenset({"--dry-run", "--quiet", "-q", "--verbose", "-v"})
 

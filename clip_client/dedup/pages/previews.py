@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     Thumbnail = Callable[[str, int], bytes | None]
 
 _MOST_IN_PAGE: Final = 100
-"""Most pictures that a page holds itself. More pictures go into files, if there is a folder for them."""
 _MOST_OF_MEDIUM_SIZE: Final = 5_000
 _LARGE, _MEDIUM, _SMALL = 480, 320, 240
 """Longest side of a 4:3 picture, in pixels: about 26, 15 and 9 kB of JPEG. Other shapes have the same area."""
@@ -48,7 +47,6 @@ class Picture:
     """A preview, and the size at which the page shows it, in CSS pixels."""
 
     source: str
-    """A data URI, or the URL of a file relative to the page."""
     width: int
     height: int
     is_wide: bool

@@ -40,7 +40,6 @@ def copy_lines(report: DuplicateReport) -> Iterator[str]:
 
 
 def csv_lines(report: DuplicateReport) -> Iterator[str]:
-    """Yield the lines of a CSV file: :data:`CSV_COLUMNS`, then a row for each photo of each group."""
     yield _line(CSV_COLUMNS)
     for number, group in enumerate(report.groups, start=1):
         for member in group.members:

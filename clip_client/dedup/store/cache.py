@@ -54,7 +54,6 @@ class Cache(Database):
         return [version for (version,) in self._connection.execute(_VERSIONS) if version not in versions]
 
     def blob_tables(self, *versions: str) -> list[BlobTable]:
-        """Open the tables of these versions of algorithms; remove what other versions have made."""
         if outdated := self.other_versions(*versions):
             self._write("DELETE FROM blobs WHERE version = ?", [(version,) for version in outdated])
             with suppress(sqlite3.OperationalError):  # another process is writing, or the disk is full

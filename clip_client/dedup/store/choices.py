@@ -42,7 +42,6 @@ _WITHDRAW: Final = (
 
 class ChosenPhoto(NamedTuple):
     path: str
-    """Absolute."""
     sha256: str
     moves: bool = False
 
@@ -113,7 +112,6 @@ class Choices(Tables):
         return frozenset(number for (number,) in self._found(question, list(ids)))
 
     def may_move(self, number: int, run: str) -> bool:
-        """Tell whether ``run`` may move a photo of a choice: the choice waits, or the run has carried out a part."""
         question = "SELECT 1 FROM choices WHERE id = ? AND (state = 'waiting' OR state = 'done' AND run = ?)"
         return self._connection.execute(question, (number, run)).fetchone() is not None
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from clip_client.dedup.store.decisions import Decision
 
 _FILES_AT_ONCE: Final = 900
-"""Files per query; a search may ask about a million files."""
 _CHAIN: Final = """
 WITH RECURSIVE chain AS (
     SELECT * FROM copies WHERE {} IN ({{}}) UNION SELECT copies.* FROM copies JOIN chain ON {}
@@ -96,7 +95,6 @@ class ProvenCopies(Tables):
     """Contents that show one picture. If the table is lost, copies are proved again."""
 
     def record(self, groups: Collection[DuplicateGroup]) -> None:
-        """Record the copies of each group that are proved in a safe tier, in place of earlier rows about them."""
         contents = {bytes.fromhex(member.sha256) for group in groups for member in group.members}
         pictures = (pair for group in groups for pair in _pictures(group).items())
         rows = {bytes.fromhex(copy): bytes.fromhex(of) for copy, of in pictures if copy != of}
@@ -141,7 +139,6 @@ def _top(content: str, above: Mapping[str, str]) -> str:
 
 
 def _pictures(group: DuplicateGroup) -> dict[str, str]:
-    """Return content -> the content that names its picture, for the members of a group: the best of its copies."""
     content_at = {member.path: member.sha256 for member in group.members}
     rank = {content: place for place, content in enumerate(dict.fromkeys(content_at.values()))}
     above: dict[str, str] = {}

@@ -139,8 +139,6 @@ def right_to_move(store: Path, *, wait_s: float = 0) -> Iterator[None]:
 
 
 class Journal(Tables):
-    """The journal of one store; one thread at a time may use it."""
-
     def __init__(self, database: Database) -> None:
         super().__init__(database)
         self.choices = Choices(database)
@@ -211,7 +209,6 @@ class Journal(Tables):
         self._add("files", [(unit, *row) for unit, _ in sharing])
 
     def set_state(self, entry: JournalEntry, state: str, folders: Sequence[Folder] = ()) -> JournalEntry:
-        """Record, on the disk, the new state of an entry and of its choice, and the current state of its folders."""
         with self.transaction():
             self._connection.execute("UPDATE units SET state = ? WHERE id = ?", (state, entry.id))
             self._add("folders", [(entry.id, os.fsencode(path), *rest) for path, *rest in folders])
@@ -253,7 +250,6 @@ class Journal(Tables):
         return {run: (photos, size_bytes) for run, photos, size_bytes in rows}
 
     def moved_by_choices(self) -> dict[int, set[str]]:
-        """Return id of a choice -> old paths of the files that it moved and that were not restored."""
         moved = defaultdict[int, set[str]](set)
         states = *IN_QUARANTINE, State.PURGED
         for choice, original in self._connection.execute(

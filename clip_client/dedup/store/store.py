@@ -88,7 +88,6 @@ class Store:
 
     @property
     def warning(self) -> str:
-        """One sentence about the place of the store; empty for a local disk."""
         if not (kind := network_file_system(self.directory)):
             return ""
         return f"the store {self.directory} is on a network file system ({kind}): use it on one computer at a time"

@@ -50,7 +50,6 @@ class Job:
     is_running: bool = True
     error: str = ""
     planned: dict[str, Move | Skip] = field(default_factory=dict)
-    """Path of each photo that a person wants to move -> its move, or the reason why it stays."""
     outcomes: dict[str, Outcome] = field(default_factory=dict)
 
 

@@ -30,8 +30,6 @@ _SLICE_S: Final = 0.3
 
 @dataclass
 class BulkCount:
-    """Numbers of groups and photos that rules would choose, as far as groups have been counted."""
-
     after: int = 0
     groups: int = 0
     photos: int = 0

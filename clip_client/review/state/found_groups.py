@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 APPLIED: Final = "applied"
 """State of a group whose choice has been carried out. The other states are the choices, and ``open``."""
 STAGED: Final = "staged"
-"""State in a :class:`Filter` that means all of :data:`STAGED_STATES`."""
 STAGED_STATES: Final = (KEEP, DIFFERENT, KEEP_ALL)
 """States of groups whose choices can be carried out. A skipped group has nothing to carry out."""
 
@@ -87,8 +86,6 @@ class FoundGroup(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """Selects groups; an empty field selects all."""
-
     tier: str = ""
     holds: str = ""
     """Tier of a copy in the group that moves on request."""
@@ -164,7 +161,6 @@ class FoundGroups:
         return self._found[number - 1] if 0 < number <= len(self._found) else None
 
     def neighbours(self, number: int, wanted: Filter) -> tuple[FoundGroup | None, FoundGroup | None]:
-        """Return the wanted groups before and after ``number``, which need not be wanted itself."""
         before = filter(wanted.fits, reversed(self._found[: number - 1]))
         return next(before, None), next(self.each(wanted, after=number), None)
 
@@ -178,7 +174,6 @@ class FoundGroups:
         return self._group_and_content.get(os.path.abspath(path), (None, ""))[0]
 
     def match(self, choices: Iterable[Choice], moved: Mapping[int, Collection[str]]) -> None:
-        """Replace the known choices by ``choices``, all choices of the store, oldest first, and find their groups."""
         with self._lock:
             self._moved = moved
             before = set(self._choices)
@@ -190,7 +185,6 @@ class FoundGroups:
         self._change(choices, lambda known, choice: known.update({choice.id: choice}))
 
     def forget(self, choices: Iterable[Choice]) -> None:
-        """Remove choices; earlier ones about their groups hold again."""
         self._change(choices, lambda known, choice: known.pop(choice.id, None))
 
     def _change(self, choices: Iterable[Choice], act: Callable[[dict[int, Choice], Choice], object]) -> None:

@@ -76,7 +76,6 @@ class Session:
         self.progress: dict[str, tuple[int, int | None]] = {}
         self.error = ""
         self.notice = ""
-        """One sentence that a person should read first; mostly empty."""
         self.report: DuplicateReport | None = None
         self.on_request: tuple[str, ...] = ()
         self._changes = 0
@@ -122,7 +121,6 @@ class Session:
             self.changed()
 
     def _finish_interrupted(self) -> None:
-        """Complete or revert the moves of a killed process, so that the search finds all photos."""
         journal = self.store.journal
         with suppress(StoreError), self.lock, journal.exclusive():  # unless another clip-client is moving files
             unfinished = journal.entries((State.PLANNED, State.RESTORING, State.PURGING))
@@ -179,7 +177,6 @@ class Session:
         return "" if is_same else "changed"
 
     def with_verdicts(self, *groups: DuplicateGroup, **how: Any) -> DuplicateReport:
-        """Return a report of ``groups`` with new verdicts; see :func:`~.verdicts.with_verdicts` for ``how``."""
         assert self.report is not None, "there is nothing to judge before the search has ended"
         return with_verdicts(replace(self.report, groups=groups), self.roots, compared=self.groups, **how)
 
