@@ -61,7 +61,7 @@ class Changes:
             self._crop(),
             self._border(),
             self._shape(),
-            *self._colours(),
+            self._colours(),
             detail,
             size_in_words(self.full_size),
         )
@@ -69,9 +69,8 @@ class Changes:
 
     def lost(self) -> tuple[str, ...]:
         own, of_kept, scale = self._tones, self._kept_tones, _scale(self.full_size)
-        left, top, right, bottom = (max(0.0, share) for share in self._margins)
         lost = {
-            f"{percent(1 - (1 - left - right) * (1 - top - bottom))} of the picture": self._outside > _MOST_OUTSIDE,
+            f"{percent(1 - _share_inside(self._margins))} of the picture": self._outside > _MOST_OUTSIDE,
             f"{scale:.2g} times the resolution": scale > 1.03,
             "colour": own.colour > _WEAKENED * max(1.0, of_kept.colour) or (of_kept.is_grey and not own.is_grey),
             "tonal range": own.contrast > _WEAKENED * of_kept.contrast,
@@ -88,12 +87,9 @@ class Changes:
         return (UNTOLD,) if self._seen.blur or (self._seen.is_toned and not is_only_grey) else ()
 
     def _crop(self) -> str:
-        left, top, right, bottom = shares = [max(0.0, share) for share in self._kept_margins]
-        if max(shares) < _LEAST_CROP:
+        if max(self._kept_margins) < _LEAST_CROP:
             return ""
-        sides = zip(shares, ("left", "top", "right", "bottom"), strict=True)
-        cut = (f"{share:.0%} off the {side}" for share, side in sides if share >= _LEAST_SHARE)
-        return ", ".join((f"cropped to {percent((1 - left - right) * (1 - top - bottom))}", *cut))
+        return f"cropped to {percent(_share_inside(self._kept_margins))}"
 
     def _border(self) -> str:
         if self._outside >= _MOST_OUTSIDE:
@@ -101,27 +97,18 @@ class Changes:
         return "with a border" if max(self._margins) >= _LEAST_SHARE else ""
 
     def _shape(self) -> str:
-        across, down = 1 / np.linalg.norm(self.full_size[:, :2], axis=0)
-        share, side = (down / across, "height") if down < across else (across / down, "width")
-        return "" if abs(across / down - 1) < 0.02 else f"squashed to {share:.0%} of its {side}"
+        across, down = np.linalg.norm(self.full_size[:, :2], axis=0)
+        return "" if abs(across / down - 1) < 0.02 else "squashed"
 
-    def _colours(self) -> list[str]:
+    def _colours(self) -> str:
         own, of_kept = self._tones, self._kept_tones
         if not self._seen.is_toned:
-            return []
-        words = []
-        if abs(own.brightness - of_kept.brightness) > 3:
-            words.append("brighter" if own.brightness > of_kept.brightness else "darker")
-        contrast = own.contrast / max(1.0, of_kept.contrast)
-        if abs(contrast - 1) > 0.08:
-            words.append("with more contrast" if contrast > 1 else "with less contrast")
+            return ""
         if own.is_grey != of_kept.is_grey:
-            words.append("black and white" if own.is_grey else "in colour")
-        elif self._seen.tint > 3:
-            strength = own.colour / max(1.0, of_kept.colour)
-            how = "stronger" if strength > 1.15 else "weaker" if strength < 0.87 else "other"
-            words.append(f"with {how} colours")
-        return words or ["with slightly other colours"]
+            return "black and white" if own.is_grey else "in colour"
+        if abs(own.brightness - of_kept.brightness) > 3:
+            return "brighter" if own.brightness > of_kept.brightness else "darker"
+        return "with other contrast or colours"
 
     def _is_put_into(self) -> bool:
         """Look for a seam around the duplicate. False proves nothing: a border may look like the edge of its photo."""
@@ -168,14 +155,11 @@ def turn_in_words(full_size: Affine) -> str:
     if mirrored:
         linear = np.diag([-1.0, 1.0]) @ linear
     angle = np.arctan2(linear[0, 1] - linear[1, 0], linear[0, 0] + linear[1, 1])
-    degrees = round(float(np.degrees(angle)), 1) % 360
-    if mirrored and round(degrees) == 180:
+    degrees = round(float(np.degrees(angle)), 1)
+    if mirrored and round(abs(degrees)) == 180:
         return "mirrored top to bottom"
-    turned = ""
-    if 0.3 < degrees < 359.7:
-        way, by = ("to the right", degrees) if degrees <= 180 else ("to the left", 360 - degrees)
-        turned = f"rotated by {by:.3g} degrees" + ("" if round(by) == 180 else f" {way}")
-    return " and ".join(filter(None, ("mirrored" if mirrored else "", turned)))
+    turned = f"rotated by {abs(degrees):.3g} degrees to the {'right' if degrees > 0 else 'left'}"
+    return " and ".join(filter(None, ("mirrored" if mirrored else "", turned if abs(degrees) > 0.3 else "")))
 
 
 def size_in_words(full_size: Affine) -> str:
@@ -193,6 +177,11 @@ def _scale(full_size: Affine) -> float:
     return float(1 / np.sqrt(abs(np.linalg.det(full_size[:, :2]))))
 
 
+def _share_inside(margins: tuple[float, ...]) -> float:
+    left, top, right, bottom = (max(0.0, share) for share in margins)
+    return (1 - left - right) * (1 - top - bottom)
+
+
 def _margins(of: Keypoints, on: Keypoints, to: Affine) -> tuple[float, float, float, float]:
     corners = corners_of(to, of.picture.shape[1::-1]) / on.picture.shape[1::-1]
     (left, top), (right, bottom) = corners.min(axis=0).tolist(), corners.max(axis=0).tolist()
@@ -205,9 +194,8 @@ def _content_outside(photo: Keypoints, other: Keypoints, to_other: Affine) -> fl
         return 0.0
     covered = np.ones(other.picture.shape[:2], np.uint8)
     covered = cv2.warpAffine(covered, between_middles(inverse(to_other)), (width, height)).astype(np.uint8)
-    outside = (
-        cv2.dilate(covered, np.ones((7, 7), np.uint8)) == 0
-    )  # not the three pixels that the edge of a border blurs
+    # Leave out the three pixels that the edge of a border blurs.
+    outside = cv2.dilate(covered, np.ones((7, 7), np.uint8)) == 0
     luma = cv2.cvtColor(photo.picture, cv2.COLOR_RGB2GRAY).astype(np.float32)
     if outside.any() and luma[outside].std() > _EVEN:
         return float(np.mean(outside))
