@@ -49,8 +49,7 @@ film differs by more, and a proof takes ten times as long as a description."""
 def align(duplicate: Keypoints, kept: Keypoints) -> Alignment | None:
     """Return how ``duplicate`` lies on ``kept``, or None if the photos do not show the same picture.
 
-    The result does not depend on the order: with the photos exchanged, the tier and the residual are the same, and the
-    transform is the inverse. Exception: if one photo is cropped by a few pixels, only the crop is an edit of the other.
+    The order changes only the words. Exception: if one is cropped by a few pixels, only the crop is an edit.
     """
     if duplicate.reason or kept.reason:
         return None
@@ -66,18 +65,16 @@ def align(duplicate: Keypoints, kept: Keypoints) -> Alignment | None:
     duplicate_is_grid = (second if is_reduced(affine) else first) is duplicate
     changes = Changes(duplicate, kept, to_kept, seen, duplicate_is_grid=duplicate_is_grid)
     is_same = seen.residual <= _MOST_RESIDUAL and not seen.differs.any()
-    tier = EDITED if is_same else ALTERED
-    if is_same and is_frame(affine, first, second) and not seen.is_toned and not seen.blur:
-        tier = RE_ENCODED
+    is_whole = is_frame(affine, first, second) and not seen.is_toned and not seen.blur
+    tier = ALTERED if not is_same else RE_ENCODED if is_whole else EDITED
     words = changes.words()
     if tier == EDITED and not words:
         return None
     if tier == ALTERED and (seen.agreeing_share < _LEAST_AGREEING or not seen.differs.any()):
         # These are other photos, or a copy too coarse to tell.
         return None
-    region, share = None, 0.0
-    if tier == ALTERED:
-        region, share = _region(seen, kept, to_kept if duplicate_is_grid else np.eye(2, 3))
+    from_grid = to_kept if duplicate_is_grid else np.eye(2, 3)
+    region, share = _region(seen, kept, from_grid) if tier == ALTERED else (None, 0.0)
     return Alignment(
         tier=tier,
         changes=words,
@@ -98,9 +95,7 @@ def _best_position(first: Keypoints, second: Keypoints) -> tuple[Affine, Compari
     if matched is None or (framed is None and are_two_views(first, second, matched, times=_REFINED_BY)):
         return framed
     refined = _compared(first, second, refined_affine(first, second, matched))
-    if framed is None or refined is None:
-        return framed or refined
-    return refined if refined[1].agreeing_share > framed[1].agreeing_share else framed
+    return max(filter(None, (framed, refined)), key=lambda found: found[1].agreeing_share, default=None)
 
 
 def _compared(first: Keypoints, second: Keypoints, affine: Affine | None) -> tuple[Affine, Comparison] | None:

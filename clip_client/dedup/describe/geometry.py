@@ -125,10 +125,7 @@ def _is_plausible(affine: Affine) -> bool:
 
 
 def laid_on_grid(source: Pixels, to_grid: Affine, size: tuple[int, int]) -> tuple[Pixels, Mask]:
-    """Return the picture on a grid of that width and height, and which pixels of the grid can be compared with it.
-
-    ``to_grid`` should not enlarge, so that the coarser picture sets the detail.
-    """
+    """Return the picture on a grid of that size, and what can be compared; ``to_grid`` should not enlarge."""
     if source.shape[1::-1] == size and (to_grid == np.eye(2, 3)).all():
         return source, np.ones(source.shape[:2], np.bool_)
     covered = np.full(source.shape[:2], 255, np.uint8)
