@@ -39,7 +39,6 @@ class Filter(NamedTuple):
     label: str
     example: str
     read: Callable[[str], Any]
-    """Turns the text of a person into a condition for ``fits``. Raises ValueError."""
     fits: Callable[[SearchSpace, Any], NDArray[np.bool_]]
     form: str = ""
     fact: str = ""
@@ -119,7 +118,6 @@ def facts_table(features: pa.Table) -> pa.Table:
 
 
 def taken_text(taken_ms: int | None) -> str:
-    """Write a time of capture, ``"2019-05-03 10:11:12"``; empty if it is unknown."""
     return "" if taken_ms is None else str(np.datetime64(taken_ms // 1000, "s")).replace("T", " ")
 
 
@@ -141,14 +139,6 @@ def _has_date(space: SearchSpace) -> NDArray[np.bool_]:
     return ~np.isnan(_numbers(space, "taken_ms"))
 
 
-def _has_place(space: SearchSpace) -> NDArray[np.bool_]:
-    return ~np.isnan(_numbers(space, "latitude"))
-
-
-def _has_camera(space: SearchSpace) -> NDArray[np.bool_]:
-    return _named(space, "camera", bool)
-
-
 def _named(space: SearchSpace, name: str, fits: Callable[[str], bool]) -> NDArray[np.bool_]:
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -165,10 +155,6 @@ def _first_ms(text: str, after: int = 0) -> int:
         raise ValueError
     period = np.datetime64("-".join(part.zfill(2) for part in text.split("-")))  # its unit is a year, month or day
     return int((period + after).astype("datetime64[ms]").astype(np.int64))
-
-
-def _end_ms(text: str) -> int:
-    return _first_ms(text, after=1)
 
 
 def _format_name(text: str) -> str:
@@ -225,13 +211,13 @@ FILTERS: Final = {
     ),
     "until": Filter(
         "DATE", "taken in this year, month or day, or earlier", "Taken until", "2021",
-        _end_ms, lambda space, end_ms: _numbers(space, "taken_ms") < end_ms,
+        lambda text: _first_ms(text, after=1), lambda space, end_ms: _numbers(space, "taken_ms") < end_ms,
         form=_DATE_FORM, fact="date", has_fact=_has_date,
     ),
     "camera": Filter(
         "NAME", "taken with a camera whose make and model contain NAME", "Camera", "Canon",
         str.casefold, lambda space, part: _named(space, "camera", lambda name: part in name.casefold()),
-        fact="camera", has_fact=_has_camera,
+        fact="camera", has_fact=lambda space: _named(space, "camera", bool),
     ),
     "format": Filter(
         "NAME", "in this format: JPEG, PNG, HEIC, RAW, ...", "Format", "HEIC",
@@ -246,7 +232,7 @@ FILTERS: Final = {
         "LAT,LON,KM", "taken within KM kilometres of this place: 47.37,8.54,10",
         "Near (latitude, longitude, km)", "47.37,8.54,10",
         _circle, _in_circle, form="latitude, longitude and km, such as 47.37,8.54,10",
-        fact="place", has_fact=_has_place,
+        fact="place", has_fact=lambda space: ~np.isnan(_numbers(space, "latitude")),
     ),
     "in_folder": Filter(
         "DIR", "in this folder or below it", "In folder", "~/Pictures/2021", _folders, _in_folders,
