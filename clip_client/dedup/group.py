@@ -5,16 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from clip_client.dedup.types import (
-    BY_DEFAULT,
-    EXACT,
-    NEVER,
-    ON_REQUEST,
-    SAFE_TIERS,
-    SAME_PIXELS,
-    SIMILAR,
-    TIERS,
-)
+from clip_client.dedup.types import BY_DEFAULT, EXACT, NEVER, ON_REQUEST, SAFE_TIERS, SAME_PIXELS, SIMILAR, TIERS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -95,7 +86,6 @@ class DuplicateGroup:
     members: tuple[Member, ...]
     """The kept photo first, then by descending similarity to it."""
     reason: str = ""
-    """The rule that preferred the first photo to the next best."""
     proofs: Mapping[tuple[str, str], Alignment] = field(default_factory=dict, repr=False)
     """SHA-256 of two photos -> how the first lies on the second, for grouping them again around another photo."""
 

@@ -60,7 +60,6 @@ class DuplicateReport:
 
     @property
     def groups_by_space(self) -> tuple[DuplicateGroup, ...]:
-        """The groups that free most space first, then by the space of waiting copies."""
         return tuple(sorted(self.groups, key=lambda group: group.spare_bytes, reverse=True))
 
     def to_mapping(self) -> dict[str, Any]:

@@ -38,7 +38,6 @@ def why_unreadable(error: OSError | ValueError) -> str:
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """Write ``"1 photo"`` or ``"1,200 photos"``."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 

@@ -90,7 +90,6 @@ class _Handlers:
         self._decoding = CapacityLimiter(_MOST_DECODED)
 
     def groups(self, request: Request) -> Response:
-        """The list of groups from ``start`` (0) on; the progress while the search runs; the reason if it failed."""
         state = self._state()
         if state["phase"] != READY:
             return self._page("scanning.html.j2" if state["phase"] == SCANNING else "failed.html.j2", state)
@@ -222,7 +221,6 @@ class _Handlers:
         return await self._write(lambda: self._session.save_rules(body["name"], pages.checked_rules(body["rules"])))
 
     def plan(self, request: Request) -> Response:
-        """The moves of the last plan, the photos that stay, and the results; ``start`` chooses the page."""
         self._need_groups()
         job, state = self._worker.job, self._state()
         lines: dict[str, list[Move | Skip]] = {"failed": [], "stays": [], "moves": [], "moved": []}

@@ -88,11 +88,7 @@ class QueryVector:
 
 
 def terms_of(parts: Sequence[str], *, photos: bool = True) -> list[Term]:
-    """Read the parts of a query: texts, ``+``, ``-``, and the paths of existing files if ``photos`` is True.
-
-    Texts that follow each other are one text. Raises QueryError for an empty query, for a sign or weight that lacks its
-    term, and for too large a weight.
-    """
+    """Read texts, signs and, with ``photos``, paths of existing files; adjacent texts are one. Raises QueryError."""
 
     def kind(part: str) -> str:
         return "sign" if part in ("+", "-") else "photo" if photos and is_photo(_weighed(part)[1]) else "text"
@@ -129,10 +125,7 @@ def terms_in(text: str) -> list[Term]:
 
 
 def is_photo(name: str) -> bool:
-    """Tell whether a part of a query is the path of an existing file, which then counts as a photo.
-
-    A word without a separator or a dot never counts as a path, because a file may have the name of a word.
-    """
+    """Tell whether a file has this path. A name without a separator and a dot is a word, even if a file has it."""
     path = os.path.expanduser(name)
     return ("." in path or os.sep in path) and os.path.isfile(path)
 
@@ -143,11 +136,7 @@ def _weighed(part: str) -> tuple[float, str]:
 
 
 async def query_vector(clip: QueryEmbedder, terms: Sequence[Term]) -> QueryVector:
-    """Embed the terms of a query.
-
-    Raises QueryError for a photo or text that cannot be embedded, and for terms that cancel out. Raises the errors of
-    the client, such as ModelNotReady for texts if the model has no text tower.
-    """
+    """Embed the terms of a query. Raises QueryError, and the errors of the client."""
     model = await clip.model()
     texts = [term for term in terms if term.text]
     photos = [term for term in terms if term.photo]

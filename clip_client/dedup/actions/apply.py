@@ -139,10 +139,7 @@ def undo_from(folder: str, *, only: Collection[int] | None = None) -> tuple[Outc
 
 
 def recover(journal: Journal) -> tuple[Outcome, ...]:
-    """Finish or revert the moves of killed processes; return an outcome for each photo that left the quarantine.
-
-    The caller holds :meth:`Journal.exclusive`.
-    """
+    """Finish or revert the moves of killed processes, under :meth:`Journal.exclusive`; return what is restored."""
     outcomes = []
     for entry in journal.entries((State.PLANNED, State.RESTORING, State.PURGING)):
         if why_out_of_reach(entry):

@@ -65,9 +65,8 @@ def plan_moves(
 ) -> Plan:
     """Plan the moves of a report that was judged with the same ``paths``.
 
-    A photo moves if its verdict allows that and its tier is among ``tiers``. ``chosen``, a path -> tiers, limits the
-    moves to these photos in these tiers. If the tiers are None, a person looked at the photo, and it moves unless its
-    verdict says ``NEVER``. Raises ValueError for tiers that do not move by default.
+    ``chosen``, a path -> tiers, limits the moves to these photos in these tiers; None if a person looked at the photo,
+    which then moves unless its verdict says ``NEVER``. Raises ValueError for tiers that do not move by default.
     """
     check_tiers(tiers)
     roots = roots_of(paths)
@@ -89,13 +88,7 @@ def plan_moves(
             kept, tier, doubt = photos[verdict.kept], verdict.tier, verdict.reason if verdict.moves == IF_CHOSEN else ""
             if instead := moved.get(kept.path):
                 kept, tier, doubt = instead.kept, max(tier, instead.tier, key=TIERS.index), doubt or instead.reason
-            move = Move(
-                duplicate=photo,
-                kept=kept,
-                tier=tier,
-                reason=doubt,
-                is_chosen=selected is None,
-            )
+            move = Move(duplicate=photo, kept=kept, tier=tier, reason=doubt, is_chosen=selected is None)
             if photo.in_library is None:
                 try:
                     folder = quarantine_folder(photo.path, roots)

@@ -48,13 +48,10 @@ def purge(
 ) -> tuple[Outcome, ...]:
     """Send everything in the quarantine to the system's trash, or only the entries with the ids in ``only``.
 
-    A photo is purged only under three conditions: it is unchanged since its move, the photo that was kept instead still
-    exists with the same bytes, and the sidecars that saved its metadata still hold it. If the kept photo was itself
-    moved later, and that move was proved to lose nothing, the photo that was kept instead of it counts.
-
-    A photo that a version with another :data:`~.journal.PROOF` moved is proved again with ``prove``, unless a person
-    chose its move. Without a new proof the photo stays. ``trash`` takes a path and defaults to
-    ``send2trash.send2trash``. Raises StoreError if another process moves files with this journal.
+    A photo is purged if it is unchanged since its move, if the photo that was kept instead still exists with the same
+    bytes, or one that a proved later move kept instead of it, and if the sidecars that saved its metadata still hold
+    it. What a version with another :data:`~.journal.PROOF` moved is proved again with ``prove``, unless a person chose
+    its move. Raises StoreError if another process moves files with this journal.
     """
     if trash is None:
         from send2trash import send2trash

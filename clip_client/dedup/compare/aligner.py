@@ -21,13 +21,7 @@ from clip_client.dedup.compare.neighbours import near_by_vectors
 from clip_client.dedup.describe.align import LIKE_A_COPY, align, copy_transform
 from clip_client.dedup.describe.changes import at_full_size, size_in_words, turn_in_words
 from clip_client.dedup.describe.geometry import frame_affine
-from clip_client.dedup.describe.keypoints import (
-    ALGORITHM,
-    PICTURE_SIDE,
-    Keypoints,
-    extract_keypoints,
-    opencv_for_many,
-)
+from clip_client.dedup.describe.keypoints import ALGORITHM, PICTURE_SIDE, Keypoints, extract_keypoints, opencv_for_many
 from clip_client.dedup.features.preview import picture_file
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.files.reading import read_content, read_file

@@ -60,7 +60,6 @@ class Compared:
         return better
 
     def with_doubts(self, doubts: Mapping[int, str]) -> Compared:
-        """Return the comparison with ``doubts`` (row -> why), which also apply to rows with the same pixels."""
         by_pixels = {int(self.evidence.pixels[row]): why for row, why in doubts.items()}
         doubted = {
             files[0].sha256: why
@@ -71,7 +70,6 @@ class Compared:
 
 
 def other_shot(kept: Photo, other: Photo, *, is_proved: bool) -> str:
-    """Return ``BURST`` or ``SAME_SCENE`` if two photos are two shots, as :func:`.classify_burst` tells; else empty."""
     theirs, ours = kept.features, other.features
     same_form = (ours.width, ours.height, ours.format) == (theirs.width, theirs.height, theirs.format)
     return classify_burst(

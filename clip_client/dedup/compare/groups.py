@@ -42,7 +42,6 @@ def stars(compared: Compared, proofs: Proofs) -> dict[int, list[int]]:
 
 
 def make_groups(compared: Compared, proofs: Proofs, alike: Mapping[int, Sequence[int]]) -> tuple[DuplicateGroup, ...]:
-    """Divide the rows into groups, ordered by the path of the kept photo; ``alike`` is what :func:`stars` returned."""
     copies = _copies(compared, proofs)
     followers = {row: keep for keep, rows in alike.items() for row in rows} | copies
     groups = [

@@ -1,7 +1,4 @@
-"""Finds photos that are near each other: by vectors, perceptual hashes or times of capture.
-
-Each filter pairs a photo with at most :data:`NEIGHBOURS` others: so the work grows with the number of photos.
-"""
+"""Finds photos near each other by vectors, hashes or times. Each filter pairs a photo with a limited number."""
 
 from __future__ import annotations
 
@@ -225,10 +222,7 @@ def join_hashes(union_find: UnionFind, rows: Indices, hashes: Hashes, most_bits:
 
 
 def hash_parts(hashes: Hashes, most_bits: int, most_rows: int) -> Iterator[Indices]:
-    """Yield positions of 64-bit hashes; two that differ in at most ``most_bits`` bits are together at least once.
-
-    They agree in one of ``most_bits + 1`` bands. A part has about ``most_rows`` hashes, or those that agree in a band.
-    """
+    """Yield positions of 64-bit hashes; those that differ in at most ``most_bits`` bits agree in one of the bands."""
     if len(hashes) <= most_rows:
         yield np.arange(len(hashes))
         return

@@ -51,11 +51,7 @@ class UnionFind:
         self.labels: Indices = np.arange(rows)
 
     def join(self, left: Indices, right: Indices) -> None:
-        """Join the pairs (``left``, ``right``), both (N,).
-
-        Each round hooks every label to the smallest one that it is paired with and then follows the hooks to their
-        ends, so the number of rounds grows with the logarithm of the component, without a Python loop over pairs.
-        """
+        """Join the pairs (``left``, ``right``), both (N,), in rounds, without a Python loop over pairs."""
         while True:
             a, b = self.labels[left], self.labels[right]
             unequal = a != b

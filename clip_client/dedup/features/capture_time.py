@@ -1,7 +1,4 @@
-"""Tell by the times of capture and the exposures whether two photos are one shot.
-
-Models cannot distinguish copies from the frames of a burst, a bracket or a focus stack, or from two shots of a scene.
-"""
+"""Tells by times and exposures whether two photos are one shot, because models confuse copies and bursts."""
 
 from __future__ import annotations
 

@@ -117,9 +117,8 @@ async def collect_features(
 ) -> CollectedFeatures:
     """Collect the features and vectors of ``files``: from ``store`` if it has them, else from the files and the server.
 
-    New features reach the store within seconds, so an interrupted search continues where it stopped. Without an
-    ``embedder`` the contents have no vectors. ``keep_picture`` is called, in many threads, with each decoded picture
-    except those of RAW files. Raises StoreError, and what ``embedder.embed_stream`` raises if the server fails.
+    ``keep_picture`` is called, in many threads, with each decoded picture except those of RAW files. Raises StoreError,
+    and what ``embedder.embed_stream`` raises if the server fails.
     """
     model = None if embedder is None else await embedder.model()
     on_progress(_FINDING, 0, None)

@@ -104,10 +104,7 @@ def extract_features(
     *,
     is_raw: bool = False,
 ) -> tuple[ImageFeatures, EncodedImage | None]:
-    """Decode an image file, or the preview in a RAW file, once; return its features and the image for ``model_input``.
-
-    Never raises: what cannot be decoded gives features with a ``code``. ``keep`` is called with the decoded picture.
-    """
+    """Decode a photo, or the preview in a RAW file, once. Never raises: the features may have a ``code``."""
     from preprocess_ensemble.imaging.decode import DecodeError, decode
 
     raw = raw_preview(data) if is_raw else None

@@ -74,7 +74,6 @@ class ColourSpace:
 
 
 def space_of(layout: Layout) -> ColourSpace:
-    """Return the colours that a file can show, by its profile or by what its header says in its place; else sRGB."""
     if layout.profile:
         return space_of_profile(layout.profile)
     if layout.colours == "CMYK":
@@ -96,7 +95,6 @@ def space_of(layout: Layout) -> ColourSpace:
 
 
 def space_of_profile(profile: bytes) -> ColourSpace:
-    """Return the colour space of an ICC profile. Never raises."""
     from PIL import ImageCms
 
     if profile[16:20] == b"GRAY":

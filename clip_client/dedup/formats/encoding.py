@@ -45,10 +45,9 @@ def read_encoding(data: bytes) -> Encoding | None:
 
 
 def read_pixels(data: bytes, *, always: bool = True) -> tuple[Encoding | None, list[Image.Image]]:
-    """Return the encoding, and all that a file shows, as :func:`~.whole_pixels.decode_whole` returns it.
+    """Return the encoding, and all that a file shows: nothing if it holds more, or if any of it cannot be read.
 
-    There are no pictures if the file holds more than these, if any of it cannot be read, or, unless ``always``, if the
-    header alone tells what the picture holds.
+    Unless ``always``, nothing is decoded if the header alone tells what the picture holds.
     """
     from preprocess_ensemble.imaging.decode import DecodeError
     from preprocess_ensemble.imaging.jpeg_xl import read_container

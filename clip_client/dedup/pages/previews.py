@@ -1,7 +1,4 @@
-"""The small pictures of a report page: in the page itself or, for a large report, in a folder beside it.
-
-Their names contain the SHA-256 of their photos, so the next report draws only the new ones.
-"""
+"""The small pictures of a report page: in it or, for a large report, in a folder beside it, which the next one uses."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The computer that moved a photo: its name, and an id that stays when the computer is renamed.
-
-Two computers may use one store. Some Macs take their names from the network that they are in.
-"""
+"""The computer that moved a photo: its name, and an id that stays when it is renamed. Several may use one store."""
 
 from __future__ import annotations
 

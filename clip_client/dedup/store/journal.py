@@ -162,11 +162,7 @@ class Journal(Tables):
                 self._is_held = False
 
     def new_run(self) -> str:
-        """Return a name for a run on this computer: its local time, and letters that make it unique across all stores.
-
-        If the clock shows the second of this store's last run or an earlier one, the name has the second after that
-        run: names always sort in the order of the runs.
-        """
+        """Return a name for a run that is unique across all stores and sorts after earlier runs of this store."""
         now = datetime.now().replace(microsecond=0)
         with self.transaction():
             (last,) = self._connection.execute(_LAST_RUN).fetchone()

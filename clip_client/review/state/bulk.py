@@ -1,7 +1,4 @@
-"""Choices for many groups at once, by keep rules: the same as those of ``dedup --keep``, without another search.
-
-A person has not looked at these groups, so only photos move that ``dedup --apply`` moves by default.
-"""
+"""Choices for many groups by keep rules. Nobody has looked at these, so only what moves by default moves."""
 
 from __future__ import annotations
 
@@ -45,7 +42,6 @@ def open_by_default(wanted: Filter) -> Filter:
 
 
 def count_by_rules(session: Session, wanted: Filter, names: Sequence[str], count: BulkCount) -> bool:
-    """Add the next groups to ``count`` for 0.3 s; return whether there may be more groups. Raises CannotChoose."""
     until = time.monotonic() + _SLICE_S
     for found, group, moving in _by_rules(session, wanted, names, after=count.after):
         count.after = found.id
@@ -72,7 +68,6 @@ def choose_by_rules(session: Session, wanted: Filter, names: Sequence[str]) -> N
 def _by_rules(
     session: Session, wanted: Filter, names: Sequence[str], *, after: int = 0
 ) -> Iterator[tuple[FoundGroup, DuplicateGroup, frozenset[int]]]:
-    """Yield each wanted group, the group ordered by the rules, and the positions of the photos that the rules move."""
     if wanted.state == APPLIED:
         raise CannotChoose("these decisions have been applied; to choose again, bring their run back in the history")
     try:

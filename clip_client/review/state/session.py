@@ -161,7 +161,6 @@ class Session:
         return found_in_words(verdicts, moving_bytes) if verdicts else ""
 
     def paths_of(self, sha256: str) -> list[str]:
-        """Return the files that had a content (SHA-256, hexadecimal): those in groups, else those below the roots."""
         if paths := self.groups.paths(sha256):
             return paths
         with self.lock:
