@@ -22,6 +22,7 @@ class Verdict:
     """Path of the photo that stays instead; empty for the photo that the group keeps."""
     tier: str = EXACT
     moves: str = NEVER
+    """:data:`BY_DEFAULT`, :data:`ON_REQUEST`, :data:`IF_CHOSEN` or :data:`NEVER`."""
     reason: str = ""
     """One sentence on why the photo does not move by default; empty if it does or is kept."""
     lost: tuple[str, ...] = ()

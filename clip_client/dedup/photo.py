@@ -89,6 +89,7 @@ class Photo:
 
     @property
     def width(self) -> int:
+        """Pixels, after the EXIF orientation; 0 if the file could not be decoded."""
         return self.features.width
 
     @property

@@ -64,6 +64,7 @@ def give_back_times(folders: Iterable[Folder]) -> None:
 
 
 def make_folder(folder: str, like: str, folders: Iterable[Folder]) -> None:
+    """Make and sync a folder and its parents; they get the modes that ``folders`` has for ``like`` and its parents."""
     modes = {folder.path: folder.mode for folder in folders}
     missing = []
     while not os.path.isdir(folder):

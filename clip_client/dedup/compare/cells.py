@@ -92,6 +92,7 @@ class Cells:
     directions: Vectors
     """(K, D), unit rows: the middle of each part, seen from ``centre``."""
     numbers: Indices
+    """(K,), the number of each part's cell, below K."""
 
     def assign(self, vectors: Vectors, count: int) -> tuple[Indices, Indices]:
         """Return positions in the unit ``vectors``, (N, D), and numbers of their ``count`` nearest cells, both (M,),

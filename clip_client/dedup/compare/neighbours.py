@@ -51,6 +51,7 @@ class Evidence:
     vectors: Vectors
     """(N, D), unit rows; NaN for a row without a usable vector."""
     pixels: Indices
+    """(N,), equal for rows of equal pixels."""
     hashes: Hashes
     has_hash: Mask
     """(N,), False for a row without a usable hash."""

@@ -31,7 +31,7 @@ _BLOCK_ROWS: Final = 64
 
 
 class CannotLink:
-    """Sets of rows; no two rows of one set may share a group."""
+    """Sets of rows, each in ascending order; no two rows of one set may share a group."""
 
     def __init__(self, sets: Iterable[Indices] = ()) -> None:
         self._sets = [rows for rows in sets if len(rows) > 1]

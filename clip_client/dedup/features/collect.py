@@ -282,6 +282,7 @@ class _Collector:
         self._on_progress(self.what, self._done, self._total)
 
     def _add_copy(self, sha256: str, file: PhotoFile) -> bool:
+        """Add a file to its content; return whether the content has to be embedded from this file."""
         copies = self._copies.setdefault(sha256, [])
         copies.append(file)
         # Skip undecodable files: without a hash they are never candidates.

@@ -24,6 +24,7 @@ class DecodedPhoto(NamedTuple):
     data: bytes
     picture: Image.Image
     at_least: tuple[int, int]
+    """(height, width) in pixels that the decoder was asked for."""
 
 
 class RawPreview(NamedTuple):

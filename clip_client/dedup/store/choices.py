@@ -75,6 +75,7 @@ class Choices(Tables):
         self._seen = self._version()
 
     def changed_elsewhere(self) -> bool:
+        """Tell whether another connection wrote to the file, and any changed the choices, since the last call."""
         before, self._seen = self._seen, self._version()
         return before[0] != self._seen[0] and before[1:] != self._seen[1:]
 

@@ -54,6 +54,7 @@ class Decisions(Tables):
         return self.remove([one.id for one in self.all() if not one.contents.isdisjoint(contents)])
 
     def remove(self, ids: Collection[int]) -> int:
+        """Remove decisions; return how many of them existed. A trigger undoes the choices that made them."""
         return self._write("DELETE FROM decisions WHERE id = ?", [(number,) for number in ids])
 
     def all(self) -> list[Decision]:

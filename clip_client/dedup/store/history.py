@@ -17,6 +17,7 @@ from clip_client.dedup.store.decisions import Decisions
 from clip_client.dedup.store.journal import State, right_to_move
 
 _EARLIER: Final = {"journal.sqlite": (3, 4), "choices.sqlite": (2,), "decisions.sqlite": (1,), "settings.sqlite": (1,)}
+"""Files of earlier versions, and the formats of each that are taken over."""
 _NUMBERS: Final = frozenset({"id", "unit", "step", "decision"})
 """Columns with ids, which other rows may already have here."""
 _LAST_NUMBER: Final = (
@@ -29,6 +30,7 @@ SELECT one.name, group_concat(its.name) FROM {0}.sqlite_master AS one, pragma_ta
 """
 """Query for the tables of an attached file that are still known, and the columns that both have."""
 _BEGUN: Final = "begun"
+"""State that earlier versions gave a choice while a run carried it out."""
 _WAIT_S: Final = 60.0
 
 
