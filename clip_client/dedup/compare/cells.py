@@ -95,8 +95,7 @@ class Cells:
     """(K,), the number of each part's cell, below K."""
 
     def assign(self, vectors: Vectors, count: int) -> tuple[Indices, Indices]:
-        """Return positions in the unit ``vectors``, (N, D), and numbers of their ``count`` nearest cells, both (M,),
-        each once."""
+        """Return positions in the unit ``vectors``, (N, D), and their ``count`` nearest cells, both (M,), each once."""
         nearest = np.sort(self.numbers[_nearest(_seen_from(self.centre, vectors), self.directions, count)], axis=1)
         is_new = np.diff(nearest, axis=1, prepend=-1) > 0
         return np.nonzero(is_new)[0], nearest[is_new]

@@ -47,13 +47,11 @@ film differs by more, and a proof takes ten times as long as a description."""
 
 
 def align(duplicate: Keypoints, kept: Keypoints) -> Alignment | None:
-    """Return how ``duplicate`` lies on ``kept``, or None if the photos do not show the same picture.
-
-    The order changes only the words. Exception: if one is cropped by a few pixels, only the crop is an edit.
-    """
+    """Return how ``duplicate`` lies on ``kept``, or None if the photos do not show the same picture."""
     if duplicate.reason or kept.reason:
         return None
-    # All is computed in one order of the two, so that exchanging them changes nothing but the words.
+    # All is computed in one order of the two, so that exchanging them changes nothing but the words. Exception: if one
+    # is cropped by a few pixels, only the crop is an edit of the other.
     first, second = sorted((duplicate, kept), key=lambda photo: (photo.width * photo.height, photo.jpeg))
     found = _best_position(first, second)
     if found is None:

@@ -97,7 +97,7 @@ class Changes:
         return "with a border" if max(self._margins) >= _LEAST_SHARE else ""
 
     def _shape(self) -> str:
-        across, down = np.linalg.norm(self.full_size[:, :2], axis=0)
+        across, down = 1 / np.linalg.norm(self.full_size[:, :2], axis=0)
         return "" if abs(across / down - 1) < 0.02 else "squashed"
 
     def _colours(self) -> str:
