@@ -55,14 +55,15 @@ class Changes:
         self._is_softer = (seen.blur > 0) == duplicate_is_grid
 
     def words(self) -> tuple[str, ...]:
-        detail = ("blurred" if self._is_softer else "sharpened") if self._seen.blur else ""
+        across, down = 1 / np.linalg.norm(self.full_size[:, :2], axis=0)
+        inside = percent(_share_inside(self._kept_margins))
         words = (
             turn_in_words(self.full_size),
-            self._crop(),
+            f"cropped to {inside}" if max(self._kept_margins) >= _LEAST_CROP else "",
             self._border(),
-            self._shape(),
+            "squashed" if abs(across / down - 1) >= 0.02 else "",
             self._colours(),
-            detail,
+            ("blurred" if self._is_softer else "sharpened") if self._seen.blur else "",
             size_in_words(self.full_size),
         )
         return tuple(filter(None, words))
@@ -86,19 +87,10 @@ class Changes:
         is_only_grey = self._tones.is_grey != self._kept_tones.is_grey
         return (UNTOLD,) if self._seen.blur or (self._seen.is_toned and not is_only_grey) else ()
 
-    def _crop(self) -> str:
-        if max(self._kept_margins) < _LEAST_CROP:
-            return ""
-        return f"cropped to {percent(_share_inside(self._kept_margins))}"
-
     def _border(self) -> str:
         if self._outside >= _MOST_OUTSIDE:
             return f"showing {percent(self._outside)} more"
         return "with a border" if max(self._margins) >= _LEAST_SHARE else ""
-
-    def _shape(self) -> str:
-        across, down = 1 / np.linalg.norm(self.full_size[:, :2], axis=0)
-        return "" if abs(across / down - 1) < 0.02 else "squashed"
 
     def _colours(self) -> str:
         own, of_kept = self._tones, self._kept_tones
