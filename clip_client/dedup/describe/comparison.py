@@ -155,7 +155,7 @@ def _same_tones(pair: list[Pixels], cells: list[Floats], inside: Mask) -> tuple[
     if np.sqrt((usual**2).mean(axis=0)).max() < _SAME_LEVELS:
         return pair, (0.0, 0.0)
     # Only from colour to grey, and from all levels to fewer, does one rule hold for every pixel.
-    cut_off = _cut_off(*pair, inside), _cut_off(*reversed(pair), inside)
+    cut_off = _cut_off(pair[0], pair[1], inside), _cut_off(pair[1], pair[0], inside)
     greys = [_luma_and_chroma(colours)[:, 1:].std() < _GREY_LEVELS for colours in cells]
     source = int((greys[0], cut_off[0]) > (greys[1], cut_off[1]))
     # Fit pixels rather than cells, because a curve of means is not the mean of a curve.
