@@ -73,9 +73,7 @@ def test_another_file_of_the_same_picture_is_re_encoded(change: Change, words: t
 BRIGHT = "detail in light or dark parts"
 EDITS: dict[str, tuple[Change, str, str]] = {
     "crop": (lambda picture: cropped(picture, 0, 0.12, 0, 0), "cropped to 88%", "12% of the picture"),
-    "large crop": (
-        lambda picture: cropped(picture, 0.15, 0.15, 0.15, 0.15), "cropped to 49%", "51% of the picture",
-    ),
+    "large crop": (lambda picture: cropped(picture, 0.15, 0.15, 0.15, 0.15), "cropped to 49%", "51% of the picture"),
     "right": (lambda picture: picture.rotate(-90, expand=True), "rotated by 90 degrees to the right", ""),
     "left": (lambda picture: picture.rotate(90, expand=True), "rotated by 90 degrees to the left", ""),
     "half": (lambda picture: picture.rotate(180), "rotated by 180 degrees", ""),
