@@ -1,9 +1,7 @@
 """Finds near-duplicate photos.
 
-``search`` runs straight through: ``files`` finds the photos, ``features`` collects what they are compared by,
-``compare`` divides them into groups, ``judge`` decides what may happen to each photo, and ``report`` holds the groups.
-``store`` keeps the results on disk, ``actions`` moves copies, and ``pages`` shows a report. Nothing here imports the
-client: a search takes any ``Embedder``.
+``search`` runs straight through the rooms ``files``, ``features``, ``compare`` and ``judge`` to a ``report``. Nothing
+here imports the client: a search takes any ``Embedder``.
 """
 
 from clip_client._files import FailedFile

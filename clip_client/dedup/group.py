@@ -5,16 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from clip_client.dedup.types import (
-    BY_DEFAULT,
-    EXACT,
-    NEVER,
-    ON_REQUEST,
-    SAFE_TIERS,
-    SAME_PIXELS,
-    SIMILAR,
-    TIERS,
-)
+from clip_client.dedup.types import BY_DEFAULT, EXACT, NEVER, ON_REQUEST, SAFE_TIERS, SAME_PIXELS, SIMILAR, TIERS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -30,7 +21,6 @@ class Verdict:
     kept: str = ""
     """Path of the photo that stays instead; empty for the photo that the group keeps."""
     tier: str = EXACT
-    """Certainty that ``kept`` shows the same picture; one of :data:`TIERS`."""
     moves: str = NEVER
     """:data:`BY_DEFAULT`, :data:`ON_REQUEST`, :data:`IF_CHOSEN` or :data:`NEVER`."""
     reason: str = ""
@@ -47,20 +37,16 @@ class Verdict:
 
     @property
     def is_copy(self) -> bool:
-        """Whether nothing speaks against the move, so that the photo counts as a copy."""
         return self.moves in (BY_DEFAULT, ON_REQUEST)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """One photo of a group, and the results of the search about it."""
-
     photo: Photo
     similarity: float
     """Cosine with the kept photo, 1 for files with its bytes; NaN if the search did not compare the two."""
     tier: str = SIMILAR
     matches: tuple[Match, ...] = ()
-    """Tests that the photo passed against the kept photo; empty for the kept photo."""
     other_shot: str = ""
     """``BURST`` or ``SAME_SCENE`` if times or exposures show another shot than the kept photo; else empty."""
     copy_of: str = ""
@@ -70,27 +56,22 @@ class Member:
     cannot_verify: str = ""
     """One sentence on why the photo could not be aligned with any photo; empty if it could."""
     doubt: str = ""
-    """Signs that the photo is made from another photo."""
     verdict: Verdict = Verdict()
 
     @property
     def path(self) -> str:
-        """Path of its file."""
         return self.photo.path
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of its file, in hexadecimal."""
         return self.photo.sha256
 
     @property
     def alignment(self) -> Alignment | None:
-        """The alignment with the kept photo, if it shows the same picture."""
         return next((match.alignment for match in self.matches if match.alignment), None)
 
     @property
     def why(self) -> str:
-        """The tests that the photo passed, the file that it is a copy of, and its doubt, in words."""
         same = {EXACT: "same bytes as", SAME_PIXELS: "same pixels as"}.get(self.copy_tier, f"{self.copy_tier} copy of")
         copy = f"{same} {self.copy_of}" if self.copy_of else ""
         doubt = f"may be made from another photo: {self.doubt}" if self.doubt else ""
@@ -103,26 +84,21 @@ class DuplicateGroup:
 
     tier: str
     min_similarity: float
-    """The smallest cosine similarity of any two members."""
     members: tuple[Member, ...]
     """The kept photo first, then by descending similarity to it."""
     reason: str = ""
-    """The rule that preferred the first photo to the next best."""
     proofs: Mapping[tuple[str, str], Alignment] = field(default_factory=dict, repr=False)
     """SHA-256 of two photos -> how the first lies on the second, for grouping them again around another photo."""
 
     @property
     def keep(self) -> str:
-        """Path of the photo to keep."""
         return self.members[0].path
 
     def moving(self, tiers: Collection[str] = SAFE_TIERS) -> list[Photo]:
-        """Return the photos that ``--apply`` moves if these tiers are selected."""
         return [one.photo for one in self.members if one.verdict.moves == BY_DEFAULT and one.verdict.tier in tiers]
 
     @property
     def waiting(self) -> list[Photo]:
-        """The photos that move on request."""
         return [member.photo for member in self.members if member.verdict.moves == ON_REQUEST]
 
     @property
@@ -133,5 +109,4 @@ class DuplicateGroup:
 
     @property
     def spare_bytes(self) -> tuple[int, int]:
-        """Sizes of the moving and of the waiting photos, by which outputs order groups."""
         return sum(photo.spare_bytes for photo in self.moving()), sum(photo.spare_bytes for photo in self.waiting)

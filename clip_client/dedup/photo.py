@@ -42,7 +42,6 @@ class ImageFeatures:
     """Pixels, after the EXIF orientation."""
     height: int = 0
     format: str = ""
-    """Name of the file format by the content, such as ``"JPEG"``."""
     is_scaled: bool = False
     """True if a JPEG was decoded at reduced size for its hash, which may differ by a few bits in another format."""
     perceptual_hash: int = 0
@@ -58,13 +57,11 @@ class ImageFeatures:
     message: str = ""
 
     def to_row(self) -> dict[str, Any]:
-        """Return the features as columns of a table, one for each field, including those of the metadata."""
         row = asdict(self)
         return {**row.pop("metadata"), **row}
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> ImageFeatures:
-        """Make features of what :meth:`to_row` returned."""
         metadata = {name: row[name] for name in _OF_METADATA}
         own = {name: value for name, value in row.items() if name not in _OF_METADATA}
         return cls(metadata=Metadata(**metadata), **own)
@@ -75,8 +72,6 @@ _OF_METADATA: Final = frozenset(one.name for one in fields(Metadata))
 
 @dataclass(frozen=True, kw_only=True)
 class Photo:
-    """One file with a picture."""
-
     path: str
     """Names that are not UTF-8 are kept with ``surrogateescape``, as :func:`os.fsdecode` does."""
     sha256: str
@@ -84,9 +79,7 @@ class Photo:
     mtime_ns: int = 0
     features: ImageFeatures = field(default_factory=ImageFeatures)
     files: int = 1
-    """Number of files in the search with this content."""
     is_reference: bool = False
-    """True in a reference folder, from which photos never move."""
     is_by_link: bool = False
     not_kept: str = ""
     """Place that may not last, such as ``"a recycle bin"``, for which other photos must not move; else empty."""
@@ -101,17 +94,14 @@ class Photo:
 
     @property
     def height(self) -> int:
-        """Pixels, after the EXIF orientation; 0 if the file could not be decoded."""
         return self.features.height
 
     @property
     def metadata(self) -> Metadata:
-        """Metadata of the file."""
         return self.features.metadata
 
     @property
     def camera(self) -> str:
-        """Make and model of the camera; empty if EXIF does not say it."""
         return self.metadata.camera
 
     @property
@@ -133,7 +123,6 @@ class Photo:
 
     @property
     def origin(self) -> str:
-        """Time of capture and camera, in words."""
         return ", ".join(filter(None, (date_and_time(self.metadata.taken), self.camera)))
 
     @cached_property

@@ -30,9 +30,7 @@ class DuplicateReport:
     thresholds: Thresholds
     compared: int
     groups: tuple[DuplicateGroup, ...]
-    """Ordered by the path of the kept photo."""
     failed: tuple[FailedFile, ...]
-    """Ordered by path."""
     work: SearchStats = field(default_factory=SearchStats)
     coverage: RecallEstimate | None = None
     bytes_only: tuple[str, ...] = ()
@@ -40,13 +38,11 @@ class DuplicateReport:
     links: Mapping[tuple[int, int | str], str] = field(default_factory=dict)
     """``identity_of`` a file -> a symbolic link to it, which a move of the file would break."""
     skipped: Mapping[str, int] = field(default_factory=dict)
-    """Kind -> number of files that were skipped because their names are not those of photos."""
     note: str = ""
     """Reason, in words, why copies could not be verified; empty if they could."""
 
     @classmethod
     def combine(cls, parts: Sequence[DuplicateReport], coverage: RecallEstimate) -> DuplicateReport:
-        """Return the report of a whole search from its ``parts``, which have no photo in common."""
         return replace(
             parts[0],
             compared=sum(part.compared for part in parts),
@@ -60,16 +56,13 @@ class DuplicateReport:
 
     @property
     def has_cosines(self) -> bool:
-        """Whether vectors were compared. Otherwise outputs leave out the similarities of groups and members."""
         return self.model != NO_MODEL
 
     @property
     def groups_by_space(self) -> tuple[DuplicateGroup, ...]:
-        """The groups that free most space first, then by the space of waiting copies."""
         return tuple(sorted(self.groups, key=lambda group: group.spare_bytes, reverse=True))
 
     def to_mapping(self) -> dict[str, Any]:
-        """Return the report as JSON holds it; ``docs/dedup.schema.json`` describes it."""
         return {
             "model": self.model,
             "thresholds": asdict(self.thresholds),

@@ -154,11 +154,7 @@ def group_contents(
     on_progress: OnProgress,
     pictures: Mapping[str, bytes] = MappingProxyType({}),
 ) -> DuplicateReport:
-    """Divide the collected contents into groups without verdicts; a cluster calls this for each part of a search.
-
-    ``pictures`` holds what :func:`collect` put there. Photos are read again if ``store`` lacks their pixels or
-    keypoints. Raises StoreError.
-    """
+    """Divide the collected contents into groups without verdicts; a cluster calls this for each part of a search."""
     aligning, note = import_aligner() if rules.verify else (None, "")
     compared, recall, work = pair(collected, rules, store, is_wide=aligning is not None)
     if aligning is None:
@@ -269,7 +265,6 @@ async def judge(
 
 
 def _photos(collected: CollectedFeatures, rules: GroupRules, rows: Collection[int]) -> dict[int, list[Photo]]:
-    """Return row -> the files with that content that are compared, best first."""
     contents, in_libraries, references = collected.contents, rules.in_libraries, DirectorySet(rules.references)
     files = {row: collected.copies[contents[row]] for row in sorted(rows)}
     plain = (file.path for copies in files.values() for file in copies if file.path not in in_libraries)
@@ -295,5 +290,4 @@ def _photos(collected: CollectedFeatures, rules: GroupRules, rows: Collection[in
 
 
 def told_by_thread(progress: OnProgress) -> OnProgress:
-    """Return the function with which a worker thread reports its progress to the event loop."""
     return lambda what, done, total: from_thread.run_sync(progress, what, done, total)

@@ -32,14 +32,12 @@ def escaped(path: str) -> str:
 
 
 def why_unreadable(error: OSError | ValueError) -> str:
-    """Return the reason that the operating system gives, without the path."""
     # Python raises ValueError for a path that no system call accepts, such as one with a null byte.
     reason = (isinstance(error, OSError) and error.strerror) or str(error)
     return f"The file cannot be read: {reason}."
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """Write ``"1 photo"`` or ``"1,200 photos"``."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
@@ -56,7 +54,6 @@ def date_and_time(iso: str) -> str:
 
 
 def human_bytes(size: int) -> str:
-    """Write a size with a decimal unit, as file managers do: ``"812 B"``, ``"1.4 MB"``."""
     value = float(size)
     for unit in ("B", "kB", "MB", "GB"):
         if value < 999.5:
@@ -71,7 +68,6 @@ def at_least(similarity: float) -> str:
 
 
 def skipped_files(skipped: Mapping[str, int]) -> str:
-    """Write ``"15 files skipped, not named like photos: 12 .txt, 3 .mov"``."""
     kinds = [f"{number:,} {kind}" for kind, number in skipped.items()]
     more = [counted(len(kinds) - _MOST_KINDS, "more kind")] if len(kinds) > _MOST_KINDS else []
     text = f"{counted(sum(skipped.values()), 'file')} skipped, not named like photos: "

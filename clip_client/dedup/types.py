@@ -40,7 +40,6 @@ SIMILAR: Final = "similar"
 """Vectors or perceptual hashes alone say that the photo is like the kept one."""
 TIERS: Final = (EXACT, SAME_PIXELS, RE_ENCODED, EDITED, ALTERED, SIMILAR)
 SAFE_TIERS: Final = (EXACT, SAME_PIXELS, RE_ENCODED)
-"""Tiers that ``--apply`` moves. ``--act-on`` selects some of these."""
 PROVED_TIERS: Final = (*SAFE_TIERS, EDITED)
 """Tiers that depend only on the copy and the kept photo, not on a model."""
 
@@ -52,13 +51,11 @@ IF_CHOSEN: Final = "if chosen"
 NEVER: Final = "never"
 
 RAW: Final = "RAW file"
-"""The format of the RAW files of all cameras, and their kind as companions."""
 
 BURST: Final = "another frame of a burst"
 SAME_SCENE: Final = "another moment of the same scene"
 
 QUARANTINE_NAME: Final = ".clip-quarantine"
-"""Name of the folder that copies are moved to; searches leave it out."""
 PREVIEWS_MARK: Final = ".clip-previews"
 """Name of a file that marks a folder of small pictures for a page."""
 PREVIEW_NAME: Final = re.compile(r"[0-9a-f]{32,64}-\w+\.jpg(\.part)?")
@@ -66,8 +63,6 @@ PREVIEW_NAME: Final = re.compile(r"[0-9a-f]{32,64}-\w+\.jpg(\.part)?")
 
 
 class PhotoFile(NamedTuple):
-    """A file at the time when it was found."""
-
     path: str
     size_bytes: int
     mtime_ns: int
@@ -76,7 +71,6 @@ class PhotoFile(NamedTuple):
 
     @classmethod
     def of(cls, path: str, status: os.stat_result) -> PhotoFile:
-        """Return the file at ``path``, whose ``os.stat`` is ``status``."""
         return cls(path, status.st_size, stored_ns(status.st_mtime_ns), stored_ns(status.st_ctime_ns))
 
     def is_as(self, other: PhotoFile) -> bool:
@@ -87,8 +81,6 @@ class PhotoFile(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Companion:
-    """A file that belongs to a photo."""
-
     path: str
     kind: str
     """Such as ``"film"``: one of :mod:`clip_client.dedup.files.file_types`."""
@@ -98,8 +90,6 @@ class Companion:
 
 @dataclass(frozen=True, kw_only=True)
 class LibraryPhoto:
-    """One photo in a library of Apple Photos: the original and its companions."""
-
     path: str
     """Path of the original, which is outside the library if Photos only refers to it."""
     library: str
@@ -120,7 +110,6 @@ class Metadata:
     sequence: int | None = None
     camera: str = ""
     fields: int = 0
-    """Number of EXIF fields, including GPS."""
     exposure_s: float | None = None
     f_number: float | None = None
     iso: float | None = None
@@ -137,7 +126,6 @@ class Metadata:
     has_exposure: bool = False
     """True with an exposure time, aperture, sensitivity or focal length, which scanners do not write."""
     is_resized: bool = False
-    """True if the size in EXIF is not the size of the picture."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,29 +144,22 @@ NO_MODEL: Final = "none"
 
 
 def has_trained_vectors(model_id: str) -> bool:
-    """Tell whether there is a model, and its weights were trained."""
     return model_id != NO_MODEL and not is_random(model_id)
 
 
 def is_random(model_id: str) -> bool:
-    """Tell whether the weights of a model were never trained, by its id."""
     return split_model_id(model_id)[1].partition(":")[0] == "random"
 
 
 def split_model_id(model_id: str) -> tuple[str, str]:
-    """Return (model, pretrained) of a model id."""
     model, _, rest = model_id.partition("/")  # the tag may be a path with "/" and "@" in it
     return model, rest.rpartition("@")[0] or rest
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecallEstimate:
-    """The share of similar pairs of vectors that were compared."""
-
     method: str
-    """``"exact"`` or ``"cells"``."""
     recall: float
-    """1 for ``"exact"``, else measured on a sample."""
     recall_95: tuple[float, float]
     pairs: int
     """Similar pairs in the sample; 0 if nothing was measured."""
@@ -190,11 +171,9 @@ class SearchStats:
 
     files_read: int = 0
     decoded: int = 0
-    """Contents whose features were extracted."""
     pixels_decoded: int = 0
     embedded: int = 0
     keypoints: int = 0
-    """Contents that were prepared for their alignment."""
     aligned: int = 0
 
     def __add__(self, other: SearchStats) -> SearchStats:

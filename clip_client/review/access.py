@@ -57,11 +57,9 @@ class Access:
         self._secret = secrets.token_urlsafe(32)
         self._ticket = secrets.token_urlsafe(32)
         self.path = f"/{self._secret}/"
-        """Path of the first page, with which the other paths begin."""
         self.path_for_once = f"/?ticket={self._ticket}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
         if scope["type"] != "http":
             return
 
@@ -77,7 +75,6 @@ class Access:
         await (self._answer(scope) or self._app)(inner, receive, send_with_headers)
 
     def _answer(self, scope: Scope) -> Response | None:
-        """Return the answer to a request with a ticket, or without the secret; None for a request to pass on."""
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if not _HOST.fullmatch(host):

@@ -53,7 +53,6 @@ _CONTENT: Final = re.compile("[0-9a-f]{64}")
 
 
 def review_app(session: Session, worker: Worker, photos: PhotoSearch | None = None) -> Starlette:
-    """Return the pages of one review; without ``photos`` they cannot search by words."""
     to = _Handlers(session, worker, photos)
     return Starlette(
         routes=[
@@ -82,8 +81,6 @@ def review_app(session: Session, worker: Worker, photos: PhotoSearch | None = No
 
 
 class _Handlers:
-    """The functions that answer the addresses, in the order in which a person meets them."""
-
     def __init__(self, session: Session, worker: Worker, photos: PhotoSearch | None) -> None:
         self._session = session
         self._photos = photos
@@ -93,7 +90,6 @@ class _Handlers:
         self._decoding = CapacityLimiter(_MOST_DECODED)
 
     def groups(self, request: Request) -> Response:
-        """The list of groups from ``start`` (0) on; the progress while the search runs; the reason if it failed."""
         state = self._state()
         if state["phase"] != READY:
             return self._page("scanning.html.j2" if state["phase"] == SCANNING else "failed.html.j2", state)
@@ -135,7 +131,6 @@ class _Handlers:
         return JSONResponse(self._session.doubts(found, keep, moving))
 
     async def photo(self, request: Request) -> Response:
-        """A picture of a photo, ``small``, ``large`` or ``full``: a JPEG, upright, whole, never enlarged."""
         sha256, size = request.path_params["sha256"], request.path_params["size"]
         if size not in SIZES or not _CONTENT.fullmatch(sha256):
             raise HTTPException(404, "there is no such picture")
@@ -226,7 +221,6 @@ class _Handlers:
         return await self._write(lambda: self._session.save_rules(body["name"], pages.checked_rules(body["rules"])))
 
     def plan(self, request: Request) -> Response:
-        """The moves of the last plan, the photos that stay, and the results; ``start`` chooses the page."""
         self._need_groups()
         job, state = self._worker.job, self._state()
         lines: dict[str, list[Move | Skip]] = {"failed": [], "stays": [], "moves": [], "moved": []}
@@ -241,12 +235,10 @@ class _Handlers:
         return self._page("plan.html.j2", state, lines=lines, start=pages.read_number(request, "start"), **values)
 
     async def make_plan(self, request: Request) -> Response:
-        """Begin to plan all staged choices: ``{"merge_metadata": true}``; ``/state`` shows the ``job``."""
         body = await pages.read_body(request, merge_metadata=False)
         return await self._write(lambda: self._worker.plan(**body))
 
     async def apply(self, request: Request) -> Response:
-        """Begin to carry out a plan: ``{"plan": 1}``, with the ``number`` of its job."""
         body = await pages.read_body(request, plan=0)
         return await self._write(lambda: self._worker.apply(body["plan"]))
 
@@ -302,14 +294,12 @@ class _Handlers:
 
 
 def _size(planned: Move | Skip) -> int:
-    """Return the size in bytes of a line of the plan; 0 for a photo for the album, which stays on the disk."""
     if isinstance(planned, Skip):
         return planned.photo.size_bytes
     return planned.duplicate.size_bytes if planned.folder else 0
 
 
 def _refuse(request: Request, error: Exception) -> Response:
-    """Answer a script with JSON, and a person who opened an address with a page."""
     if isinstance(error, CannotChoose):
         said, status = str(error), error.status
     else:

@@ -43,7 +43,6 @@ _SIDES: Final = {"small": 112, "large": 480}
 
 
 def read_filter(given: Mapping[str, Any]) -> Filter:
-    """Read ``tier``, ``holds``, ``state`` and ``text``. Raises HTTPException (400) for an unknown state."""
     wanted = Filter(**{name: given.get(name, "") for name in vars(Filter())})
     if wanted.state not in ("", STAGED, *_STATE_NAMES):
         raise HTTPException(400, f"a state must be one of {', '.join((*_STATE_NAMES, STAGED))}")
@@ -51,30 +50,25 @@ def read_filter(given: Mapping[str, Any]) -> Filter:
 
 
 def read_form(request: Request) -> dict[str, str]:
-    """Read the fields of the search by words. Only 2,000 characters of a text are read."""
     return {name: request.query_params.get(name, "")[:2000].strip() for name in FIELDS}
 
 
 def query_of(wanted: Filter | None, **more: object) -> str:
-    """Return the filter and ``more`` as the query of an address, with its question mark; empty without any value."""
     used = {name: value for name, value in {**vars(wanted or Filter()), **more}.items() if value}
     return f"?{urlencode(used)}" if used else ""
 
 
 def checked_rules(rules: list[str]) -> list[str]:
-    """Return the rules of a form. Raises HTTPException (400) for too many or too long ones."""
     if len(rules) > 100 or any(len(rule) > 5000 for rule in rules):
         raise HTTPException(400, "at most 100 rules of at most 5000 characters")
     return rules
 
 
 def read_number(request: Request, name: str, *, default: int = 0, most: int = 10**9) -> int:
-    """Read a number of the query. Raises HTTPException (400) for other texts."""
     return next(iter(read_numbers(request, name, most=most)), default)
 
 
 def read_numbers(request: Request, name: str, *, most: int = 10**9) -> list[int]:
-    """Read the numbers of this name in the query. Raises HTTPException (400) for other texts."""
     texts = request.query_params.getlist(name)
     if not all(text.isascii() and text.isdigit() and len(text) < 16 and int(text) <= most for text in texts):
         raise HTTPException(400, f"{name} must be a number from 0 to {most}")
@@ -104,7 +98,6 @@ async def read_body(request: Request, **expected: Any) -> dict[str, Any]:
 
 
 def environment(roots: Sequence[str]) -> jinja2.Environment:
-    """Return the environment of all templates. ``roots`` is what was searched."""
     shared = jinja2.PrefixLoader({"report": jinja2.PackageLoader("clip_client.dedup.pages")})
     loader = jinja2.ChoiceLoader([jinja2.PackageLoader("clip_client.review"), shared])
     made = page_environment(loader, folder_above(roots))
@@ -132,13 +125,10 @@ def _run_time(run: str, between: str) -> str:
 
 
 def _overview(totals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Sum up the groups of one search: the numbers above the list, and on the button that applies choices."""
-
     def count(chosen: Sequence[Mapping[str, Any]]) -> int:
         return sum(total["groups"] for total in chosen)
 
     def options(field: str, names: Mapping[str, str]) -> list[tuple[str, str, int]]:
-        """Return (value of the filter, its name, number of groups)."""
         counts = {key: count([total for total in totals if total[field] == key]) for key in names}
         return [("", "all", count(totals)), *((key, names[key], of) for key, of in counts.items() if of)]
 

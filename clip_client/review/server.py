@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _HOST: Final = "127.0.0.1"
 _PATIENCE_S: Final = 2
-"""Longest time that open connections may keep the server from ending."""
 
 
 class CannotListen(ReportedError):

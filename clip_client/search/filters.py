@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from clip_client.search.space import SearchSpace
 
 FACTS: Final = ("width", "height", "format", "taken_ms", "camera", "latitude", "longitude")
-"""Columns in the index of a store."""
 
 _EARTH_KM: Final = 6371.0
 _DATE: Final = re.compile(r"\d{4}(-\d{1,2}(-\d{1,2})?)?")
@@ -34,34 +33,24 @@ _NAMES: Final = {"jpg": "jpeg", "tif": "tiff", "jxl": "jpeg xl", "heif": "heic",
 
 
 class Filter(NamedTuple):
-    """A condition that a person can set, and its check."""
-
     metavar: str
     meaning: str
     """Help of the option, after the words "only photos that were"."""
     label: str
-    """Name of the field on the page."""
     example: str
     read: Callable[[str], Any]
-    """Turns the text of a person into a condition for ``fits``. Raises ValueError."""
     fits: Callable[[SearchSpace, Any], NDArray[np.bool_]]
-    """Returns a mask of the rows of the index that meet a condition. A row with an unknown value does not."""
     form: str = ""
-    """Description of the texts that ``read`` accepts; empty if its ValueError has one."""
     fact: str = ""
-    """Name of what ``fits`` reads, if many photos lack it, such as ``"date"``."""
     has_fact: Callable[[SearchSpace], NDArray[np.bool_]] | None = None
-    """Returns a mask of the rows that have it."""
 
 
 class LeftOut(NamedTuple):
     """Rows that a filter leaves out of those that all filters before it keep."""
 
     filter: str
-    """Name in :data:`FILTERS`."""
     rows: int
     without_fact: int
-    """Number of these rows that lack the ``fact`` of the filter."""
 
     def in_words(self, noun: str) -> str:
         """Say what is left out, such as ``"13 photos left out by --since: 4 have no date"``."""
@@ -73,14 +62,11 @@ class LeftOut(NamedTuple):
 
 @dataclass(frozen=True)
 class Wanted:
-    """Conditions that all results meet."""
-
     conditions: Mapping[str, Any] = field(default_factory=dict)
     """Name in :data:`FILTERS` -> the value that its ``read`` returned."""
 
     @classmethod
     def of(cls, texts: Mapping[str, str]) -> Wanted:
-        """Read a person's texts: name in :data:`FILTERS` -> text, empty for no condition. Raises QueryError."""
         conditions = {}
         for name, text in texts.items():
             try:
@@ -93,14 +79,10 @@ class Wanted:
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """Absolute paths of the wanted folder: the named path, and the path without links; empty for no limit."""
         return tuple(self.conditions.get("in_folder", ()))
 
     def select(self, space: SearchSpace) -> tuple[NDArray[np.bool_] | None, tuple[LeftOut, ...]]:
-        """Return the mask of the rows to search, None for all rows; and what each filter leaves out, if anything.
-
-        Raises QueryError for a condition about facts if the space is not a store, which alone knows them.
-        """
+        """Return the mask of the rows to search (None for all), and what each filter leaves out. Raises QueryError."""
         rows, left_out = space.inside, []
         if not len(space.index):
             return rows, ()
@@ -122,7 +104,6 @@ class Wanted:
 
 
 def facts_table(features: pa.Table) -> pa.Table:
-    """Return the columns :data:`FACTS` of stored features, which may have further columns; unknown values are null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -137,7 +118,6 @@ def facts_table(features: pa.Table) -> pa.Table:
 
 
 def taken_text(taken_ms: int | None) -> str:
-    """Write a time of capture, ``"2019-05-03 10:11:12"``; empty if it is unknown."""
     return "" if taken_ms is None else str(np.datetime64(taken_ms // 1000, "s")).replace("T", " ")
 
 
@@ -149,7 +129,6 @@ def _told_ms(text: str) -> int | None:
 
 
 def _numbers(space: SearchSpace, name: str) -> NDArray[np.float64]:
-    """Return a column, with NaN for unknown values."""
     import pyarrow as pa
 
     numbers: NDArray[np.float64] = space.index.column(name).cast(pa.float64(), safe=False).to_numpy()
@@ -160,16 +139,7 @@ def _has_date(space: SearchSpace) -> NDArray[np.bool_]:
     return ~np.isnan(_numbers(space, "taken_ms"))
 
 
-def _has_place(space: SearchSpace) -> NDArray[np.bool_]:
-    return ~np.isnan(_numbers(space, "latitude"))
-
-
-def _has_camera(space: SearchSpace) -> NDArray[np.bool_]:
-    return _named(space, "camera", bool)
-
-
 def _named(space: SearchSpace, name: str, fits: Callable[[str], bool]) -> NDArray[np.bool_]:
-    """Tell for each row whether its name in a column fits; ``fits`` is called once for each different name."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -185,10 +155,6 @@ def _first_ms(text: str, after: int = 0) -> int:
         raise ValueError
     period = np.datetime64("-".join(part.zfill(2) for part in text.split("-")))  # its unit is a year, month or day
     return int((period + after).astype("datetime64[ms]").astype(np.int64))
-
-
-def _end_ms(text: str) -> int:
-    return _first_ms(text, after=1)
 
 
 def _format_name(text: str) -> str:
@@ -211,7 +177,6 @@ def _pixels(text: str) -> float:
 
 
 def _circle(text: str) -> tuple[float, float, float]:
-    """Return latitude and longitude in degrees, north and east positive, and the radius in kilometres."""
     latitude, longitude, km = map(float, text.split(","))
     if not (abs(latitude) <= 90 and abs(longitude) <= 180 and 0 < km < np.inf):
         raise ValueError
@@ -219,7 +184,6 @@ def _circle(text: str) -> tuple[float, float, float]:
 
 
 def _in_circle(space: SearchSpace, circle: tuple[float, float, float]) -> NDArray[np.bool_]:
-    """Compare distances by the haversine formula."""
     north, east = np.radians(_numbers(space, "latitude")), np.radians(_numbers(space, "longitude"))
     latitude, longitude = np.radians(circle[:2])
     across = np.cos(latitude) * np.cos(north) * np.sin((east - longitude) / 2) ** 2
@@ -247,13 +211,13 @@ FILTERS: Final = {
     ),
     "until": Filter(
         "DATE", "taken in this year, month or day, or earlier", "Taken until", "2021",
-        _end_ms, lambda space, end_ms: _numbers(space, "taken_ms") < end_ms,
+        lambda text: _first_ms(text, after=1), lambda space, end_ms: _numbers(space, "taken_ms") < end_ms,
         form=_DATE_FORM, fact="date", has_fact=_has_date,
     ),
     "camera": Filter(
         "NAME", "taken with a camera whose make and model contain NAME", "Camera", "Canon",
         str.casefold, lambda space, part: _named(space, "camera", lambda name: part in name.casefold()),
-        fact="camera", has_fact=_has_camera,
+        fact="camera", has_fact=lambda space: _named(space, "camera", bool),
     ),
     "format": Filter(
         "NAME", "in this format: JPEG, PNG, HEIC, RAW, ...", "Format", "HEIC",
@@ -268,7 +232,7 @@ FILTERS: Final = {
         "LAT,LON,KM", "taken within KM kilometres of this place: 47.37,8.54,10",
         "Near (latitude, longitude, km)", "47.37,8.54,10",
         _circle, _in_circle, form="latitude, longitude and km, such as 47.37,8.54,10",
-        fact="place", has_fact=_has_place,
+        fact="place", has_fact=lambda space: ~np.isnan(_numbers(space, "latitude")),
     ),
     "in_folder": Filter(
         "DIR", "in this folder or below it", "In folder", "~/Pictures/2021", _folders, _in_folders,

@@ -23,10 +23,9 @@ _EVERYTHING: Final = Wanted()
 
 
 def find(query: QueryVector, space: SearchSpace, wanted: Wanted = _EVERYTHING, *, top: int = 20) -> FoundPictures:
-    """Return the ``top`` pictures of a space that are nearest to a query among those that fit the filters.
+    """Return the ``top`` pictures that fit the filters and are nearest to a query; proven copies are one picture.
 
-    Proven copies are one picture, shown by a file in the folder of the filters. Raises QueryError, StoreError, and the
-    errors of :meth:`QueryVector.check` and :meth:`PhotoIndex.nearest`.
+    Raises QueryError, StoreError, and the errors of :meth:`QueryVector.check` and :meth:`PhotoIndex.nearest`.
     """
     query.check(space.index.vector_id)
     rows, left_out = wanted.select(space)

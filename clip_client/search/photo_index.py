@@ -41,7 +41,6 @@ class Hit(NamedTuple):
     """Cosine similarity to the query."""
     row: int
     facts: Mapping[str, Any]
-    """Name of a further column -> its value for the photo."""
 
 
 class PhotoIndex:
@@ -56,9 +55,7 @@ class PhotoIndex:
         self.dimension = dimension
         self.vector_id = vector_id
         self.about: dict[str, Any] = {}
-        """Further data that :meth:`save` writes, as JSON."""
         self.folder: Path | None = None
-        """Folder in which the index was last opened or saved."""
         self._segments: list[Segment] = []
 
     @classmethod
@@ -148,7 +145,6 @@ class PhotoIndex:
         return sum(map(len, self._segments))
 
     def keys(self) -> Iterator[str]:
-        """Yield the keys of all vectors, in the order of their rows."""
         for segment in self._segments:
             yield from map(os.fsdecode, segment.photos.column(KEY).to_pylist())
 
@@ -190,7 +186,6 @@ class PhotoIndex:
         return before - len(self)
 
     def _merge(self) -> None:
-        """Merge the last segments while they are small, so that there are few segments."""
         import pyarrow as pa
 
         while len(self._segments) > 1:
@@ -208,7 +203,6 @@ class PhotoIndex:
         return pa.chunked_array(parts, self._segments[0].photos.schema.field(name).type)
 
     def holding(self, keys: Iterable[str]) -> NDArray[np.bool_]:
-        """Tell for each row whether its key is among ``keys``."""
         wanted = _encoded(keys)
         return np.concatenate([np.zeros(0, np.bool_), *(segment.holding(wanted) for segment in self._segments)])
 
@@ -248,7 +242,6 @@ class PhotoIndex:
         return direction
 
     def _exact(self, rows: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Return the vectors at ``rows``, (n, D)."""
         found = np.empty((len(rows), self.dimension), dtype=np.float32)
         for segment, places, of_segment in self._located(rows):
             found[places] = segment.vectors[of_segment]
@@ -262,7 +255,6 @@ class PhotoIndex:
         return [os.fsdecode(photo.pop(KEY)) for photo in photos], photos
 
     def _located(self, rows: NDArray[np.intp]) -> Iterator[tuple[Segment, NDArray[np.intp], NDArray[np.intp]]]:
-        """Yield (segment, positions in ``rows``, rows in the segment) for each segment with some of ``rows``."""
         start = 0
         for segment in self._segments:
             places = np.flatnonzero((rows >= start) & (rows < start + len(segment)))

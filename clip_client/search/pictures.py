@@ -18,31 +18,23 @@ if TYPE_CHECKING:
 _SIDE: Final = 320
 """Longest side of a 4:3 picture on the page, in pixels: about 15 kB of JPEG."""
 _UNKNOWN: Final = (4, 3)
-"""Shape of a photo of unknown size."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoundPicture:
-    """One picture, and its files."""
-
     path: str
     """The best copy of the picture if that fits the filter; else the nearest of its files that fit."""
     score: float
-    """Cosine similarity to the query."""
     copies: tuple[str, ...] = ()
     """Other unchanged files that a search for duplicates proved to show the same picture."""
     content: str = ""
-    """SHA-256 in hexadecimal; empty if unknown."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """The known columns of :data:`~clip_client.search.filters.FACTS`."""
 
     @property
     def taken(self) -> str:
-        """Time of capture, ``"2019-05-03 10:11:12"``; empty if unknown."""
         return taken_text(self.facts.get("taken_ms"))
 
     def to_mapping(self) -> dict[str, Any]:
-        """Return the picture as JSON holds it."""
         names = ("width", "height", "format", "camera", "latitude", "longitude")
         facts = {name: self.facts.get(name) or None for name in names}
         return {
@@ -57,12 +49,8 @@ class FoundPicture:
 
 @dataclass(frozen=True, kw_only=True)
 class FoundPictures:
-    """The result of one search."""
-
     pictures: tuple[FoundPicture, ...]
-    """Found pictures, the best first."""
     compared: int
-    """Number of rows in the index that fit the filters."""
     compared_in_words: str = ""
     """Text such as ``"148 different files"``: files with the same bytes count once, unlike in ``dedup``."""
     left_out: tuple[str, ...] = ()
@@ -71,11 +59,9 @@ class FoundPictures:
     """Number of pictures nearer than the last shown picture whose files are missing or have changed."""
     model_id: str = ""
     truncated: tuple[str, ...] = ()
-    """Texts of the query that the model has read only in part, because they are too long."""
 
     @property
     def is_random(self) -> bool:
-        """Whether the weights of the model are random, so that the ranking means nothing."""
         return is_random(self.model_id)
 
 
@@ -94,7 +80,6 @@ def write_page(
 
 
 def _drawn(picture: FoundPicture, thumbnail: Callable[[str, int], bytes | None]) -> Picture | None:
-    """Return the preview of a picture; None if its file cannot be opened."""
     size = picture.facts.get("width") or _UNKNOWN[0] * _SIDE, picture.facts.get("height") or _UNKNOWN[1] * _SIDE
     width, height = fit(*size, _SIDE)
     jpeg = thumbnail(picture.path, max(width, height))

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 _WEIGHTED: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+):\s*(.*)", re.DOTALL)
 _MOST_WEIGHT: Final = 1000.0
 _NAMED_CHARACTERS: Final = 60
-"""Number of characters of a text that a message repeats."""
 _SIGNS: Final = re.compile(r"(?:^|(?<=\s))([+-])(?=\s|$)")
 
 
@@ -58,19 +57,14 @@ class QueryEmbedder(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Term:
-    """One part of a query: a text, a photo, or a vector."""
-
     weight: float = 1.0
-    """Negative for a subtracted term."""
     text: str = ""
     photo: str | bytes = ""
-    """Path, or the bytes of an image file."""
     vector: NDArray[np.float32] | None = field(default=None, compare=False)
     """Unit vector (D,) of a photo in the index."""
 
     @property
     def name(self) -> str:
-        """The text, shortened if it is long, or the path, for messages."""
         if not self.text:
             return printable(self.photo) if isinstance(self.photo, str) else "the photo"
         return self.text if len(self.text) <= _NAMED_CHARACTERS else f"{self.text[:_NAMED_CHARACTERS]}..."
@@ -78,14 +72,10 @@ class Term:
 
 @dataclass(frozen=True, kw_only=True)
 class QueryVector:
-    """The vector of a query, for an index."""
-
     vector: NDArray[np.float32]
-    """(D,)"""
     model_id: str
     vector_ids: tuple[str, ...] = ()
     truncated: tuple[str, ...] = ()
-    """Names of texts that are too long for the model, which read only their beginning."""
 
     def check(self, vector_id: str) -> None:
         """Raise VectorsError if the query must not be compared with photos of this id. An empty id passes."""
@@ -98,11 +88,7 @@ class QueryVector:
 
 
 def terms_of(parts: Sequence[str], *, photos: bool = True) -> list[Term]:
-    """Read the parts of a query: texts, ``+``, ``-``, and the paths of existing files if ``photos`` is True.
-
-    Texts that follow each other are one text. Raises QueryError for an empty query, for a sign or weight that lacks its
-    term, and for too large a weight.
-    """
+    """Read texts, signs and, with ``photos``, paths of existing files; adjacent texts are one. Raises QueryError."""
 
     def kind(part: str) -> str:
         return "sign" if part in ("+", "-") else "photo" if photos and is_photo(_weighed(part)[1]) else "text"
@@ -135,15 +121,11 @@ def _term(part: str, sign: str, *, is_photo: bool) -> Term:
 
 
 def terms_in(text: str) -> list[Term]:
-    """Read a query that a person typed into one field, where paths are texts. Raises QueryError."""
     return terms_of([part for part in _SIGNS.split(text) if part.strip()], photos=False)
 
 
 def is_photo(name: str) -> bool:
-    """Tell whether a part of a query is the path of an existing file, which then counts as a photo.
-
-    A word without a separator or a dot never counts as a path, because a file may have the name of a word.
-    """
+    """Tell whether a file has this path. A name without a separator and a dot is a word, even if a file has it."""
     path = os.path.expanduser(name)
     return ("." in path or os.sep in path) and os.path.isfile(path)
 
@@ -154,11 +136,7 @@ def _weighed(part: str) -> tuple[float, str]:
 
 
 async def query_vector(clip: QueryEmbedder, terms: Sequence[Term]) -> QueryVector:
-    """Embed the terms of a query.
-
-    Raises QueryError for a photo or text that cannot be embedded, and for terms that cancel out. Raises the errors of
-    the client, such as ModelNotReady for texts if the model has no text tower.
-    """
+    """Embed the terms of a query. Raises QueryError, and the errors of the client."""
     model = await clip.model()
     texts = [term for term in terms if term.text]
     photos = [term for term in terms if term.photo]

@@ -1,12 +1,4 @@
-"""A part of an index: vectors of photos that are written together and never changed.
-
-::
-
-    exact.npy     the vectors; every search reads all of them
-    photos.arrow  the key of each vector, and the columns about its photo
-
-Both files are memory-mapped, so that searches share them.
-"""
+"""A part of an index: vectors in ``exact.npy`` and their photos in ``photos.arrow``, never changed, memory-mapped."""
 
 from __future__ import annotations
 
@@ -36,11 +28,9 @@ class Segment:
         self.vectors = vectors
         self.photos = photos
         self.name = name
-        """Name of the segment's folder; empty for a segment in memory."""
 
     @classmethod
     def open(cls, folder: Path) -> Segment:
-        """Open a segment that :meth:`write` wrote. Raises FileNotFoundError, and VectorsError for damaged files."""
         import pyarrow as pa
         from pyarrow import feather
 
@@ -56,7 +46,6 @@ class Segment:
         return cls(vectors, photos, folder.name)
 
     def write(self, folder: Path) -> Segment:
-        """Write the files into ``folder``, which must not exist, and open them. Raises OSError."""
         from pyarrow import feather
 
         part = folder.with_name(f"{folder.name}.part")
@@ -70,7 +59,6 @@ class Segment:
         return len(self.vectors)
 
     def holding(self, keys: pa.Array) -> NDArray[np.bool_]:
-        """Tell for each row whether its key is among ``keys``."""
         import pyarrow.compute as pc
 
         held: NDArray[np.bool_] = pc.is_in(self.photos.column(KEY), value_set=keys).to_numpy()

@@ -23,27 +23,19 @@ NOTHING: Final = DirectorySet(())
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSpace:
-    """An index, and the data about its files."""
-
     index: PhotoIndex
     store: Store | None = None
     """Store whose contents are the keys of the index; None if the keys are paths."""
     paths: Mapping[str, Sequence[str]] | None = None
-    """Content -> its files, if only these files are shown."""
     inside: NDArray[np.bool_] | None = None
-    """Mask of the rows of the index that are searched; None for all."""
     roots: Collection[str] = ()
     """Absolute paths of folders and files that limit the listed files; empty for no limit."""
     without: DirectorySet = NOTHING
-    """Files that are left out, such as the photo that is searched for."""
     failed: Sequence[FailedFile] = ()
-    """Files that could not be embedded."""
     skipped: Mapping[str, int] = field(default_factory=dict)
-    """Kind -> number of files whose names are not those of photos."""
 
 
 def is_below(path: str, folders: Collection[str]) -> bool:
-    """Tell whether a file is one of ``folders``, absolute paths, or below one; True without folders."""
     path = os.path.abspath(path)
     while folders and path not in folders and (above := os.path.dirname(path)) != path:
         path = above

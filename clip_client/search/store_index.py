@@ -36,7 +36,6 @@ _PATIENCE_S: Final = 120.0
 
 
 def stored_ids(store: Store) -> dict[str, int]:
-    """Return id -> dimension of each kind of vectors in a store."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -93,7 +92,6 @@ def store_index(store: Store, vector_id: str, on_progress: OnProgress | None = N
 async def embed_files(
     embedder: Embedder, files: Sequence[PhotoFile], store: Store, on_progress: OnProgress
 ) -> SearchSpace:
-    """Embed the new files among ``files``; return the space of all. Raises StoreError and the embedder's errors."""
     model = await embedder.model()
     index, known = await to_thread.run_sync(_index_and_known, store, model, files, on_progress)
     held = set(index.keys())
@@ -111,7 +109,6 @@ async def embed_files(
 def _index_and_known(
     store: Store, model: ModelInfo, files: Sequence[PhotoFile], on_progress: OnProgress
 ) -> tuple[PhotoIndex, dict[str, str]]:
-    """Return the index, empty for a store without vectors of this model, and the contents of the known ``files``."""
     known = store.files.known(files)
     if model.vector_id in stored_ids(store):
         return store_index(store, model.vector_id, on_progress), known

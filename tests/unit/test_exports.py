@@ -12,6 +12,8 @@ from types import ModuleType
 import pytest
 
 import clip_client
+import clip_client.dedup
+import clip_client.search
 import clip_client.testing
 
 HEAVY = "torch onnxruntime scipy faiss pyarrow grpc tritonclient PIL pandas sklearn"
@@ -45,6 +47,8 @@ def test_public_classes_have_docstrings_and_say_where_users_import_them_from() -
     for kind in (clip_client.ClipClient, clip_client.SyncClipClient):
         methods = inspect.getmembers(kind, inspect.isfunction)
         assert [name for name, method in methods if name[0] != "_" and not inspect.getdoc(method)] == []
+    exported = [getattr(module, name) for module in (clip_client.dedup, clip_client.search) for name in module.__all__]
+    assert [one for one in exported if callable(one) and not inspect.getdoc(one)] == []
 
 
 def test_the_blocking_client_has_the_same_surface() -> None:

@@ -1,8 +1,4 @@
-"""Put duplicates inside an Apple Photos library into an album, where you decide whether to delete them.
-
-Photos itself fills the album, driven by photoscript, so this works only on a Mac and only with the library that is open
-in Photos. An album holds references; to undo this, delete the album.
-"""
+"""Puts duplicates inside an Apple Photos library into an album, by Photos on a Mac, driven by photoscript."""
 
 from __future__ import annotations
 
@@ -26,7 +22,6 @@ class NoAlbum(ReportedError):
 
 
 def check_photos() -> None:
-    """Raise NoAlbum if this machine has no Photos, or if photoscript is missing."""
     if platform.system() != "Darwin":
         raise NoAlbum(
             "duplicates inside an Apple Photos library go into an album, which only Photos on a Mac can fill; "
@@ -44,7 +39,6 @@ def check_photos() -> None:
 def fill_album(
     entries: Sequence[Move], *, on_progress: Callable[[str, int, int], None] | None = None
 ) -> tuple[Outcome, ...]:
-    """Put each photo into the album, unless its file or the kept one has changed or gone; return outcomes in order."""
     outcomes: list[Outcome] = []
     try:
         album = _album() if entries else None

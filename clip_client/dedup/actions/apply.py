@@ -1,8 +1,4 @@
-"""Move duplicates into the quarantine and back: the journal first, then the files, one entry at a time.
-
-A process may be killed between any two steps. The next process that moves files recovers: it brings an entry that did
-not arrive whole back, and finishes an entry that was on its way back.
-"""
+"""Moves duplicates into the quarantine and back. A process may be killed at any step; the next one recovers."""
 
 from __future__ import annotations
 
@@ -54,12 +50,9 @@ _UNNAMED: Final = "No manifest names it; move it back by hand: its path in the f
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The result of moving or restoring one photo."""
-
     path: str
     done: bool
     message: str
-    """One sentence for people: where the photo went, or why it stayed."""
 
 
 def apply(
@@ -73,12 +66,9 @@ def apply(
 ) -> tuple[Outcome, ...]:
     """Carry out ``plan``; return one outcome for each of its moves, in their order.
 
-    Each file is hashed again right before it moves; a file that changed or disappeared is skipped and reported. ``run``
-    names the run (default: a new name). ``files`` forgets the files of a move that fails, so that the next search reads
-    them again. ``choices`` maps the absolute path of a photo to the id of the choice that moves it. The photo moves
-    only if the choice still waits, and the choice is done when the photo has moved.
-
-    Raises StoreError if another process moves files with this journal, or if the journal cannot be written.
+    ``files`` forgets the files of a move that fails, so that the next search reads them again. ``choices`` maps the
+    absolute path of a photo to the id of the choice that moves it, if that still waits. Raises StoreError if another
+    process moves files with this journal, or if the journal cannot be written.
     """
     outcomes: list[Outcome] = []
     with journal.exclusive():
@@ -106,11 +96,10 @@ def apply(
 
 
 def undo(journal: Journal, *, only: Collection[int] | None = None) -> tuple[Outcome, ...]:
-    """Restore everything in the quarantine, or only the entries with the ids (``JournalEntry.id``) in ``only``.
+    """Restore everything in the quarantine, or only the entries with the ids in ``only``; the newest first.
 
-    Entries that a killed process was moving or restoring are restored in any case; they have outcomes, too. The other
-    entries follow, the newest first. A file stays in the quarantine if another file has taken its name; you can try
-    again later. Raises StoreError if another process moves files with this journal.
+    Entries that a killed process was moving or restoring are restored in any case. Raises StoreError if another process
+    moves files with this journal.
     """
     with journal.exclusive():
         recovered = recover(journal)
@@ -123,8 +112,7 @@ def undo_from(folder: str, *, only: Collection[int] | None = None) -> tuple[Outc
     """Restore what the quarantine of ``folder`` holds, as its manifests say; another computer may have moved it.
 
     ``only`` holds the ids of :func:`~.manifest.manifest_entries`; None also reports the files that no manifest names.
-    Sidecars that save metadata stay. A killed call can be repeated. The next undo by the journal of these moves notices
-    that the photos are back. Raises OSError if the quarantine cannot be read.
+    Sidecars that save metadata stay. A killed call can be repeated. Raises OSError if the quarantine cannot be read.
     """
     outcomes = []
     folder = os.path.abspath(folder)
@@ -151,10 +139,7 @@ def undo_from(folder: str, *, only: Collection[int] | None = None) -> tuple[Outc
 
 
 def recover(journal: Journal) -> tuple[Outcome, ...]:
-    """Finish or revert the moves of killed processes; return an outcome for each photo that left the quarantine.
-
-    The caller holds :meth:`Journal.exclusive`.
-    """
+    """Finish or revert the moves of killed processes, under :meth:`Journal.exclusive`; return what is restored."""
     outcomes = []
     for entry in journal.entries((State.PLANNED, State.RESTORING, State.PURGING)):
         if why_out_of_reach(entry):
@@ -266,7 +251,6 @@ def _undo(entry: JournalEntry, journal: Journal) -> Outcome:
 
 
 def _is_back(entry: JournalEntry) -> bool:
-    """Tell whether a person has moved the files of an entry back."""
     if not all(is_copy(file.original, file) for file in entry.files):
         return False
     return entry.method != HARDLINK or _version(entry.files[0].original) != _version(entry.kept)  # else our hard link
@@ -292,7 +276,6 @@ def _bring_back(entry: JournalEntry) -> list[str]:
 
 
 def _problems(step: Callable[..., None], entry: JournalEntry) -> list[str]:
-    """Take a step for each file of an entry; return a sentence for each file for which it failed."""
     problems = []
     for file in entry.files:
         try:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 def notice_put_back(store: Store) -> None:
-    """Mark choices as undone if a person has put all of their photos back, so that the person can choose again."""
     done = store.choices.all(what=KEEP, state=DONE)
     back = [choice for choice in done if all(os.path.lexists(photo.path) for photo in choice.photos)]
     # A hard link has the path of the copy that it replaced, also after the copy was purged.
@@ -33,7 +32,6 @@ def notice_put_back(store: Store) -> None:
 
 
 def declare(store: Store, choices: Iterable[Choice], run: str) -> None:
-    """Record the decision of each choice that still waits, and in the same transaction that the choice is done."""
     for choice in choices:
         with store.choices.transaction():
             if store.choices.finish([choice.id], run):
@@ -45,10 +43,8 @@ def take_back(
 ) -> tuple[tuple[Outcome, ...], int]:
     """Restore photos as :func:`~.apply.undo` does, and undo the choices that moved them or would move them.
 
-    Without ``run`` and ``only`` (ids of entries), this restores everything in the quarantine. With ``run`` alone, the
-    groups that the run declared different or all wanted are taken back, too. Returns one outcome for each photo that
-    was in the quarantine, and the number of these groups. Raises StoreError if another process moves files with this
-    store.
+    With ``run`` and without ``only`` (ids of entries), the groups that the run declared different or all wanted are
+    taken back, too; their number is returned.
     """
     with store.journal.exclusive():
         entries = store.journal.entries(IN_QUARANTINE, run=run)
@@ -72,6 +68,5 @@ def take_back(
 
 
 def declared_by(store: Store, run: str | None) -> list[Choice]:
-    """Return the choices that declared photos different or all wanted and still hold: those of ``run``, or all."""
     done = store.choices.all(state=DONE, **({} if run is None else {"run": run}))
     return [choice for choice in done if choice.what != KEEP]

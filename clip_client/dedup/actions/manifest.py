@@ -18,7 +18,6 @@ from clip_client.dedup.types import QUARANTINE_NAME
 
 
 def add_to_manifest(entry: JournalEntry) -> None:
-    """Add an entry to the manifest of its run. It is on the disk when this returns. Raises OSError."""
     run = run_folder(entry)
     top = run.parent.parent
 
@@ -44,11 +43,7 @@ def add_to_manifest(entry: JournalEntry) -> None:
 
 
 def manifest_entries(folder: str) -> list[JournalEntry]:
-    """Return the entries in all manifests of the quarantine of the absolute ``folder``, oldest first.
-
-    Lines that were not written whole are left out. Raises OSError if the folder or its quarantine cannot be read, or if
-    the folder is empty.
-    """
+    """Return the entries in the manifests of the absolute ``folder``, oldest first. Raises OSError."""
     found: list[JournalEntry] = []
     try:
         runs = sorted(Path(folder, QUARANTINE_NAME).iterdir())
@@ -65,10 +60,7 @@ def manifest_entries(folder: str) -> list[JournalEntry]:
 
 
 def runs_near(folder: str) -> dict[str, set[str]]:
-    """Return folder -> runs in its quarantine, of the absolute ``folder``, those above it and those directly in it.
-
-    Folders that cannot be read, such as those of other users, are left out.
-    """
+    """Return folder -> runs in its quarantine, of the absolute ``folder``, those above it and those directly in it."""
     _, inside, _ = next(os.walk(folder), ("", [], []))
     found = {}
     here = Path(folder)

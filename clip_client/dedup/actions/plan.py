@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """A photo that would move to the quarantine, with its companions, or into an album of Apple Photos."""
-
     duplicate: Photo
     kept: Photo
     """The kept photo of its group, or another photo that stays and holds the same picture."""
@@ -36,15 +34,11 @@ class Move:
     reason: str = ""
     """Reason why the photo, or the one that it follows, moves only by a person's choice; empty if by the verdict."""
     is_chosen: bool = False
-    """True if a person looked at the photo and chose that it moves."""
     sidecars: tuple[SidecarToWrite, ...] = ()
-    """Sidecars that must be beside the kept photo before the duplicate moves."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Skip:
-    """A duplicate that stays, and why."""
-
     photo: Photo
     reason: str
     tier: str = ""
@@ -53,16 +47,12 @@ class Skip:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The moves that ``--apply`` makes, and the duplicates that stay."""
-
     moves: tuple[Move, ...]
     skipped: tuple[Skip, ...]
     for_album: tuple[Move, ...] = ()
-    """Photos in libraries of Apple Photos, which go into an album there instead of moving."""
 
     @property
     def size_bytes(self) -> int:
-        """Size of all photos that would move, without their companions."""
         return sum(move.duplicate.size_bytes for move in self.moves)
 
 
@@ -75,9 +65,8 @@ def plan_moves(
 ) -> Plan:
     """Plan the moves of a report that was judged with the same ``paths``.
 
-    A photo moves if its verdict allows that and its tier is among ``tiers``. ``chosen``, a path -> tiers, limits the
-    moves to these photos in these tiers. If the tiers are None, a person looked at the photo, and it moves unless its
-    verdict says ``NEVER``. Raises ValueError for tiers that do not move by default.
+    ``chosen``, a path -> tiers, limits the moves to these photos in these tiers; None if a person looked at the photo,
+    which then moves unless its verdict says ``NEVER``. Raises ValueError for tiers that do not move by default.
     """
     check_tiers(tiers)
     roots = roots_of(paths)
@@ -99,13 +88,7 @@ def plan_moves(
             kept, tier, doubt = photos[verdict.kept], verdict.tier, verdict.reason if verdict.moves == IF_CHOSEN else ""
             if instead := moved.get(kept.path):
                 kept, tier, doubt = instead.kept, max(tier, instead.tier, key=TIERS.index), doubt or instead.reason
-            move = Move(
-                duplicate=photo,
-                kept=kept,
-                tier=tier,
-                reason=doubt,
-                is_chosen=selected is None,
-            )
+            move = Move(duplicate=photo, kept=kept, tier=tier, reason=doubt, is_chosen=selected is None)
             if photo.in_library is None:
                 try:
                     folder = quarantine_folder(photo.path, roots)
@@ -126,7 +109,6 @@ def plan_moves(
 
 
 def _copies_last(group: DuplicateGroup) -> Iterator[Member]:
-    """Yield the members besides the kept one, each after the photo for which it may move."""
     by_path = {member.path: member for member in group.members}
     before = {member.path: filter(None, [member.verdict.kept]) for member in group.members}
     yield from (by_path[path] for path in TopologicalSorter(before).static_order() if path != group.keep)

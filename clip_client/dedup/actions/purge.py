@@ -48,13 +48,10 @@ def purge(
 ) -> tuple[Outcome, ...]:
     """Send everything in the quarantine to the system's trash, or only the entries with the ids in ``only``.
 
-    A photo is purged only under three conditions: it is unchanged since its move, the photo that was kept instead still
-    exists with the same bytes, and the sidecars that saved its metadata still hold it. If the kept photo was itself
-    moved later, and that move was proved to lose nothing, the photo that was kept instead of it counts.
-
-    A photo that a version with another :data:`~.journal.PROOF` moved is proved again with ``prove``, unless a person
-    chose its move. Without a new proof the photo stays. ``trash`` takes a path and defaults to
-    ``send2trash.send2trash``. Raises StoreError if another process moves files with this journal.
+    A photo is purged if it is unchanged since its move, if the photo that was kept instead still exists with the same
+    bytes, or one that a proved later move kept instead of it, and if the sidecars that saved its metadata still hold
+    it. What a version with another :data:`~.journal.PROOF` moved is proved again with ``prove``, unless a person chose
+    its move. Raises StoreError if another process moves files with this journal.
     """
     if trash is None:
         from send2trash import send2trash
@@ -156,7 +153,6 @@ def _is_as_it_was_moved(file: MovedFile) -> bool:
 
 
 def _kept_instead(entry: JournalEntry, journal: Journal, prove: Prove | None) -> tuple[str, str]:
-    """Return the path of a remaining photo that is proved to show the moved one, or an error if no photo is."""
     left = list(_left_instead(entry, journal, frozenset({entry.id})))
     all_such = f"clip-client undo --suspects{store_option(journal.directory)}"
     remedy = f"{_how_to_restore(entry, journal)}, or all such photos with: {all_such}"
@@ -204,7 +200,6 @@ def _how_to_restore(entry: JournalEntry, journal: Journal) -> str:
 
 
 def _has_beside(kept: str, kind: str, lost: MovedFile) -> bool:
-    """Tell whether the folder of the kept photo holds a file of this kind with the bytes of ``lost``."""
     with os.scandir(os.path.dirname(kept)) as entries:
         of_kind = [entry.path for entry in entries if companion_kind(entry.name) == kind]
     return any(is_copy(path, lost) for path in of_kind)

@@ -1,9 +1,8 @@
 """The quarantine, to which duplicates move instead of being deleted, and the single steps of a move and its undo.
 
-A quarantine is the folder ``.clip-quarantine`` in a folder that you named. If another file system is mounted below that
-folder, its files go to a quarantine in its own top folder. Only a rename within one file system is atomic and copies
-nothing. In the quarantine each file has the path ``<run>/<its path below the folder>``, so you can find it without a
-tool. The folder of a run also has a manifest, see :mod:`.manifest`.
+If another file system is mounted below a named folder, its files go to a quarantine in its own top folder, because only
+a rename within one file system is atomic. In the quarantine each file has the path ``<run>/<its path below the
+folder>``, so you can find it without a tool.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 MANIFEST: Final = ".clip-manifest"
 _NO_SYNC: Final = frozenset({errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
-"""Errors of file systems that cannot sync, which POSIX allows for folders."""
 _NO_SUCH_NAME: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
 _NO_HARD_LINKS: Final = frozenset(
     {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL, errno.EXDEV}
@@ -40,13 +38,11 @@ _NO_HARD_LINKS: Final = frozenset(
 
 
 def run_folder(entry: JournalEntry) -> PurePath:
-    """Return the folder of an entry's run in the quarantine; two levels above is the folder that has the quarantine."""
     above, name, _ = entry.files[0].quarantined.partition(f"{os.sep}{QUARANTINE_NAME}")
     return PurePath(above + name, entry.run)
 
 
 def folders_now(files: Sequence[MovedFile], sidecars: Iterable[Sidecar]) -> tuple[Folder, ...]:
-    """Return the folders that a move or an undo may change or make, with their modes and times now."""
     names = {os.path.dirname(sidecar.path) for sidecar in sidecars}
     for file in files:
         top = file.quarantined.partition(f"{os.sep}{QUARANTINE_NAME}{os.sep}")[0] or os.sep
@@ -60,7 +56,6 @@ def folders_now(files: Sequence[MovedFile], sidecars: Iterable[Sidecar]) -> tupl
 
 
 def give_back_times(folders: Iterable[Folder]) -> None:
-    """Set the times of folders that a move, an undo or a purge has changed."""
     for folder in folders:
         with suppress(OSError):  # only the owner of a folder may set its times
             status = os.stat(folder.path)
@@ -84,7 +79,6 @@ def make_folder(folder: str, like: str, folders: Iterable[Folder]) -> None:
 
 
 def sync(descriptor: int) -> None:
-    """Write a file or the entries of a folder to the disk, if the file system can."""
     try:
         os.fsync(descriptor)
     except OSError as error:
@@ -93,7 +87,6 @@ def sync(descriptor: int) -> None:
 
 
 def sync_folder(folder: str) -> None:
-    """Write a folder's entries to the disk, if the system can."""
     if not hasattr(os, "O_DIRECTORY"):  # Windows opens no folders
         return
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -145,7 +138,6 @@ def quarantine(file: MovedFile, folders: Iterable[Folder] = ()) -> None:
 
 
 def check_old_path(file: MovedFile, *, replace_equal: bool = False) -> None:
-    """Raise CannotMove if another file has the old path of a file in the quarantine; see :func:`restore`."""
     original, quarantined = file.original, file.quarantined
     if not (is_there(quarantined) and is_there(original)):
         return
@@ -187,7 +179,6 @@ def restore(file: MovedFile, folders: Iterable[Folder] = (), *, replace_equal: b
 
 
 def _is_one_name(path: str, other: str) -> bool:
-    """Tell whether two paths lead to the same name in the same folder, such as through a link to the folder."""
     folders = (os.path.dirname(path), os.path.dirname(other))
     return os.path.basename(path) == os.path.basename(other) and is_same_file(*folders)
 
@@ -206,10 +197,9 @@ def is_there(path: str) -> bool:
 def why_out_of_reach(entry: JournalEntry) -> str:
     """Say why the quarantine of an entry is out of reach, such as that its disk is not connected; empty if it is not.
 
-    Without the disk, the folder that has the quarantine is missing or is an empty mount point. If a person empties the
-    quarantine, the folder still has other files. If another disk is mounted in its place, the run's folder is missing,
-    and so is the photo's old folder or the kept photo. A kept photo on a third disk proves nothing. Two computers with
-    one store may have the same photos at the same paths, so what another one moved must be seen.
+    Without the disk, the folder that has the quarantine is missing or is an empty mount point. If another disk is
+    mounted in its place, the run's folder is missing, and so is the photo's old folder or the kept photo. Two computers
+    with one store may have the same photos at the same paths, so what another one moved must be seen.
     """
     file, run = entry.files[0], run_folder(entry)
     folder = run.parent.parent
@@ -234,7 +224,6 @@ def why_out_of_reach(entry: JournalEntry) -> str:
 
 
 def remove_empty_folders(entry: JournalEntry) -> None:
-    """Remove the empty folders above files that left the quarantine, up to and including the quarantine itself."""
     for file in entry.files:
         with suppress(OSError):
             for folder in PurePath(file.quarantined).parents:
@@ -263,7 +252,6 @@ def may_be_quarantined(entry: JournalEntry) -> bool:
 
 
 def is_copy(path: str, file: MovedFile) -> bool:
-    """Tell whether the file at ``path`` has the bytes that ``file`` had; False if it cannot be read."""
     try:
         return os.stat(path).st_size == file.size_bytes and sha256_of(path) == file.sha256
     except OSError:  # such as a link that leads nowhere
@@ -271,7 +259,6 @@ def is_copy(path: str, file: MovedFile) -> bool:
 
 
 def sentence(error: OSError | CannotMove) -> str:
-    """Return the reason why a file did not move, as one sentence for people."""
     if isinstance(error, CannotMove):
         return str(error)
     if error.errno == errno.EXDEV:  # the plan compares devices, and one device can be mounted twice

@@ -1,8 +1,4 @@
-"""Sidecars that save a duplicate's metadata: written before it moves, removed when all such duplicates are back.
-
-One sidecar of a kept photo may save the fields of several duplicates; each of their journal entries names the sidecar.
-The sidecar is written under a temporary name first, so a killed process leaves a whole sidecar or none.
-"""
+"""Sidecars that save a duplicate's metadata: written before it moves, removed when all such duplicates are back."""
 
 from __future__ import annotations
 
@@ -25,7 +21,6 @@ if TYPE_CHECKING:
 
 
 def check_sidecars(sidecars: Sequence[SidecarToWrite], journal: Journal) -> tuple[Sidecar, ...]:
-    """Return the records for the journal. Raises CannotMove if another program wrote or removed a sidecar."""
     records = []
     for sidecar in sidecars:
         sha256 = hashlib.sha256(sidecar.data).hexdigest()
@@ -40,7 +35,6 @@ def check_sidecars(sidecars: Sequence[SidecarToWrite], journal: Journal) -> tupl
 
 
 def write_sidecars(sidecars: Sequence[SidecarToWrite], entry: JournalEntry) -> None:
-    """Write the missing sidecars. They are on the disk when this returns. Raises OSError and CannotMove."""
     for sidecar in sidecars:
         if is_there(sidecar.path):
             continue
@@ -56,7 +50,6 @@ def write_sidecars(sidecars: Sequence[SidecarToWrite], entry: JournalEntry) -> N
 
 
 def remove_sidecars(entry: JournalEntry, journal: Journal) -> None:
-    """Remove the sidecars of a restored entry that were written for it alone and are unchanged."""
     for sidecar in entry.sidecars:
         with suppress(OSError):
             os.unlink(draft_of(sidecar.path, entry.run))
@@ -67,7 +60,6 @@ def remove_sidecars(entry: JournalEntry, journal: Journal) -> None:
 
 
 def remaining_sidecars(entry: JournalEntry, journal: Journal) -> str:
-    """Name the sidecars of a restored entry that stay although nothing needs them; empty if none stays."""
     paths = [one.path for one in entry.sidecars if _is_only_for(entry, one, journal) and os.path.lexists(one.path)]
     return f"Its sidecar was changed or cannot be removed, and stays: {', '.join(paths)}." if paths else ""
 

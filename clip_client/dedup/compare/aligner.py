@@ -21,13 +21,7 @@ from clip_client.dedup.compare.neighbours import near_by_vectors
 from clip_client.dedup.describe.align import LIKE_A_COPY, align, copy_transform
 from clip_client.dedup.describe.changes import at_full_size, size_in_words, turn_in_words
 from clip_client.dedup.describe.geometry import frame_affine
-from clip_client.dedup.describe.keypoints import (
-    ALGORITHM,
-    PICTURE_SIDE,
-    Keypoints,
-    extract_keypoints,
-    opencv_for_many,
-)
+from clip_client.dedup.describe.keypoints import ALGORITHM, PICTURE_SIDE, Keypoints, extract_keypoints, opencv_for_many
 from clip_client.dedup.features.preview import picture_file
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.files.reading import read_content, read_file
@@ -91,7 +85,6 @@ class Aligner:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="clip_client verify")
         self._opencv = opencv_for_many()
         self.reasons: dict[str, str] = {}
-        """Content -> why it cannot be verified."""
         self.work = SearchStats()
 
     def __enter__(self) -> Aligner:
@@ -103,7 +96,6 @@ class Aligner:
         self._opencv.__exit__(None, None, None)
 
     def prepare(self, pairs: Sequence[tuple[str, str]], on_progress: OnProgress) -> None:
-        """Find the keypoints that the alignment of ``pairs`` needs, many photos at once. Raises StoreError."""
         unknown = [pair for pair in pairs if _key(*pair) not in self._outcomes]
         self.prepare_pictures(dict.fromkeys(chain.from_iterable(unknown)), on_progress)
         needed = list(dict.fromkeys(chain.from_iterable(pair for pair in unknown if self._needs_keypoints(*pair))))
@@ -112,7 +104,6 @@ class Aligner:
                 list(self._pool.map(Keypoints.keypoints, known.values()))
 
     def prepare_pictures(self, contents: Iterable[str], on_progress: OnProgress) -> None:
-        """Make the small pictures and thumbnails that the store lacks, many at once. Raises StoreError."""
         new = [sha256 for sha256 in contents if sha256 not in self._table]
         for start in range(0, len(new), _AT_ONCE):
             on_progress("extracting keypoints", start, len(new))
@@ -194,7 +185,6 @@ class Aligner:
         return Alignment(**values)
 
     def _is_final(self, kept: str, duplicate: str, found: Alignment | None) -> bool:
-        """Tell whether an outcome stays the same in a later search, when all files may be there."""
         if found is None:
             return _GONE not in {self.reasons.get(kept), self.reasons.get(duplicate)}
         return _UNREAD not in found.doubts
@@ -205,7 +195,6 @@ class Aligner:
 
     @contextmanager
     def _known(self, contents: Sequence[str]) -> Iterator[dict[str, Keypoints]]:
-        """Give the keypoints of the photos that can be verified, and write those that are found meanwhile."""
         known = {sha256: photo for sha256 in contents if (photo := self._keypoints(sha256)) is not None}
         without = {sha256: photo for sha256, photo in known.items() if photo.found is None}
         yield known
@@ -234,14 +223,12 @@ class Aligner:
         return None if data is None else keypoints_in(data)
 
     def _image_file(self, sha256: str) -> bytes | None:
-        """Return an encoded photo, of a RAW file its preview; None if the file has changed or gone."""
         path = self._photos[sha256].path
         data = read_content(path, sha256, self._read)
         return None if data is None else picture_file(path, data)
 
 
 def _proved(full_size: Affine) -> Alignment:
-    """Return the alignment of a proved copy, given the transform from its pixels to those of the kept photo."""
     return Alignment(
         tier=RE_ENCODED,
         changes=tuple(filter(None, (turn_in_words(full_size), size_in_words(full_size)))),
@@ -258,7 +245,6 @@ def _key(kept: str, duplicate: str) -> str:
 
 
 def keep_small_picture(spool: Spool, sha256: str, decoded: DecodedPhoto) -> None:
-    """Keep the keypoints of a large photo for :class:`Aligner`, unless it was decoded at too small a size."""
     from preprocess_ensemble.imaging.decode import suffices_for
 
     data, picture, at_least = decoded
@@ -269,7 +255,6 @@ def keep_small_picture(spool: Spool, sha256: str, decoded: DecodedPhoto) -> None
 
 
 def keypoints_in(data: bytes) -> Keypoints | None:
-    """Return the keypoints of an encoded photo; None if it cannot be decoded."""
     from preprocess_ensemble.imaging.decode import DecodeError, decode
 
     try:

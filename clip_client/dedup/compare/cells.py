@@ -1,12 +1,11 @@
 """Joins similar vectors when there are too many to compare all pairs: compares only vectors that share a cell.
 
-Two similar vectors are missed only if they share no cell. Each run measures how often that happens, by an exact search
-on a sample, and tries more cells per vector until it is rare.
+Each run measures how often similar vectors share no cell, by an exact search on a sample, and tries more cells per
+vector until that is rare.
 
-Vectors of a trained model lie close together: two that have nothing in common have a cosine of about 0.6, and topics
-have very uneven sizes. k-means would leave a large topic in a few cells that hold most of the pairs, because the middle
-of a topic is near to all of its vectors. So vectors are divided by their directions from the mean of all: seen from
-there, those of different topics, and of different pictures of one topic, have little in common.
+In a trained model, two vectors that have nothing in common have a cosine of about 0.6. k-means would leave a large
+topic in a few cells that hold most of the pairs. So vectors are divided by their directions from the mean of all: seen
+from there, those of different pictures have little in common.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ EXACT_ROWS: Final = 50_000
 ALL_COMPARED: Final = RecallEstimate(method="exact", recall=1.0, recall_95=(1.0, 1.0), pairs=0)
 
 LEAST_RECALL: Final = 0.995
-"""Share of similar pairs that must have a cell in common."""
 _CELLS_PER_VECTOR: Final = (4, 6, 8)
 """Tried in this order. With 2 or 3, too few similar vectors have a cell in common."""
 _POINTS_PER_PART: Final = 32
@@ -56,10 +54,7 @@ _Z_95: Final = 1.959964
 def join_vectors(
     union_find: UnionFind, vectors: Vectors, threshold: float, *, exact_rows: int = EXACT_ROWS
 ) -> RecallEstimate:
-    """Join the rows of ``vectors``, (N, D) float32, whose cosine is at least ``threshold``.
-
-    A row has length 1, or is NaN and joined with none. Up to ``exact_rows`` rows, all pairs are compared.
-    """
+    """Join the unit rows of ``vectors``, (N, D) float32, whose cosine is at least ``threshold``; none of NaN."""
     rows = usable_rows(vectors)
     projection = fit_projection(vectors, rows, threshold)
     projected = None if projection is None else projection(vectors)
@@ -80,7 +75,6 @@ def join_vectors(
 
 
 def _members(vectors: Vectors, rows: Indices, cells: Cells, count: int) -> list[Indices]:
-    """Return, for each cell, the positions in ``rows`` of its vectors."""
     found = []
     for start in range(0, len(rows), _ASSIGNED_AT_ONCE):
         positions, numbers = cells.assign(vectors[rows[start : start + _ASSIGNED_AT_ONCE]], count)
@@ -95,24 +89,19 @@ class Cells:
     """Parts of the space that k-means found, some of them merged; arrays only, so that other processes can use them."""
 
     centre: Vectors
-    """(D,), the mean of the vectors."""
     directions: Vectors
     """(K, D), unit rows: the middle of each part, seen from ``centre``."""
     numbers: Indices
     """(K,), the number of each part's cell, below K."""
 
     def assign(self, vectors: Vectors, count: int) -> tuple[Indices, Indices]:
-        """Return the cells of unit ``vectors``, (N, D): positions in ``vectors`` and cell numbers, both (M,).
-
-        A vector goes into the cells of the ``count`` parts that are nearest to it. No pair occurs twice.
-        """
+        """Return positions in the unit ``vectors``, (N, D), and their ``count`` nearest cells, both (M,), each once."""
         nearest = np.sort(self.numbers[_nearest(_seen_from(self.centre, vectors), self.directions, count)], axis=1)
         is_new = np.diff(nearest, axis=1, prepend=-1) > 0
         return np.nonzero(is_new)[0], nearest[is_new]
 
 
 def sample_size(rows: int) -> int:
-    """Return how many of ``rows`` vectors :func:`fit_cells` should learn from."""
     return min(rows, _parts(rows) * _POINTS_PER_PART)
 
 
@@ -137,11 +126,7 @@ def _parts(rows: int) -> int:
 
 
 def _merge_scenes(sample: Vectors, nearest: Indices, parts: int, threshold: float) -> Indices:
-    """Return the number of each part's cell: k-means divides one scene of a thousand photos into several parts.
-
-    Parts are merged if their middles are alike and most of their vectors are alike to the middle. ``nearest``, (N,), is
-    the part of each row of ``sample``.
-    """
+    """Return the number of each part's cell: k-means divides one scene of a thousand photos into several parts."""
     middles = np.full((parts, sample.shape[1]), np.nan, dtype=np.float32)
     order = np.argsort(nearest, kind="stable")
     used, starts = np.unique(nearest[order], return_index=True)
@@ -156,14 +141,12 @@ def _merge_scenes(sample: Vectors, nearest: Indices, parts: int, threshold: floa
 
 
 def _seen_from(centre: Vectors, vectors: Vectors) -> Vectors:
-    """Return the directions of ``vectors``, (N, D), from ``centre``, as unit rows."""
     seen = vectors - centre
     seen /= np.maximum(np.linalg.norm(seen, axis=1, keepdims=True), np.finfo(np.float32).tiny)
     return seen
 
 
 def _nearest(seen: Vectors, directions: Vectors, count: int) -> Indices:
-    """Return the numbers of the ``count`` nearest of ``directions``, nearest first: (N, at most ``count``)."""
     import faiss
 
     _, nearest = faiss.knn(seen, directions, min(count, len(directions)), metric=faiss.METRIC_INNER_PRODUCT)
@@ -173,18 +156,13 @@ def _nearest(seen: Vectors, directions: Vectors, count: int) -> Indices:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RecallSample:
-    """Sampled rows, and some of the rows that are alike to them."""
+    """Sampled rows (S, D), how many rows are alike to each (S,), and some of these pairs (P,), by lowest priorities."""
 
     vectors: Vectors
-    """(S, D) sampled rows."""
     counts: NDArray[np.int64]
-    """(S,), how many rows are alike to each."""
     sampled: Indices
-    """(P,), the sampled row of each pair that was kept."""
     others: Vectors
-    """(P, D), the similar row of each pair."""
     priorities: NDArray[np.uint64]
-    """(P,); the lowest of a sampled row are kept."""
 
     @classmethod
     def find(
@@ -221,7 +199,6 @@ class RecallSample:
 
     @classmethod
     def combine(cls, parts: Sequence[RecallSample]) -> RecallSample:
-        """Return what comparing the same sampled rows with the rows of all ``parts`` would have returned."""
         sampled = np.concatenate([part.sampled for part in parts])
         priorities = np.concatenate([part.priorities for part in parts])
         kept = _lowest(sampled, priorities)
@@ -234,7 +211,6 @@ class RecallSample:
         )
 
     def choose_count(self, cells: Cells) -> tuple[RecallEstimate, int]:
-        """Return the recall with the fewest cells per vector that suffice, and how many these are."""
         for count in _CELLS_PER_VECTOR:
             estimate = self.estimate(cells, count)
             if estimate.recall >= LEAST_RECALL:
@@ -273,7 +249,6 @@ def _priorities(names: NDArray[np.int64]) -> NDArray[np.uint64]:
 
 
 def _lowest(sampled: Indices, priorities: NDArray[np.uint64]) -> Indices:
-    """Return the positions of the pairs to keep: of each sampled row, those of the lowest priorities."""
     order = np.lexsort((priorities, sampled))
     firsts = np.searchsorted(sampled[order], sampled[order])
     kept: Indices = order[np.arange(len(order)) - firsts < _PAIRS_PER_ROW]
@@ -283,8 +258,7 @@ def _lowest(sampled: Indices, priorities: NDArray[np.uint64]) -> Indices:
 def wilson_interval(successes: float, trials: int) -> tuple[float, float]:
     """Return the 95 % interval of a share by Wilson's score (JASA 22, 1927); (0, 1) without trials.
 
-    It holds its 95 % for few trials and for shares near 1, where the normal interval is far too narrow (Brown, Cai and
-    DasGupta, Statistical Science 16, 2001). The trials count as independent, and each may succeed in part.
+    For shares near 1, the normal interval is far too narrow (Brown, Cai and DasGupta, Statistical Science 16, 2001).
     """
     if not trials:
         return 0.0, 1.0

@@ -31,7 +31,6 @@ _NO_RULES: Final = KeepRules(())
 
 
 def rerank(group: DuplicateGroup, rules: KeepRules) -> DuplicateGroup:
-    """Return the group around the photo that ``rules`` keep, as :func:`keep_instead` does."""
     doubts = {member.sha256: member.doubt for member in group.members if member.doubt}
     pictures: defaultdict[str, list[Photo]] = defaultdict(list)
     for member in group.members:
@@ -46,10 +45,7 @@ def rerank(group: DuplicateGroup, rules: KeepRules) -> DuplicateGroup:
 def keep_instead(group: DuplicateGroup, path: str, moving: Collection[str] = ()) -> DuplicateGroup:
     """Return the group around the photo at ``path``, which a person keeps instead.
 
-    ``moving`` has the paths that a person wants to move: among files with the same pixels, they become copies of one
-    that stays. If the search keeps the photo, too, only the reason changes.
-
-    Otherwise the members are grouped again by what the search proved about any two of them. A member that was not
+    Among files with the same pixels, those at ``moving`` become copies of one that stays. A member that was not
     compared with the new kept photo has no alignment with it, and its ``similarity`` is NaN. Its tier is ``ALTERED`` if
     other proofs say that both are the same shot, else ``SIMILAR``.
     """
@@ -68,7 +64,6 @@ def _picture(group: DuplicateGroup, member: Member) -> str:
 
 
 def _regrouped(group: DuplicateGroup, best_first: Iterable[Photo]) -> DuplicateGroup:
-    """Return the group as the search makes it of photos in this order, from what it knows about any two of them."""
     files: defaultdict[str, list[Photo]] = defaultdict(list)
     for photo in best_first:
         files[photo.sha256].append(photo)
@@ -118,7 +113,6 @@ def _regrouped(group: DuplicateGroup, best_first: Iterable[Photo]) -> DuplicateG
 
 
 def chosen_photos(group: DuplicateGroup, moving: Container[int], *, keep: int = 0) -> list[ChosenPhoto]:
-    """Return the members as a choice holds them, the one that stays first; ``keep`` and ``moving`` are positions."""
     order = [keep, *(place for place in range(len(group.members)) if place != keep)]
     members = [(place, group.members[place]) for place in order]
     return [ChosenPhoto(os.path.abspath(member.path), member.sha256, place in moving) for place, member in members]
@@ -135,22 +129,14 @@ def choose(group: DuplicateGroup, photos: Sequence[ChosenPhoto]) -> tuple[Duplic
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenGroups:
-    """A report after the :data:`KEEP` choices."""
-
     report: DuplicateReport
-    """Only the groups that the choices are about, around the photos that stay."""
     moving: Mapping[str, Choice]
-    """Path in the report -> the choice that moves this photo."""
     staying: Mapping[str, str]
     """Absolute path of a photo that was chosen to move -> why the report does not let it; one sentence for people."""
 
 
 def chosen_groups(report: DuplicateReport, choices: Iterable[Choice]) -> ChosenGroups:
-    """Return the groups of a report that :data:`KEEP` choices are about, and what moves and stays.
-
-    ``choices`` are in the order in which they were made: the last one about any photo of a group is the one that holds.
-    A choice that a run has carried out is left out of both.
-    """
+    """Return the groups that ``choices``, oldest first, are about, with what moves and stays; the last one holds."""
     last = {photo.path: choice for choice in choices for photo in choice.photos}
     groups: list[DuplicateGroup] = []
     moving: dict[str, Choice] = {}

@@ -20,28 +20,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Compared:
-    """The contents of a search; element i of each array is about row i."""
-
     candidates: Mapping[int, Sequence[Photo]]
     """Row -> the files of that content, best first; a row with one file that nothing else is like may be missing."""
     evidence: Evidence
     """Pictures of nearly one colour have neither a vector nor a hash."""
     thresholds: Thresholds
     components: Sequence[Indices]
-    """Rows of each connected component of two or more."""
     look_alike: Sequence[Indices] = ()
-    """Rows of each cluster of like perceptual hashes, of two or more."""
     cannot_link: CannotLink
     rules: KeepRules
     paired: Mapping[int, Set[int]] = field(default_factory=dict)
     """Row -> the rows that are worth aligning with it; each pair in both directions."""
 
     def may_be_copies(self, kept: int, row: int) -> bool:
-        """Tell whether rows may be one picture: neither a decision nor a time says that they are different."""
         return self.cannot_link.may_share(kept, row) and not self.other_shot(kept, row, is_proved=True)
 
     def with_pairs(self, pairs: Iterable[Sequence[int]]) -> Compared:
-        """Return the comparison with further pairs of rows that are worth aligning, if they may be copies."""
         paired = defaultdict(set, {row: set(others) for row, others in self.paired.items()})
         for first, second in pairs:
             if self.may_be_copies(first, second):
@@ -50,11 +44,9 @@ class Compared:
         return replace(self, paired=paired)
 
     def other_shot(self, kept: int, row: int, *, is_proved: bool) -> str:
-        """Return what :func:`other_shot` says of the best files of two rows."""
         return other_shot(self.candidates[kept][0], self.candidates[row][0], is_proved=is_proved)
 
     def best_first(self, rows: Iterable[int]) -> list[int]:
-        """Sort rows by their best files, whatever the order of the input."""
         return sorted(rows, key=lambda row: self.rules.rank(self.candidates[row][0]))
 
     def same_pixels(self) -> dict[int, int]:
@@ -68,7 +60,6 @@ class Compared:
         return better
 
     def with_doubts(self, doubts: Mapping[int, str]) -> Compared:
-        """Return the comparison with ``doubts`` (row -> why), which also apply to rows with the same pixels."""
         by_pixels = {int(self.evidence.pixels[row]): why for row, why in doubts.items()}
         doubted = {
             files[0].sha256: why
@@ -79,7 +70,6 @@ class Compared:
 
 
 def other_shot(kept: Photo, other: Photo, *, is_proved: bool) -> str:
-    """Return ``BURST`` or ``SAME_SCENE`` if two photos are two shots, as :func:`.classify_burst` tells; else empty."""
     theirs, ours = kept.features, other.features
     same_form = (ours.width, ours.height, ours.format) == (theirs.width, theirs.height, theirs.format)
     return classify_burst(

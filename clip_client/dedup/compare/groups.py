@@ -1,8 +1,4 @@
-"""Groups of a report, each around a photo to keep, from pairs and proofs.
-
-Photos of the same pixels, and photos that an alignment proved to be copies, follow the best photo of their picture. The
-pictures themselves are grouped by their vectors and perceptual hashes.
-"""
+"""Groups of a report, each around a photo to keep, from pairs and proofs."""
 
 from __future__ import annotations
 
@@ -46,7 +42,6 @@ def stars(compared: Compared, proofs: Proofs) -> dict[int, list[int]]:
 
 
 def make_groups(compared: Compared, proofs: Proofs, alike: Mapping[int, Sequence[int]]) -> tuple[DuplicateGroup, ...]:
-    """Divide the rows into groups, ordered by the path of the kept photo; ``alike`` is what :func:`stars` returned."""
     copies = _copies(compared, proofs)
     followers = {row: keep for keep, rows in alike.items() for row in rows} | copies
     groups = [
@@ -58,16 +53,12 @@ def make_groups(compared: Compared, proofs: Proofs, alike: Mapping[int, Sequence
 
 
 def _copies(compared: Compared, proofs: Proofs) -> dict[int, int]:
-    """Return row -> a better row of the same pixels, or one that an alignment proved it to be a copy of."""
     best = ((row, proofs.best(row)) for row in compared.candidates)
     return {row: kept for row, kept in best if kept is not None} | compared.same_pixels()
 
 
 def _followers(compared: Compared, better: Mapping[int, int]) -> list[list[int]]:
-    """Return the rows of each group, the best first: each row follows its better one to the best of all.
-
-    If a person declared rows of one group to be different, the better one stays.
-    """
+    """Return the rows of each group, the best first: each row follows its better one to the best of all."""
     best_of: dict[int, int] = {}
     groups: dict[int, list[int]] = {}
     declared: defaultdict[int, set[int]] = defaultdict(set)
@@ -91,7 +82,6 @@ def _followers(compared: Compared, better: Mapping[int, int]) -> list[list[int]]
 
 
 def _group(compared: Compared, proofs: Proofs, rows: Sequence[int], copies: Mapping[int, int]) -> DuplicateGroup:
-    """Make the group of the contents ``rows``, the kept one first; ``copies`` maps rows to better ones."""
     keep, others = rows[0], np.array(rows[1:], dtype=np.intp)
     vectors, inside = compared.evidence.vectors, compared.evidence.vectors[list(rows)]
     similarities = similarities_to(vectors, keep, others)
@@ -126,7 +116,6 @@ def members_around(
 def _member(
     compared: Compared, proofs: Proofs, keep: int, row: int, photo: Photo, similarity: float, better: int | None
 ) -> Member:
-    """Make the member for a file of ``row``; ``better`` is a row of its group that it is a copy of."""
     files, evidence = compared.candidates, compared.evidence
     kept, best_file = files[keep][0], files[row][0]
     same_pixels = evidence.pixels[row] == evidence.pixels[keep]
@@ -165,7 +154,6 @@ def _member(
 def _matches(
     compared: Compared, keep: int, row: int, similarity: float, alignment: Alignment | None
 ) -> Iterator[Match]:
-    """Yield the tests that ``row`` passed against ``keep``, another content."""
     evidence, similar = compared.evidence, compared.thresholds.similar
     if evidence.pixels[row] == evidence.pixels[keep]:
         yield Match(test="pixels", value=1, threshold=1)

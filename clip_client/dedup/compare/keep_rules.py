@@ -43,7 +43,6 @@ _COPY_MARK: Final = re.compile(
 """Words that systems and browsers add to the name of a copy, in several languages, before its ending."""
 
 _LOSSLESS: Final = frozenset({"PNG", "TIFF", "BMP", "GIF", "PPM", "TGA", "QOI"})
-"""Formats that lose nothing of a picture. If such a file has the pixels of a lossy one, it was made from that."""
 
 
 _ZONES_NS: Final = 26 * 3_600 * 10**9
@@ -56,22 +55,14 @@ class Rule(NamedTuple):
 
     rank: Callable[[Photo], Any]
     reason: Callable[[Photo, Photo], str]
-    """Takes the kept candidate and the next best."""
 
 
 class KeepRules:
     """An ordered list of rules, always followed by ``oldest``, ``name`` and the order of the paths.
 
-    A file in a folder that may not last, such as a recycle bin or one that cannot be written to, is the last choice.
-    Before it comes a file that only a symbolic link leads to, because it lies outside what was searched. The other
-    files are compared by the rules and by nothing else. The rules: ``reference`` (in a reference folder),
-    ``companions`` (has a RAW file, a film or sidecars beside it, or a film inside), ``undoubted`` (no other photo is
-    probably what it was made from), ``original`` (has the metadata of a camera's file), ``pixels`` (most), ``lossy``
-    (not in a lossless format with the pixels of a lossy file, from which it was converted), ``siblings`` (most files
-    with the same bytes), ``metadata`` (most EXIF fields), ``oldest`` (taken first, then the older file), ``newest``,
-    ``name`` (no copy mark such as "Copy of" or "(1)", then the shortest), ``folder=DIR`` (in this folder, at any
-    depth), ``format=heic,jpg`` (earlier in the list), ``path=PATTERN`` (matches the shell pattern) and
-    ``not-path=PATTERN``. Raises ValueError for any other name.
+    Last of all is a file in a folder that may not last or cannot be written to. Before it comes a file that only a
+    symbolic link leads to, because it lies outside what was searched. ``docs/keep.md`` explains the rules. Raises
+    ValueError for any other name.
     """
 
     def __init__(
@@ -88,19 +79,14 @@ class KeepRules:
         self._rules = [known.get(name) or _rule(name) for name in dict.fromkeys((*self.names, *_TIE_BREAKS))]
 
     def with_doubts(self, doubts: Mapping[str, str]) -> KeepRules:
-        """Return the same rules with other doubts: content (SHA-256) -> why it is probably made from another photo."""
         return KeepRules(self.names, doubts, self._converted)
 
     def rank(self, photo: Photo) -> tuple[Any, ...]:
-        """Return a key that sorts the best candidate first."""
         ranks = (rule.rank(photo) for rule in self._rules)
         return (bool(photo.not_kept), photo.is_by_link, *ranks, os.fsencode(photo.path))
 
     def reason(self, kept: Photo, *others: Photo) -> str:
-        """Say which rule prefers ``kept`` to the best of the others.
-
-        If that rule alone would keep another photo, such as a larger file, say first which rule excluded that photo.
-        """
+        """Say which rule prefers ``kept``; if it alone would keep another photo, say first which rule excluded that."""
         other = min(others, key=self.rank)
         if self.rank(other) < self.rank(kept):
             # A decision has split the photo off that is better than both.

@@ -1,9 +1,4 @@
-"""Finds photos that are near each other: by their vectors, by their perceptual hashes, by the time of capture.
-
-:class:`HashIndex` finds all hashes that differ in few bits. :func:`candidate_pairs` finds pairs that are worth aligning
-by cheap and wide filters, each of which pairs a photo with at most :data:`NEIGHBOURS` others: so the work grows with
-the number of photos and not with that of all pairs.
-"""
+"""Finds photos near each other by vectors, hashes or times. Each filter pairs a photo with a limited number."""
 
 from __future__ import annotations
 
@@ -58,19 +53,16 @@ class Evidence:
     pixels: Indices
     """(N,), equal for rows of equal pixels."""
     hashes: Hashes
-    """(N,), perceptual hashes."""
     has_hash: Mask
     """(N,), False for a row without a usable hash."""
 
     @classmethod
     def of_pixels(cls, pixels: Sequence[int]) -> Evidence:
-        """Return evidence without a vector and a hash."""
         count = len(pixels)
         vectors = np.full((count, 1), np.nan, np.float32)
         return cls(vectors, np.array(pixels), np.zeros(count, np.uint64), np.zeros(count, np.bool_))
 
     def of(self, rows: Indices) -> Evidence:
-        """Return the evidence for ``rows`` only."""
         return Evidence(self.vectors[rows], self.pixels[rows], self.hashes[rows], self.has_hash[rows])
 
 
@@ -86,10 +78,7 @@ def candidate_pairs(
 ) -> Indices:
     """Return the pairs of rows that may show the same picture, (P, 2), each once and the lower row first.
 
-    Three kinds of rows are paired:
-
-    - the nearest neighbours by vector, from a cosine of ``least_cosine`` on. Up to ``exact_rows`` vectors, each is
-      compared with each;
+    - the nearest neighbours by vector, from a cosine of ``least_cosine`` on;
     - the nearest of the rows whose perceptual hashes or ``inner_hashes`` (N,) differ in at most :data:`WIDE_BITS` bits,
       turned and mirrored in all ways. An inner hash is 0 for a photo without a border;
     - photos of one of the ``cameras`` (N,) whose ``taken_ms`` (N,) are equal; NaN if the time is not known.
@@ -151,17 +140,12 @@ def near_by_vectors(vectors: Vectors, least: float, exact_rows: int = _EXACT_ROW
 
 
 def with_inner_hashes(rows: Indices, hashes: Hashes, inner_hashes: Hashes) -> tuple[Indices, Hashes]:
-    """Return ``rows`` and their ``hashes`` (N,), followed by the rows that have inner hashes, and these."""
     bordered = rows[inner_hashes[rows] != 0]
     return np.concatenate([rows, bordered]), np.concatenate([hashes[rows], inner_hashes[bordered]])
 
 
 def near_by_hashes(rows: Indices, hashes: Hashes, part: int = 0, parts: int = 1) -> Iterator[tuple[Indices, Indices]]:
-    """Yield some of ``rows`` and, for each, those whose ``hashes`` are nearest, turned and mirrored in all ways.
-
-    Rows and hashes go together, element by element; rows may repeat, and a row may be paired with itself. ``part`` of
-    ``parts`` has a share of the pairs.
-    """
+    """Yield some of ``rows``, which may repeat, and those of the nearest ``hashes``, turned and mirrored."""
     # Equal hashes are looked up once: a scene of thousands of frames would otherwise be compared with itself.
     distinct, firsts, which = np.unique(hashes, return_index=True, return_inverse=True)
     first_rows = rows[firsts]
@@ -200,7 +184,6 @@ class HashIndex:
     """
 
     def __init__(self, hashes: Hashes) -> None:
-        """Sort ``hashes``, (N,), by each band."""
         self._hashes = hashes
         self._bands: list[tuple[Indices, Indices]] = []
         """The order by a band, and where each value of the band begins in it."""
@@ -231,7 +214,6 @@ class HashIndex:
 
 
 def join_hashes(union_find: UnionFind, rows: Indices, hashes: Hashes, most_bits: int) -> None:
-    """Join the ``rows`` whose 64-bit ``hashes`` differ in at most ``most_bits`` bits."""
     distinct, first_rows, which = np.unique(hashes[rows], return_index=True, return_inverse=True)
     union_find.join(rows, rows[first_rows[which]])
     inside = UnionFind(len(distinct))
@@ -241,10 +223,7 @@ def join_hashes(union_find: UnionFind, rows: Indices, hashes: Hashes, most_bits:
 
 
 def hash_parts(hashes: Hashes, most_bits: int, most_rows: int) -> Iterator[Indices]:
-    """Yield positions of 64-bit hashes; two that differ in at most ``most_bits`` bits are together at least once.
-
-    They agree in one of ``most_bits + 1`` bands. A part has about ``most_rows`` hashes, or those that agree in a band.
-    """
+    """Yield positions of 64-bit hashes; those that differ in at most ``most_bits`` bits agree in one of the bands."""
     if len(hashes) <= most_rows:
         yield np.arange(len(hashes))
         return
@@ -257,7 +236,6 @@ def hash_parts(hashes: Hashes, most_bits: int, most_rows: int) -> Iterator[Indic
 
 
 def bits_that_differ(first: Hashes, second: Hashes) -> NDArray[np.uint8]:
-    """Return the Hamming distance of two arrays of 64-bit hashes, element by element."""
     # Sideways addition; numpy 1 has no function that counts bits.
     x = first ^ second
     x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
@@ -271,6 +249,5 @@ def _values(hashes: Hashes, band: int) -> Indices:
 
 
 def _flips(count: int) -> Indices:
-    """Return all numbers with fewer than ``count`` bits set."""
     chosen = (bits for size in range(count) for bits in itertools.combinations(range(_BAND_BITS), size))
     return np.array([sum(1 << bit for bit in bits) for bits in chosen], dtype=np.intp)

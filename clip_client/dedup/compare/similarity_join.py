@@ -1,8 +1,4 @@
-"""Joins similar rows into connected components, without storing all pairs.
-
-Components only divide the work for ``star_groups``. If a camera takes 20,000 photos of one scene, they have 2e8 pairs.
-Each pair takes at most the time of one dot product, and no memory.
-"""
+"""Joins similar rows into connected components, without storing all pairs: 20,000 photos of a scene have 2e8."""
 
 from __future__ import annotations
 
@@ -51,17 +47,11 @@ _PROJECTED_AT_ONCE: Final = 65_536
 
 
 class UnionFind:
-    """Connected components of rows; rows with the same number in ``labels`` are in one."""
-
     def __init__(self, rows: int) -> None:
         self.labels: Indices = np.arange(rows)
 
     def join(self, left: Indices, right: Indices) -> None:
-        """Join the pairs (``left``, ``right``), both (N,).
-
-        Each round hooks every label to the smallest one that it is paired with and then follows the hooks to their
-        ends, so the number of rounds grows with the logarithm of the component, without a Python loop over pairs.
-        """
+        """Join the pairs (``left``, ``right``), both (N,), in rounds, without a Python loop over pairs."""
         while True:
             a, b = self.labels[left], self.labels[right]
             unequal = a != b
@@ -75,7 +65,6 @@ class UnionFind:
             self.labels = hooks[self.labels]
 
     def components(self) -> list[Indices]:
-        """Return the rows of each component of two or more, in ascending order, sorted by their first rows."""
         return equal_runs(self.labels)
 
 
@@ -94,12 +83,11 @@ def equal_runs(values: NDArray[Any]) -> list[Indices]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Projection:
-    """Makes vectors shorter, so that their products are upper bounds; arrays only, so that other processes can use it.
+    """Makes vectors shorter, so that their products are upper bounds; arrays only, for other processes.
 
-    Most products in an all-pairs comparison are of vectors that have nothing in common. The rotation makes the first
-    directions carry as much of the vectors' length as possible. Split a rotated vector into ``(x1, x2)``: by the
-    Cauchy-Schwarz inequality ``x @ y <= x1 @ y1 + |x2| |y2|``. So rows ``(x1, |x2|)`` of 64 numbers instead of 512
-    exclude most pairs for an eighth of the work, and never a similar one. The remaining pairs are multiplied in full.
+    The rotation makes the first directions carry as much of the vectors' length as possible. Split a rotated vector
+    into ``(x1, x2)``: by the Cauchy-Schwarz inequality ``x @ y <= x1 @ y1 + |x2| |y2|``. So rows ``(x1, |x2|)`` of 64
+    numbers instead of 512 exclude most pairs for an eighth of the work, and never a similar one.
     """
 
     rotation: Vectors
@@ -140,7 +128,6 @@ def fit_projection(vectors: Vectors, rows: Indices, threshold: float) -> Project
 
 
 def usable_rows(vectors: Vectors) -> Indices:
-    """Return the rows without NaN."""
     # A sum is NaN where any element is, and takes no memory of the size of all vectors.
     return np.flatnonzero(np.isfinite(vectors.sum(axis=1)))
 
@@ -186,7 +173,6 @@ def alike_pairs(
 
 
 def block_pairs(rows: int) -> Iterator[tuple[slice, slice]]:
-    """Yield each pair of blocks of rows once, including each block with itself."""
     blocks = [slice(start, min(start + _BLOCK_ROWS, rows)) for start in range(0, rows, _BLOCK_ROWS)]
     yield from combinations_with_replacement(blocks, 2)
 
@@ -198,7 +184,6 @@ def where(true: NDArray[np.bool_]) -> tuple[Indices, Indices]:
 
 
 def _dense_clusters(vectors: Vectors, threshold: float) -> Indices:
-    """Label rows by cluster: the rows alike to the first one, then those alike to the first one left, and so on."""
     clusters = UnionFind(len(vectors))
     alone = np.ones(len(vectors), dtype=bool)
     for _ in range(_PIVOTS):

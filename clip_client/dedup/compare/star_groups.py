@@ -1,8 +1,7 @@
 """Divides similar photos into groups around a kept one.
 
-Connected components chain: A is like B, B is like C, and A and C share a group although they differ. So components only
-divide the work. Inside one, groups are stars: the best photo is kept, and each other member passes a test against the
-kept photo itself.
+Components chain: A is like B, B is like C, and A and C share a component although they differ. So each group inside a
+component is a star: the best photo is kept, and each other member is like the kept photo itself.
 """
 
 from __future__ import annotations
@@ -29,14 +28,12 @@ _DECIMALS: Final = 6
 must neither move a photo over the threshold nor show in a report. Float32 vectors carry no more."""
 
 _BLOCK_ROWS: Final = 64
-"""Rows that one product compares with all rows after them."""
 
 
 class CannotLink:
-    """Sets of rows; no two rows of one set may share a group."""
+    """Sets of rows, each in ascending order; no two rows of one set may share a group."""
 
     def __init__(self, sets: Iterable[Indices] = ()) -> None:
-        """Take sets of rows, each in ascending order."""
         self._sets = [rows for rows in sets if len(rows) > 1]
         self._sets_of: defaultdict[int, list[int]] = defaultdict(list)
         for number, rows in enumerate(self._sets):
@@ -45,18 +42,15 @@ class CannotLink:
 
     @classmethod
     def from_decisions(cls, contents: Sequence[str], decisions: Sequence[Decision]) -> CannotLink:
-        """Make the sets from the SHA-256 of each row and the decisions of a person."""
         decided = frozenset[str]().union(*(decision.contents for decision in decisions))
         rows = {sha256: row for row, sha256 in enumerate(contents) if sha256 in decided}
         present = (sorted(rows[sha256] for sha256 in decision.contents & rows.keys()) for decision in decisions)
         return cls(np.array(some, dtype=np.intp) for some in present)
 
     def sets_of(self, row: int) -> list[int]:
-        """Return the numbers of the sets of ``row``; two rows may share a group if they have no set in common."""
         return self._sets_of.get(row, [])
 
     def may_share(self, first: int, second: int) -> bool:
-        """Tell whether two rows may be in one group."""
         return set(self.sets_of(first)).isdisjoint(self.sets_of(second))
 
     def after(self, row: int) -> Iterable[Indices]:
@@ -66,7 +60,6 @@ class CannotLink:
             yield rows[np.searchsorted(rows, row, side="right") :]
 
     def among(self, rows: Indices) -> CannotLink:
-        """Return the sets reduced to ``rows``, as positions in ``rows``."""
         if not self._sets:
             return self
         sets: defaultdict[int, list[int]] = defaultdict(list)
@@ -82,9 +75,8 @@ def star_groups(
     """Group rows that come best first: return kept row -> the other rows of its group, in order.
 
     Each member is alike to the kept row: their cosine is at least ``threshold``, their pixels are equal, or their
-    hashes differ in at most ``most_bits`` bits. From the first row to the last, a row that is alike to no kept row is
-    kept. Each other row joins the kept row that it is most similar to; equal pixels count as most similar. So the kept
-    row is better than its members.
+    hashes differ in at most ``most_bits`` bits. A row that is alike to no kept row is kept. Each other row joins the
+    kept row that it is most similar to; equal pixels count as most similar.
     """
     nearest = _nearest_kept(evidence, threshold, most_bits, cannot_link)
     kept, sizes = np.unique(nearest, return_counts=True)
@@ -116,7 +108,6 @@ def similarities_to(vectors: Vectors, row: int, others: Indices) -> NDArray[np.f
 
 
 def _nearest_kept(evidence: Evidence, threshold: float, most_bits: int, cannot_link: CannotLink) -> Indices:
-    """Return the kept row that each row belongs to, itself for a kept one."""
     exact = evidence.vectors.astype(np.float64)
     count = len(exact)
     rank = np.full(count, -np.inf)  # how close the nearest kept row is: the similarity, 2 for equal pixels
@@ -141,7 +132,6 @@ def _nearest_kept(evidence: Evidence, threshold: float, most_bits: int, cannot_l
 def _closeness(
     evidence: Evidence, row: int, similarity: NDArray[np.float64], threshold: float, most_bits: int
 ) -> NDArray[np.float64]:
-    """Return how close the rows after ``row`` are to it; -inf for rows that are not alike."""
     alike = similarity >= threshold  # False for NaN
     closeness = np.where(alike, similarity, -np.inf)
     if evidence.has_hash[row]:
@@ -153,7 +143,6 @@ def _closeness(
 
 
 def _split(members: Iterable[int], cannot_link: CannotLink) -> tuple[list[int], list[int]]:
-    """Take members in order; reject each that must not share a group with one taken before. Return both lists."""
     taken: list[int] = []
     rejected: list[int] = []
     sets_taken: set[int] = set()

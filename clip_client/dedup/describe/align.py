@@ -47,14 +47,11 @@ film differs by more, and a proof takes ten times as long as a description."""
 
 
 def align(duplicate: Keypoints, kept: Keypoints) -> Alignment | None:
-    """Return how ``duplicate`` lies on ``kept``, or None if the photos do not show the same picture.
-
-    The result does not depend on the order: with the photos exchanged, the tier and the residual are the same, and the
-    transform is the inverse. Exception: if one photo is cropped by a few pixels, only the crop is an edit of the other.
-    """
+    """Return how ``duplicate`` lies on ``kept``, or None if the photos do not show the same picture."""
     if duplicate.reason or kept.reason:
         return None
-    # All is computed in one order of the two, so that exchanging them changes nothing but the words.
+    # All is computed in one order of the two, so that exchanging them changes nothing but the words. Exception: if one
+    # is cropped by a few pixels, only the crop is an edit of the other.
     first, second = sorted((duplicate, kept), key=lambda photo: (photo.width * photo.height, photo.jpeg))
     found = _best_position(first, second)
     if found is None:
@@ -66,18 +63,16 @@ def align(duplicate: Keypoints, kept: Keypoints) -> Alignment | None:
     duplicate_is_grid = (second if is_reduced(affine) else first) is duplicate
     changes = Changes(duplicate, kept, to_kept, seen, duplicate_is_grid=duplicate_is_grid)
     is_same = seen.residual <= _MOST_RESIDUAL and not seen.differs.any()
-    tier = EDITED if is_same else ALTERED
-    if is_same and is_frame(affine, first, second) and not seen.is_toned and not seen.blur:
-        tier = RE_ENCODED
+    is_whole = is_frame(affine, first, second) and not seen.is_toned and not seen.blur
+    tier = ALTERED if not is_same else RE_ENCODED if is_whole else EDITED
     words = changes.words()
     if tier == EDITED and not words:
         return None
     if tier == ALTERED and (seen.agreeing_share < _LEAST_AGREEING or not seen.differs.any()):
         # These are other photos, or a copy too coarse to tell.
         return None
-    region, share = None, 0.0
-    if tier == ALTERED:
-        region, share = _region(seen, kept, to_kept if duplicate_is_grid else np.eye(2, 3))
+    from_grid = to_kept if duplicate_is_grid else np.eye(2, 3)
+    region, share = _region(seen, kept, from_grid) if tier == ALTERED else (None, 0.0)
     return Alignment(
         tier=tier,
         changes=words,
@@ -91,21 +86,15 @@ def align(duplicate: Keypoints, kept: Keypoints) -> Alignment | None:
 
 
 def _best_position(first: Keypoints, second: Keypoints) -> tuple[Affine, Comparison] | None:
-    """Return how ``first`` lies on ``second`` so that most of both agrees; None if they hardly overlap.
-
-    None may also mean two views of a scene. Most pairs with matching keypoints are such views, and to refine and
-    compare them takes ten times as long as to tell.
-    """
     framed = _compared(first, second, frame_affine(first, second))
     if framed is not None and framed[1].agreeing_share > _FITS:
         return framed
     matched = matched_affine(first, second)
+    # Most pairs with matching keypoints are two views; to refine and compare them takes ten times as long as to tell.
     if matched is None or (framed is None and are_two_views(first, second, matched, times=_REFINED_BY)):
         return framed
     refined = _compared(first, second, refined_affine(first, second, matched))
-    if framed is None or refined is None:
-        return framed or refined
-    return refined if refined[1].agreeing_share > framed[1].agreeing_share else framed
+    return max(filter(None, (framed, refined)), key=lambda found: found[1].agreeing_share, default=None)
 
 
 def _compared(first: Keypoints, second: Keypoints, affine: Affine | None) -> tuple[Affine, Comparison] | None:
@@ -118,7 +107,6 @@ def _compared(first: Keypoints, second: Keypoints, affine: Affine | None) -> tup
 
 
 def copy_transform(duplicate: Keypoints, kept: Keypoints) -> Affine | None:
-    """Return how the whole of a small picture lies on another one; None if it does not look like a copy of it."""
     affine = frame_affine(duplicate, kept, LIKE_A_COPY)
     if affine is None:
         return None

@@ -1,8 +1,4 @@
-"""Puts into words what was done to one photo to get another, and tells a crop from what was put into something larger.
-
-Both are a part of the other picture. Beyond the edge of a crop the scene continues; around a picture in a border, a
-screenshot or a collage there is a seam along a whole side, or nothing at all.
-"""
+"""Puts into words what was done to one photo to get another."""
 
 from __future__ import annotations
 
@@ -26,7 +22,6 @@ _PLAIN: Final = 4.0
 _EVEN: Final = 8.0
 """Levels, standard deviation of all that lies outside: a plain border has less, a blurred scene may have more."""
 _LEAST_SHARE: Final = 0.01
-"""Share of a side that is worth a word."""
 _LEAST_CROP: Final = 0.005
 """Share of a side, two pixels of the small picture: less is within the tolerance of a frame."""
 _MOST_OUTSIDE: Final = 0.005
@@ -46,14 +41,10 @@ _FLAT: Final = (5.0, 2.4)
 
 
 class Changes:
-    """Changes from a kept photo to its duplicate. All shares are between 0 and 1."""
-
     def __init__(
         self, duplicate: Keypoints, kept: Keypoints, to_kept: Affine, seen: Comparison, *, duplicate_is_grid: bool
     ) -> None:
-        """``to_kept`` leads from the duplicate's small picture to the kept photo's, and ``seen`` compares the two."""
         self.full_size = at_full_size(duplicate, kept, to_kept)
-        """The transform from the duplicate's pixels to the kept photo's at full size."""
         # Shares of each photo beyond the sides of the other; less than 0 where the other continues.
         self._kept_margins = _margins(duplicate, kept, to_kept)
         self._margins = _margins(kept, duplicate, inverse(to_kept))
@@ -64,25 +55,23 @@ class Changes:
         self._is_softer = (seen.blur > 0) == duplicate_is_grid
 
     def words(self) -> tuple[str, ...]:
-        """Say what was done."""
-        detail = ("blurred" if self._is_softer else "sharpened") if self._seen.blur else ""
+        across, down = 1 / np.linalg.norm(self.full_size[:, :2], axis=0)
+        inside = percent(_share_inside(self._kept_margins))
         words = (
             turn_in_words(self.full_size),
-            self._crop(),
+            f"cropped to {inside}" if max(self._kept_margins) >= _LEAST_CROP else "",
             self._border(),
-            self._shape(),
-            *self._colours(),
-            detail,
+            "squashed" if abs(across / down - 1) >= 0.02 else "",
+            self._colours(),
+            ("blurred" if self._is_softer else "sharpened") if self._seen.blur else "",
             size_in_words(self.full_size),
         )
         return tuple(filter(None, words))
 
     def lost(self) -> tuple[str, ...]:
-        """Say what only the duplicate has."""
         own, of_kept, scale = self._tones, self._kept_tones, _scale(self.full_size)
-        left, top, right, bottom = (max(0.0, share) for share in self._margins)
         lost = {
-            f"{percent(1 - (1 - left - right) * (1 - top - bottom))} of the picture": self._outside > _MOST_OUTSIDE,
+            f"{percent(1 - _share_inside(self._margins))} of the picture": self._outside > _MOST_OUTSIDE,
             f"{scale:.2g} times the resolution": scale > 1.03,
             "colour": own.colour > _WEAKENED * max(1.0, of_kept.colour) or (of_kept.is_grey and not own.is_grey),
             "tonal range": own.contrast > _WEAKENED * of_kept.contrast,
@@ -98,47 +87,23 @@ class Changes:
         is_only_grey = self._tones.is_grey != self._kept_tones.is_grey
         return (UNTOLD,) if self._seen.blur or (self._seen.is_toned and not is_only_grey) else ()
 
-    def _crop(self) -> str:
-        left, top, right, bottom = shares = [max(0.0, share) for share in self._kept_margins]
-        if max(shares) < _LEAST_CROP:
-            return ""
-        sides = zip(shares, ("left", "top", "right", "bottom"), strict=True)
-        cut = (f"{share:.0%} off the {side}" for share, side in sides if share >= _LEAST_SHARE)
-        return ", ".join((f"cropped to {percent((1 - left - right) * (1 - top - bottom))}", *cut))
-
     def _border(self) -> str:
         if self._outside >= _MOST_OUTSIDE:
             return f"showing {percent(self._outside)} more"
         return "with a border" if max(self._margins) >= _LEAST_SHARE else ""
 
-    def _shape(self) -> str:
-        across, down = 1 / np.linalg.norm(self.full_size[:, :2], axis=0)
-        share, side = (down / across, "height") if down < across else (across / down, "width")
-        return "" if abs(across / down - 1) < 0.02 else f"squashed to {share:.0%} of its {side}"
-
-    def _colours(self) -> list[str]:
+    def _colours(self) -> str:
         own, of_kept = self._tones, self._kept_tones
         if not self._seen.is_toned:
-            return []
-        words = []
-        if abs(own.brightness - of_kept.brightness) > 3:
-            words.append("brighter" if own.brightness > of_kept.brightness else "darker")
-        contrast = own.contrast / max(1.0, of_kept.contrast)
-        if abs(contrast - 1) > 0.08:
-            words.append("with more contrast" if contrast > 1 else "with less contrast")
+            return ""
         if own.is_grey != of_kept.is_grey:
-            words.append("black and white" if own.is_grey else "in colour")
-        elif self._seen.tint > 3:
-            strength = own.colour / max(1.0, of_kept.colour)
-            how = "stronger" if strength > 1.15 else "weaker" if strength < 0.87 else "other"
-            words.append(f"with {how} colours")
-        return words or ["with slightly other colours"]
+            return "black and white" if own.is_grey else "in colour"
+        if abs(own.brightness - of_kept.brightness) > 3:
+            return "brighter" if own.brightness > of_kept.brightness else "darker"
+        return "with other contrast or colours"
 
     def _is_put_into(self) -> bool:
-        """Tell whether the kept photo shows the duplicate inside something else, with a seam around it.
-
-        False proves nothing: a border may look like the edge of its photo, and a collage may show one texture twice.
-        """
+        """Look for a seam around the duplicate. False proves nothing: a border may look like the edge of its photo."""
         if min(self._margins) >= -0.002:  # the kept photo ends where the duplicate does, to a pixel
             return False
         size = self._duplicate.picture.shape[1::-1]
@@ -159,7 +124,6 @@ class Changes:
 
 
 def are_two_views(one: Keypoints, other: Keypoints, to_other: Affine, *, times: float = 1.0) -> bool:
-    """Tell whether each photo shows what lies beyond the other, by more than so many times the limits."""
     back = inverse(to_other)
     if min(max(_margins(one, other, to_other)), max(_margins(other, one, back))) > times * _MOST_BEYOND:
         return True
@@ -168,7 +132,6 @@ def are_two_views(one: Keypoints, other: Keypoints, to_other: Affine, *, times: 
 
 
 def at_full_size(duplicate: Keypoints, kept: Keypoints, to_kept: Affine) -> Affine:
-    """Return the transform between two photos, given that between their small pictures."""
     enlarged, reduced = (
         np.diag([photo.width / photo.picture.shape[1], photo.height / photo.picture.shape[0]])
         for photo in (kept, duplicate)
@@ -179,24 +142,19 @@ def at_full_size(duplicate: Keypoints, kept: Keypoints, to_kept: Affine) -> Affi
 
 
 def turn_in_words(full_size: Affine) -> str:
-    """Say how a duplicate is turned; empty if it is not."""
     linear = full_size[:, :2]
     mirrored = np.linalg.det(linear) < 0
     if mirrored:
         linear = np.diag([-1.0, 1.0]) @ linear
     angle = np.arctan2(linear[0, 1] - linear[1, 0], linear[0, 0] + linear[1, 1])
-    degrees = round(float(np.degrees(angle)), 1) % 360
-    if mirrored and round(degrees) == 180:
+    degrees = round(float(np.degrees(angle)), 1)
+    if mirrored and round(abs(degrees)) == 180:
         return "mirrored top to bottom"
-    turned = ""
-    if 0.3 < degrees < 359.7:
-        way, by = ("to the right", degrees) if degrees <= 180 else ("to the left", 360 - degrees)
-        turned = f"rotated by {by:.3g} degrees" + ("" if round(by) == 180 else f" {way}")
-    return " and ".join(filter(None, ("mirrored" if mirrored else "", turned)))
+    turned = f"rotated by {abs(degrees):.3g} degrees to the {'right' if degrees > 0 else 'left'}"
+    return " and ".join(filter(None, ("mirrored" if mirrored else "", turned if abs(degrees) > 0.3 else "")))
 
 
 def size_in_words(full_size: Affine) -> str:
-    """Say how large a duplicate is; empty if it has the size of the kept photo."""
     scale = _scale(full_size)
     if abs(scale - 1) < 0.02:
         return ""
@@ -211,6 +169,11 @@ def _scale(full_size: Affine) -> float:
     return float(1 / np.sqrt(abs(np.linalg.det(full_size[:, :2]))))
 
 
+def _share_inside(margins: tuple[float, ...]) -> float:
+    left, top, right, bottom = (max(0.0, share) for share in margins)
+    return (1 - left - right) * (1 - top - bottom)
+
+
 def _margins(of: Keypoints, on: Keypoints, to: Affine) -> tuple[float, float, float, float]:
     corners = corners_of(to, of.picture.shape[1::-1]) / on.picture.shape[1::-1]
     (left, top), (right, bottom) = corners.min(axis=0).tolist(), corners.max(axis=0).tolist()
@@ -218,15 +181,13 @@ def _margins(of: Keypoints, on: Keypoints, to: Affine) -> tuple[float, float, fl
 
 
 def _content_outside(photo: Keypoints, other: Keypoints, to_other: Affine) -> float:
-    """Return the share of ``photo`` that has content and lies outside of ``other``."""
     height, width = photo.picture.shape[:2]
     if min(_margins(photo, other, to_other)) > -1.5 / min(other.picture.shape[:2]):
         return 0.0
     covered = np.ones(other.picture.shape[:2], np.uint8)
     covered = cv2.warpAffine(covered, between_middles(inverse(to_other)), (width, height)).astype(np.uint8)
-    outside = (
-        cv2.dilate(covered, np.ones((7, 7), np.uint8)) == 0
-    )  # not the three pixels that the edge of a border blurs
+    # Leave out the three pixels that the edge of a border blurs.
+    outside = cv2.dilate(covered, np.ones((7, 7), np.uint8)) == 0
     luma = cv2.cvtColor(photo.picture, cv2.COLOR_RGB2GRAY).astype(np.float32)
     if outside.any() and luma[outside].std() > _EVEN:
         return float(np.mean(outside))

@@ -31,7 +31,6 @@ _LEAST_TEXTURED: Final = 0.03
 _AGREES: Final = 0.6
 """Least correlation of a window that shows the same."""
 _LEAST_OVERLAP: Final = 0.02
-"""Share of the grid."""
 _CELL: Final = 16
 """Pixels, side of the squares whose mean colours are compared."""
 _EVERY: Final = 4
@@ -72,7 +71,6 @@ class Tones(NamedTuple):
 
     @property
     def is_grey(self) -> bool:
-        """Whether the picture has no colours."""
         return self.colour < _GREY_LEVELS
 
 
@@ -87,8 +85,6 @@ class Comparison:
     agreeing_share: float
     """Share of what has texture that shows the same."""
     tones: tuple[Tones, Tones]
-    tint: float
-    """Root mean square of the change of chroma as a whole, levels."""
     is_toned: bool
     """Brightness or colours differ by more than encoders and resizing explain."""
     cut_off: tuple[float, float]
@@ -102,12 +98,12 @@ def compare(grid: Pixels, source: Pixels, to_grid: Affine) -> Comparison | None:
     laid, inside = laid_on_grid(source, to_grid, (grid.shape[1], grid.shape[0]))
     if np.count_nonzero(inside) < _LEAST_OVERLAP * inside.size:
         return None
-    cells = [_luma_and_chroma(_cells(picture, inside)) for picture in (grid, laid)]
+    cells = [_cells(picture, inside) for picture in (grid, laid)]
     tones = [
         Tones(float(one[:, 0].mean()), float(one[:, 0].std()), float(np.sqrt((one[:, 1:] ** 2).sum(axis=1).mean())))
-        for one in cells
+        for one in map(_luma_and_chroma, cells)
     ]
-    pair, tint, cut_off = _same_tones(grid, laid, inside)
+    pair, cut_off = _same_tones([grid, laid], cells, inside)
     lumas = [_smooth(cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY), _SMOOTHING) for picture in pair]
     one, other, blur = _same_detail(lumas[0], lumas[1], inside)
     is_toned = pair[0] is not grid or pair[1] is not laid
@@ -131,7 +127,6 @@ def compare(grid: Pixels, source: Pixels, to_grid: Affine) -> Comparison | None:
         residual=1 - float(np.percentile(known, 10)) if textured.sum() >= _LEAST_TEXTURED * inside.sum() else 1.0,
         agreeing_share=float(((known > _AGREES) & ~differs[textured]).mean()) if len(known) else 0.0,
         tones=(tones[0], tones[1]),
-        tint=tint,
         is_toned=is_toned,
         cut_off=cut_off,
         blur=blur if abs(blur) > _LEAST_BLUR else 0.0,
@@ -139,7 +134,6 @@ def compare(grid: Pixels, source: Pixels, to_grid: Affine) -> Comparison | None:
 
 
 def _differs(error: Floats, slope: Floats, tinge: Floats, inside: Mask, *, is_edited: bool) -> Mask:
-    """Tell where two pictures differ by more than the noise of this pair explains; all are (h, w)."""
     # Encoders and filters change what is plain by some noise, and edges by a share of their height.
     known, slopes = error[inside], slope[inside]
     flat, steep = np.percentile(slopes, (25, 75))
@@ -152,32 +146,29 @@ def _differs(error: Floats, slope: Floats, tinge: Floats, inside: Mask, *, is_ed
     return cv2.morphologyEx(differs.view(np.uint8), cv2.MORPH_OPEN, np.ones((3, 3), np.uint8)) > 0
 
 
-def _same_tones(one: Pixels, other: Pixels, inside: Mask) -> tuple[list[Pixels], float, tuple[float, float]]:
-    """Give one picture the other's colours if they differ as a whole; also return ``tint`` and ``cut_off``."""
-    cells = [_cells(picture, inside) for picture in (one, other)]
+def _same_tones(pair: list[Pixels], cells: list[Floats], inside: Mask) -> tuple[list[Pixels], tuple[float, float]]:
+    """Give one picture the other's colours if they differ as a whole; also return ``cut_off``."""
     if np.sqrt(((cells[0] - cells[1]) ** 2).mean(axis=0)).max() < _SAME_LEVELS / 2:
-        return [one, other], 0.0, (0.0, 0.0)
+        return pair, (0.0, 0.0)
     change = _luma_and_chroma(_terms(cells[0]) @ _fit(*cells)) - _luma_and_chroma(cells[0])
     usual = change[np.argsort(np.abs(change).max(axis=1))[: max(1, round(_USUAL * len(change)))]]
-    shift, *tints = np.sqrt((usual**2).mean(axis=0)).tolist()
-    if max(shift, *tints) < _SAME_LEVELS:
-        return [one, other], max(tints), (0.0, 0.0)
+    if np.sqrt((usual**2).mean(axis=0)).max() < _SAME_LEVELS:
+        return pair, (0.0, 0.0)
     # Only from colour to grey, and from all levels to fewer, does one rule hold for every pixel.
-    cut_off = _cut_off(one, other, inside), _cut_off(other, one, inside)
+    cut_off = _cut_off(pair[0], pair[1], inside), _cut_off(pair[1], pair[0], inside)
     greys = [_luma_and_chroma(colours)[:, 1:].std() < _GREY_LEVELS for colours in cells]
-    pair, source = [one, other], int((greys[0], cut_off[0]) > (greys[1], cut_off[1]))
+    source = int((greys[0], cut_off[0]) > (greys[1], cut_off[1]))
     # Fit pixels rather than cells, because a curve of means is not the mean of a curve.
     some = [picture[::_EVERY, ::_EVERY][inside[::_EVERY, ::_EVERY]].astype(np.float32) for picture in pair]
-    changed = (_terms(pair[source].reshape(-1, 3)) @ _fit(some[source], some[1 - source])).reshape(one.shape)
     goal = pair[1 - source]
+    changed = (_terms(pair[source].reshape(-1, 3)) @ _fit(some[source], some[1 - source])).reshape(goal.shape)
     # Nothing tells how a curve continues where the other picture is cut off.
     near = (np.abs(changed - goal) < _NEAR_LIMIT) & ((goal <= 1) | (goal >= 254))
-    pair[source] = np.where(near, goal, np.rint(np.clip(changed, 0, 255)).astype(np.uint8))
-    return pair, max(tints), cut_off
+    toned = np.where(near, goal, np.rint(np.clip(changed, 0, 255)).astype(np.uint8))
+    return [goal, toned] if source else [toned, goal], cut_off
 
 
 def _cells(picture: Pixels, inside: Mask) -> Floats:
-    """Return the mean colours (N, 3) of the squares that lie inside."""
     rows, columns = (side // _CELL for side in inside.shape)
     whole = np.s_[: rows * _CELL, : columns * _CELL]
     small = cv2.resize(picture[whole], (columns, rows), interpolation=cv2.INTER_AREA)
@@ -209,7 +200,6 @@ def _fit(known: Floats, goals: Floats) -> Floats:
 
 
 def _cut_off(picture: Pixels, other: Pixels, inside: Mask) -> float:
-    """Return the share of the overlap in which a channel of ``picture`` is at its limit, but not that of ``other``."""
     at_limit = ((picture <= 1) & (other > 40)) | ((picture >= 254) & (other < 215))
     return float(at_limit.any(axis=2)[inside].mean())
 
@@ -221,7 +211,6 @@ def _luma_and_chroma(colours: Floats) -> Floats:
 
 
 def _same_detail(one: Floats, other: Floats, inside: Mask) -> tuple[Floats, Floats, float]:
-    """Blur the sharper picture until both have the same detail; also return by how much."""
     mask = inside.view(np.uint8)
     detail, other_detail = (cv2.norm(cv2.Laplacian(luma, cv2.CV_32F), cv2.NORM_L1, mask) for luma in (one, other))
     if max(detail, other_detail) <= _SHARPER * min(detail, other_detail):

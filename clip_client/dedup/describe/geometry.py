@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 _RATIO: Final = 0.85
 """Greatest ratio of the distances to the nearest and to the second nearest descriptor (Lowe 2004)."""
 _TOLERANCE: Final = 2.0
-"""Pixels by which a keypoint may be off."""
 _FEWEST_INLIERS: Final = 8
 _FRAME_TOLERANCE: Final = 1.0
 """Pixels of the coarser small picture, by which the sides of one frame may be off."""
@@ -40,7 +39,6 @@ _MIRRORED: Final = np.arange(128).reshape(4, 4, 8)[::-1][:, :, -np.arange(8) % 8
 
 
 def inverse(affine: Affine) -> Affine:
-    """Return the inverse of a transform."""
     return np.asarray(cv2.invertAffineTransform(affine), np.float64)
 
 
@@ -50,7 +48,6 @@ def between_middles(affine: Affine, *, by: float = 0.5) -> Affine:
 
 
 def is_reduced(affine: Affine) -> bool:
-    """Tell whether a transform does not enlarge."""
     return abs(float(np.linalg.det(affine[:, :2]))) <= 1
 
 
@@ -107,7 +104,6 @@ def matched_affine(first: Keypoints, second: Keypoints) -> Affine | None:
 
 
 def _matches(first: NDArray[np.float32], second: NDArray[np.float32]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the rows of the mutual nearest neighbours that are clearly nearer than the next."""
     if min(len(first), len(second)) < 2:
         return np.empty(0, np.intp), np.empty(0, np.intp)
     # By OpenCV, because NumPy starts threads for it. OpenCV's matcher takes twice the time.
@@ -129,10 +125,7 @@ def _is_plausible(affine: Affine) -> bool:
 
 
 def laid_on_grid(source: Pixels, to_grid: Affine, size: tuple[int, int]) -> tuple[Pixels, Mask]:
-    """Return the picture on a grid of that width and height, and which pixels of the grid can be compared with it.
-
-    ``to_grid`` should not enlarge, so that the coarser picture sets the detail.
-    """
+    """Return the picture on a grid of that size, and what can be compared; ``to_grid`` should not enlarge."""
     if source.shape[1::-1] == size and (to_grid == np.eye(2, 3)).all():
         return source, np.ones(source.shape[:2], np.bool_)
     covered = np.full(source.shape[:2], 255, np.uint8)
@@ -150,7 +143,6 @@ def laid_on_grid(source: Pixels, to_grid: Affine, size: tuple[int, int]) -> tupl
 
 
 def refined_affine(first: Keypoints, second: Keypoints, affine: Affine) -> Affine:
-    """Return a transform that fits better than that of :func:`matched_affine`."""
     better = _refined(first, second, affine)
     # If keypoints were only off by a little, the whole pictures lie on each other.
     return _whole_affine(first, second, np.eye(2, dtype=int)) if is_frame(better, first, second) else better

@@ -28,7 +28,6 @@ PICTURE_SIDE: Final = 512
 _KEYPOINT_SIDE: Final = 384
 """Pixels of the longer side of the picture that keypoints are found in: OpenCV doubles it first."""
 _MOST: Final = 350
-"""Keypoints; those with the strongest contrast are taken."""
 _DETAIL: Final = 2.0
 """Levels, root mean square, of what is finer than 6 pixels in a square of 16 pixels with texture."""
 _LEAST_TEXTURE: Final = 0.05
@@ -38,7 +37,6 @@ _SMALLEST_SIDE: Final = 80
 _CONTRAST: Final = 0.02
 """Half of OpenCV's default contrast threshold, so that plain photos have enough keypoints."""
 _FAINT: Final = 0.002
-"""The threshold for photos that have fewer than :data:`_FEW` keypoints at that contrast, such as blurred ones."""
 _FEW: Final = 100
 _JPEG: Final = (
     *(cv2.IMWRITE_JPEG_QUALITY, 90),
@@ -76,7 +74,6 @@ class Keypoints:
         return np.stack([np.rot90(one, turns).ravel() for one in both for turns in range(4)])
 
     def keypoints(self) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-        """Return :attr:`found`, after a search if need be."""
         if self.found is None:
             self.found = _find_keypoints(self.picture)
         return self.found
@@ -88,7 +85,6 @@ class Keypoints:
         return cast("NDArray[np.float32]", np.sqrt(descriptors / np.maximum(descriptors.sum(axis=1, keepdims=True), 1)))
 
     def to_bytes(self) -> bytes:
-        """Return what is known as bytes for a cache, 10 to 190 kB; :meth:`from_bytes` reads them."""
         parts: dict[str, NDArray[Any]] = {
             "size": np.array([self.width, self.height]),
             "jpeg": np.frombuffer(self.jpeg, np.uint8),
@@ -120,11 +116,8 @@ class Keypoints:
 
 
 def extract_keypoints(picture: Image.Image | Pixels, full_size: tuple[int, int]) -> Keypoints:
-    """Make what is needed to verify a photo.
-
-    ``picture`` is the upright picture in RGB, a PIL image or uint8 (H, W, 3), at least :data:`PICTURE_SIDE` pixels
-    on its longer side if the photo is that large. ``full_size`` is (width, height) of the photo.
-    """
+    """Prepare a photo of ``full_size`` (width, height); ``picture`` is upright and RGB, :data:`PICTURE_SIDE` pixels on
+    its longer side or whole."""
     small = _at_most(np.asarray(picture, dtype=np.uint8), PICTURE_SIDE)
     jpeg = cv2.imencode(".jpg", cv2.cvtColor(small, cv2.COLOR_RGB2BGR), _JPEG)[1].tobytes()
     luma = np.asarray(cv2.cvtColor(small, cv2.COLOR_RGB2GRAY), np.uint8)
@@ -138,7 +131,6 @@ def extract_keypoints(picture: Image.Image | Pixels, full_size: tuple[int, int])
 
 
 def _find_keypoints(picture: Pixels) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-    """Return positions (K, 2) in a small picture, and descriptors (K, 128)."""
     grey = _at_most(np.asarray(cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY), np.uint8), _KEYPOINT_SIDE)
     for contrast in (_CONTRAST, _FAINT):
         sift = cv2.SIFT.create(nfeatures=_MOST, contrastThreshold=contrast, enable_precise_upscale=True)
@@ -159,7 +151,6 @@ def _thumbnail(luma: Pixels) -> NDArray[np.float32]:
 
 
 def _texture(luma: Pixels) -> float:
-    """Return the share of the squares with texture; noise does not count."""
     half = cv2.resize(luma, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA).astype(np.float32)
     fine = cv2.GaussianBlur(half, (0, 0), 0.7) - cv2.GaussianBlur(half, (0, 0), 3)
     squares = max(1, luma.shape[1] // 16), max(1, luma.shape[0] // 16)

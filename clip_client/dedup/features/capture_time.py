@@ -1,7 +1,4 @@
-"""Tell by the times of capture and the exposures whether two photos are one shot.
-
-Models cannot distinguish copies from the frames of a burst, a bracket or a focus stack, or from two shots of a scene.
-"""
+"""Tells by times and exposures whether two photos are one shot, because models confuse copies and bursts."""
 
 from __future__ import annotations
 
@@ -36,11 +33,8 @@ def classify_burst(
 ) -> str:
     """Return ``BURST`` or ``SAME_SCENE`` if times or exposures show that similar photos are two pictures, else empty.
 
-    ``same_form``: the photos have the same size and format, as all frames of a burst do. ``is_proved``: one is proved
-    to show all of the other. ``names``: of the files, in which cameras count their shots.
-
-    Photos of two cameras are never told apart. Two exposures are two shots, whenever they were taken: a bracket is not
-    an edit. Else both photos need a time, at most a minute apart.
+    ``is_proved``: one is proved to show all of the other. Photos of two cameras are never told apart. Two exposures are
+    two shots, whenever they were taken: a bracket is not an edit. Else both photos need a time, at most a minute apart.
     """
     if first.camera == second.camera and _other_exposure(first, second):
         return SAME_SCENE
@@ -68,7 +62,6 @@ def classify_burst(
 
 
 def _other_exposure(first: Metadata, second: Metadata) -> bool:
-    """Compare exposure time, aperture, sensitivity and bias, apart from those that a photo lacks."""
     pairs = [(first.exposure_s, second.exposure_s), (first.f_number, second.f_number), (first.iso, second.iso)]
     said = [(ours, theirs) for ours, theirs in pairs if ours and theirs]
     if any(not math.isclose(*pair, rel_tol=_SAME_EXPOSURE) for pair in said):

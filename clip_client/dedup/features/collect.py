@@ -45,26 +45,21 @@ if TYPE_CHECKING:
     from clip_client.dedup.types import OnProgress
 
     KeepPicture = Callable[[str, DecodedPhoto], None]
-    """``keep_picture(sha256, decoded)``: the SHA-256 of a file, and its decoded picture."""
     ReadOutcome = tuple[PhotoFile, str] | FailedFile
 
 _FILES_AT_ONCE: Final = 32
-"""Files that are read and decoded before the event loop gets their outcomes."""
 _LARGEST_BYTES: Final = 64 * 2**20
 """Size above which a file is only hashed, in pieces, because servers refuse it (``DecodeLimits.max_bytes``)."""
 _SAVE_EVERY_S: Final = 5.0
 """Longest time between two saves: the work that an interrupted search can lose."""
 _FINDING: Final = "finding known photos"
 _DAMAGED: Final = frozenset({"TRUNCATED", "CORRUPT"})
-"""Names in ``ImageStatus`` of what the decoder reports as damaged."""
 _NOT_AN_IMAGE: Final = "NOT_AN_IMAGE"
 
 
 # Without a repr: asyncio.run asks for the repr of its result, which would be huge.
 @dataclass(kw_only=True, repr=False)
 class CollectedFeatures:
-    """The files of a search by content, and the features of each content."""
-
     copies: dict[str, list[PhotoFile]] = field(default_factory=dict)
     features: FeatureTable
     vectors_of: Callable[[Sequence[str]], NDArray[np.float32]]
@@ -74,9 +69,7 @@ class CollectedFeatures:
     failed: list[FailedFile] = field(default_factory=list)
     stats: SearchStats = field(default_factory=SearchStats)
     read: ReadFile = read_file
-    """Reads a file again, to decode it."""
     threads: int = field(default_factory=usable_cores)
-    """Number of files that are decoded again at a time."""
 
     contents: list[str] = field(init=False)
     """The contents that can be compared, by their first path; undecodable images only if they have copies."""
@@ -94,7 +87,6 @@ class CollectedFeatures:
 
     @property
     def undecodable(self) -> list[FailedFile]:
-        """The files that cannot be decoded, including those that are compared by their bytes."""
         return [
             FailedFile(path=file.path, code=refusal[0], message=refusal[1])
             for sha256, files in self.copies.items()
@@ -104,17 +96,14 @@ class CollectedFeatures:
 
     @property
     def bytes_only(self) -> list[str]:
-        """The paths of RAW files without a preview, in the order of their bytes."""
         found = (self.copies.get(sha256, ()) for sha256, (code, _) in self.refused.items() if code == BYTES_ONLY)
         return sorted((file.path for files in found for file in files), key=os.fsencode)
 
     @property
     def are_pictures(self) -> NDArray[np.bool_]:
-        """Whether more than the bytes can be compared, for each of ``contents``: (N,)."""
         return np.array([sha256 not in self.refused for sha256 in self.contents], dtype=bool)
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return a column of the features of ``contents``, (N,)."""
         return self.features.column(name, self.contents)
 
 
@@ -128,9 +117,8 @@ async def collect_features(
 ) -> CollectedFeatures:
     """Collect the features and vectors of ``files``: from ``store`` if it has them, else from the files and the server.
 
-    New features reach the store within seconds, so an interrupted search continues where it stopped. Without an
-    ``embedder`` the contents have no vectors. ``keep_picture`` is called, in many threads, with each decoded picture
-    except those of RAW files. Raises StoreError, and what ``embedder.embed_stream`` raises if the server fails.
+    ``keep_picture`` is called, in many threads, with each decoded picture except those of RAW files. Raises StoreError,
+    and what ``embedder.embed_stream`` raises if the server fails.
     """
     model = None if embedder is None else await embedder.model()
     on_progress(_FINDING, 0, None)
@@ -170,10 +158,8 @@ class _Collector:
         self._failed: list[FailedFile] = []
         self._refused: dict[str, tuple[str, str]] = {}
         self._work: Counter[str] = Counter()
-        """Field of :class:`SearchStats` -> count."""
         self._with_features: set[str] = set()
         self._with_outcome: set[str] = set()
-        """Contents that the server has embedded or refused."""
         self._in_store: set[bytes] = set()
         """The contents in the store; empty except while files without a known hash are read."""
         self._moved: list[tuple[PhotoFile, str]] = []
@@ -190,7 +176,6 @@ class _Collector:
         self.what = _FINDING
 
     def load_known(self, files: Sequence[PhotoFile]) -> dict[str, str]:
-        """Return path -> SHA-256 of the unchanged files in the store, and load what is known of them."""
         known = self._index.known(files)
         self._load(set(known.values()))
         return known
@@ -236,12 +221,10 @@ class _Collector:
         return vectors
 
     def _has_moved(self, sha256: str) -> bool:
-        """Tell whether the store has a content that was not looked up: its file had another name."""
         is_loaded = sha256 in self._with_features or sha256 in self._with_outcome
         return not is_loaded and bytes.fromhex(sha256) in self._in_store
 
     async def sources(self, files: Sequence[PhotoFile], known: Mapping[str, str]) -> AsyncGenerator[str | bytes, None]:
-        """Hash and decode new files; yield the path or the image of each content without a vector."""
         unknown, without_vector = self._add_known(files, known)
         for path in without_vector:
             yield await self._source(path)
@@ -262,7 +245,6 @@ class _Collector:
                         yield await self._source(file.path)
 
     def _add_known(self, files: Sequence[PhotoFile], known: Mapping[str, str]) -> tuple[list[PhotoFile], list[str]]:
-        """Add known files to their contents; return the unknown files, and a path of each content without a vector."""
         unknown, without_vector = [], []
         for file in files:
             sha256 = known.get(file.path)
@@ -286,7 +268,6 @@ class _Collector:
         return path
 
     def save(self, every_s: float = 0) -> None:
-        """Write collected features, vectors and hashes to the store, unless that was done ``every_s`` seconds ago."""
         if time.monotonic() - self._saved_at < every_s:
             return
         self._index.remember(self._unsaved)
@@ -312,7 +293,6 @@ class _Collector:
         return True
 
     def _read_one(self, file: PhotoFile) -> ReadOutcome:
-        """Hash a file; extract its features if they are not known yet. Runs in a worker thread."""
         as_raw = is_raw(file.path)
         if file.size_bytes > _LARGEST_BYTES:
             hashed = hash_file(file.path)
@@ -339,7 +319,6 @@ class _Collector:
         return found, sha256
 
     def _record_file(self, outcome: ReadOutcome) -> str | EncodedImage | None:
-        """Record one file; return its image or path if its content has to be embedded."""
         if isinstance(outcome, FailedFile):
             self._count_done()
             self._failed.append(outcome)
@@ -364,7 +343,6 @@ class _Collector:
         return (image or file.path) if self._add_copy(sha256, file) else None
 
     def record_vector(self, item: EmbeddedItem) -> None:
-        """Record the vector of an image, or the reason why it is missing."""
         sha256, file = self._sent[item.index]
         code, message = ("", "") if item.error is None else (item.error.code, item.error.message)
         if not code and not is_unchanged(file):

@@ -26,7 +26,6 @@ PIXELS: Final = "pixels-10"
 """Version of :func:`pixel_hash`, and its folder in a store: change it with any change of a hash."""
 _SIDE: Final = 32
 _FREQUENCIES: Final = 8
-"""Number of the lowest frequencies in each direction; 8 x 8 of them make the bits."""
 _COSINES: Final[NDArray[np.float64]] = np.cos(np.pi / _SIDE * np.outer(np.arange(_FREQUENCIES), np.arange(_SIDE) + 0.5))
 """DCT-II, (frequencies, pixels), not normalized: comparing coefficients does not need it."""
 _PLAIN_LEVELS: Final = 12
@@ -51,7 +50,6 @@ def perceptual_hash(image: Image.Image) -> int:
 
 
 def inner_hash(image: Image.Image) -> int:
-    """Return the pHash inside a plain border on two opposite sides at least; 0 for a picture without a border."""
     levels = np.asarray(image.convert("L"), dtype=np.int16)
     top, bottom = _border(levels)
     left, right = _border(levels.T)
@@ -75,10 +73,7 @@ def _border(lines: NDArray[np.int16]) -> tuple[int, int]:
 def pixel_hashes(
     paths: Mapping[str, str], store: Store, read: ReadFile = read_file, threads: int = 1
 ) -> tuple[dict[str, str], int]:
-    """Return (content -> pixel hash, number of files that had to be decoded); ``paths`` maps contents to files.
-
-    The hash is empty if the file has changed, or has no :func:`pixel_hash`.
-    """
+    """Return (content -> pixel hash or empty, number of files that were decoded); ``paths`` maps contents to files."""
     import pyarrow as pa
 
     cache = store.table(Path("pixels", PIXELS), {"pixels": pa.string()}, {"algorithm": PIXELS})
@@ -107,8 +102,7 @@ def pixel_hashes(
 def pixel_hash(data: bytes) -> str:
     """Return the SHA-256 (hexadecimal) of the pixels at full size, after the EXIF orientation, and their colour space.
 
-    Copies with equal pixels move without asking, so equal numbers are not enough. Their ICC profiles must be equal byte
-    for byte, or both be missing. Transparency and all bits of each channel belong to the pixels. The hash is empty if
+    ICC profiles must be equal byte for byte, because copies with equal pixels move without asking. The hash is empty if
     the pixels cannot be decoded, or if the file shows more than these, such as an animation.
     """
     encoding, pictures = read_pixels(data)

@@ -48,12 +48,10 @@ there, by at most 2 bits."""
 
 
 def cached_features(store: Store) -> ParquetStore:
-    """Open the features in a store."""
     return store.table(Path("looks", ALGORITHM), feature_columns(), {"algorithm": ALGORITHM})
 
 
 def feature_columns() -> dict[str, pa.DataType]:
-    """Return the type of each column of :meth:`ImageFeatures.to_row`."""
     import pyarrow as pa
 
     arrow_types = {
@@ -78,7 +76,6 @@ class FeatureTable:
 
     @classmethod
     def read(cls, store: ParquetStore, contents: Sequence[str]) -> Self:
-        """Read the features of contents that are all in the store. Raises StoreError if they can no longer be read."""
         import pyarrow as pa
 
         found: list[str] = []
@@ -95,7 +92,6 @@ class FeatureTable:
         return ImageFeatures.from_row(values)
 
     def column(self, name: str, contents: Sequence[str]) -> NDArray[Any]:
-        """Return one column for ``contents``, in their order."""
         rows = np.fromiter((self._rows[sha256] for sha256 in contents), dtype=np.int64, count=len(contents))
         column: NDArray[Any] = self._table.column(name).take(rows).to_numpy()
         return column
@@ -108,10 +104,7 @@ def extract_features(
     *,
     is_raw: bool = False,
 ) -> tuple[ImageFeatures, EncodedImage | None]:
-    """Decode an image file, or the preview in a RAW file, once; return its features and the image for ``model_input``.
-
-    Never raises: what cannot be decoded gives features with a ``code``. ``keep`` is called with the decoded picture.
-    """
+    """Decode a photo, or the preview in a RAW file, once. Never raises: the features may have a ``code``."""
     from preprocess_ensemble.imaging.decode import DecodeError, decode
 
     raw = raw_preview(data) if is_raw else None
@@ -132,8 +125,6 @@ def extract_features(
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInput:
-    """Reduces decoded photos to the bytes that the client would send to a model for their files."""
-
     config: PreprocessConfig
     encoding: ImageEncoding
 
@@ -171,7 +162,6 @@ class ModelInput:
 
 
 def bytes_only_features() -> ImageFeatures:
-    """Return the features of a RAW file without a readable preview."""
     message = "No preview could be read from this RAW file." if can_read_raw() else NEEDS_RAWPY
     return ImageFeatures(is_flat=True, code=BYTES_ONLY, message=message)
 

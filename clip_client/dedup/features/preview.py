@@ -1,7 +1,4 @@
-"""The decoded picture of a photo, small copies of it, and the preview in a RAW file, which LibRaw reads through rawpy.
-
-Only the bytes of a RAW file can be compared if it has no preview, or if rawpy is missing.
-"""
+"""The decoded picture of a photo, and the preview in a RAW file, which LibRaw reads through rawpy."""
 
 from __future__ import annotations
 
@@ -24,8 +21,6 @@ _ORIENTATIONS: Final = (1, 2, 4, 3, 5, 8, 6, 7)
 
 
 class DecodedPhoto(NamedTuple):
-    """An image file and its picture, decoded once for its hash, the model and the alignment."""
-
     data: bytes
     picture: Image.Image
     at_least: tuple[int, int]
@@ -36,19 +31,16 @@ class RawPreview(NamedTuple):
     """The preview in a RAW file, and the size of the photo in pixels, after the EXIF orientation."""
 
     data: bytes
-    """An image file, upright or with an EXIF orientation."""
     width: int
     height: int
 
 
 def thumbnail(path: str, max_side: int) -> bytes | None:
-    """Return the photo as a small JPEG, or None if it cannot be opened."""
     read = read_file(path)
     return None if isinstance(read, FailedFile) else small_jpeg(path, read[1], max_side, quality=80)
 
 
 def small_jpeg(path: str, data: bytes, max_side: int, **options: Any) -> bytes | None:
-    """Return the photo ``data`` at ``path`` as an upright JPEG, saved with ``options``; None if that fails."""
     from preprocess_ensemble.imaging.decode import DecodeError, decode
 
     try:
@@ -62,7 +54,6 @@ def small_jpeg(path: str, data: bytes, max_side: int, **options: Any) -> bytes |
 
 
 def can_read_raw() -> bool:
-    """Tell whether rawpy is installed, without importing it."""
     return find_spec("rawpy") is not None
 
 
@@ -73,7 +64,6 @@ def picture_file(path: str, data: bytes) -> bytes:
 
 
 def raw_preview(data: bytes) -> RawPreview | None:
-    """Read the preview in a RAW file, and the size of the photo; None without a preview or without rawpy."""
     if not can_read_raw():
         return None
     import rawpy

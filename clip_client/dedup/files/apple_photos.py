@@ -1,7 +1,4 @@
-"""Reads libraries of Apple Photos through osxphotos, on any system, and never writes to them.
-
-Only the database of a library says which photos are in the trash or in iCloud, and which files belong together.
-"""
+"""Reads libraries of Apple Photos through osxphotos, on any system, and never writes to them."""
 
 from __future__ import annotations
 
@@ -32,7 +29,6 @@ _DATABASE_SUFFIXES: Final = (".sqlite", ".sqlite-wal", ".sqlite-shm")
 
 
 def is_library(path: str) -> bool:
-    """Tell whether a folder is a library of Apple Photos, by its name."""
     return path.lower().rstrip(os.sep).endswith(".photoslibrary")
 
 

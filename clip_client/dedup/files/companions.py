@@ -46,8 +46,6 @@ _LAST: Final = chr(sys.maxunicode)
 
 
 class FolderNames:
-    """The names in one folder, and what belongs to what."""
-
     def __init__(self, folder: str, listed: Collection[str], photos: Collection[str] = ()) -> None:
         """``photos`` are names of photos in any spelling: they may have other endings, or be gone."""
         self._folds_case = _folds_case(folder, listed)
@@ -65,7 +63,6 @@ class FolderNames:
         self._owners = {
             name: found for name in listed if name not in self.photos and (found := self._find_owners(name))
         }
-        """Name of a companion -> names of the photos and RAW files that it belongs to."""
         self._owned = defaultdict[str, list[str]](list)
         for name, owners in self._owners.items():
             for owner in owners:
@@ -73,7 +70,6 @@ class FolderNames:
         self.lone_raws = self._raws - self._owners.keys()
 
     def of(self, photo: str) -> Iterator[tuple[str, Collection[str]]]:
-        """Yield each companion of a photo, and the other photos that it belongs to."""
         spellings = self._by_name[self._key(photo)]
         return self._below(photo if photo in spellings else spellings[0])
 
@@ -125,7 +121,6 @@ class FolderNames:
 
 
 def companions(photos: Iterable[str]) -> dict[str, tuple[Companion, ...]]:
-    """Return photo -> its companions in the same folder, for those of ``photos`` that have any."""
     folders, found = defaultdict[str, list[str]](list), dict[str, tuple[Companion, ...]]()
     for photo in photos:
         folders[os.path.dirname(photo)].append(photo)
@@ -150,11 +145,7 @@ def differing_companion(
     hash_of: Callable[[str], str],
     says_all: Callable[[str, str], bool] = lambda other, one: True,
 ) -> str:
-    """Return the first kind of companion whose content the kept photo's companions do not have; empty if they have all.
-
-    ``hash_of`` is called only for files of equal size. ``says_all`` is called only for those of equal content, and
-    tells whether the first path has all attributes of the second.
-    """
+    """Return the kind of a companion whose content the kept photo's companions do not have; empty if they have all."""
     for one in duplicate:
         if not any(_is_copy(one, other, hash_of) and says_all(other.path, one.path) for other in kept):
             return one.kind
@@ -177,7 +168,6 @@ def _files_in(folder: str) -> list[str]:
 
 
 def _folds_case(folder: str, names: Collection[str]) -> bool:
-    """Tell whether the file system finds a file in another spelling."""
     known = set(names)
     for name in names:
         if (other := name.translate(_OTHER_CASE)) not in known:
@@ -190,7 +180,6 @@ def _stem(name: str) -> str:
 
 
 def _bases(name: str, kind: str) -> Iterator[str]:
-    """Yield possible names of the photo, with or without its ending, the longest first."""
     if kind != RAW:
         yield name
     rest, _, _ = name.rpartition(".")

@@ -18,7 +18,6 @@ class DirectorySet:
         self._is_inside = functools.cache(self._look_up)
 
     def contains(self, path: str) -> bool:
-        """Tell whether the file at ``path`` is in one of the folders, at any depth, or in the set itself."""
         if not self._identities:
             return False
         return self._is_inside(os.path.dirname(os.path.abspath(path))) or _identity(path) in self._identities
@@ -36,12 +35,10 @@ def identity_of(path: str, status: os.stat_result) -> FileIdentity:
 
 
 def is_same_file(path: str, other: str) -> bool:
-    """Tell whether two paths name one file, even where files have no inodes. Raises OSError."""
     return identity_of(path, os.stat(path)) == identity_of(other, os.stat(other))
 
 
 def why_read_only(folder: str) -> str:
-    """Say why nothing can be written to a folder; empty if it can."""
     # Both checks are needed: root may write to any folder, but not to a file system that is mounted read-only.
     try:
         if hasattr(os, "statvfs") and os.statvfs(folder).f_flag & os.ST_RDONLY:

@@ -35,16 +35,13 @@ COMPANION_KINDS: Final = {
 
 
 def suffix_of(name: str) -> str:
-    """Return the ending of a file's name with its dot, in lower case."""
     return os.path.splitext(name)[1].lower()
 
 
 def is_raw(path: str) -> bool:
-    """Tell whether the name is that of a RAW file."""
     return suffix_of(path) in RAW_SUFFIXES
 
 
 def companion_kind(path: str) -> str:
-    """Return the kind of a file that belongs to a photo."""
     name = os.path.basename(path)
     return RESOURCE_FORK if name.startswith("._") else COMPANION_KINDS.get(suffix_of(name), OTHER)

@@ -26,10 +26,7 @@ def _is_immich(folder: str) -> bool:
 
 
 class Place(NamedTuple):
-    """A kind of folder."""
-
     names: str
-    """Regular expression, in upper or lower case."""
     what: str
     is_lasting: bool = False
     """Its files stay until a person deletes them."""
@@ -67,12 +64,10 @@ _PATTERNS: Final = [re.compile(f"(?<=/)(?:{place.names})(?=/)", re.IGNORECASE) f
 
 
 def place_of(folder: str) -> Place | None:
-    """Return the place that a folder is or lies in, also through links; None for one of the user's own folders."""
     return named_place(folder) or named_place(os.path.realpath(folder))
 
 
 def named_place(folder: str) -> Place | None:
-    """Return what :func:`place_of` does, but by the folder's path alone, without following links."""
     path = os.path.abspath(folder)
     text = f"{path.replace(os.sep, '/')}/"
     for place, pattern in zip(_PLACES, _PATTERNS, strict=True):

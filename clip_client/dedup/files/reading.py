@@ -24,7 +24,6 @@ _RECALLED: Final = stat.FILE_ATTRIBUTE_OFFLINE | 0x40000 | 0x400000
 
 
 def is_only_in_cloud(status: os.stat_result) -> bool:
-    """Tell by the ``os.stat`` of a file whether the system would have to download it to read it."""
     flags, attributes = (getattr(status, name, 0) for name in ("st_flags", "st_file_attributes"))
     return bool(flags & _DATALESS or attributes & _RECALLED)
 
@@ -49,12 +48,10 @@ def open_file(path: str) -> FileIO:
 
 
 def read_file(path: str) -> tuple[PhotoFile, bytes] | FailedFile:
-    """Read a whole file. A failure is returned, not raised."""
     return _read(path, lambda file: file.readall())
 
 
 def hash_file(path: str) -> tuple[PhotoFile, str] | FailedFile:
-    """Read a file of any size; return its SHA-256, in hexadecimal, as :func:`read_file` returns its content."""
     return _read(path, lambda file: hashlib.file_digest(file, "sha256").hexdigest())
 
 
@@ -82,18 +79,15 @@ def read_content(path: str, sha256: str, read: ReadFile = read_file) -> bytes | 
 
 
 def sha256_of(path: str) -> str:
-    """Return the SHA-256 of a file, in hexadecimal; empty for a file that is empty or cannot be read."""
     found = hash_file(path)
     return "" if isinstance(found, FailedFile) else found[1]
 
 
 def has_sha256(path: str, sha256: str) -> bool:
-    """Tell whether a file has this SHA-256; False for a file that is empty or cannot be read."""
     return bool(sha256) and sha256_of(path) == sha256
 
 
 def is_unchanged(file: PhotoFile) -> bool:
-    """Tell whether a file still has the size and times that it had when it was read."""
     try:
         status = os.stat(file.path)
     except OSError:

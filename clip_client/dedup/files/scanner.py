@@ -1,7 +1,4 @@
-"""Finds the photos below the paths that the user names.
-
-A scan opens no photo, because a FIFO or a device could block. It opens some of the other files, to count images there.
-"""
+"""Finds the photos below the paths that the user names. No photo is opened, because a FIFO could block."""
 
 from __future__ import annotations
 
@@ -27,7 +24,6 @@ from clip_client.dedup.text import counted, why_unreadable
 from clip_client.dedup.types import PREVIEW_NAME, PREVIEWS_MARK, QUARANTINE_NAME, LibraryPhoto, PhotoFile
 
 _KINDS: Final = {"p": "a FIFO", "s": "a socket", "c": "a character device", "b": "a block device"}
-"""First letter of ``stat.filemode`` -> kind."""
 
 _BY_ITSELF, _BY_NAMED_LINK, _BY_FOUND_LINK = range(3)
 """Ways to a folder in the order of walking, so that a file is listed under its own name rather than by a link."""
@@ -60,7 +56,6 @@ class Scan:
 
     @property
     def photos(self) -> tuple[str, ...]:
-        """The paths of ``files``."""
         return tuple(file.path for file in self.files)
 
 
@@ -124,7 +119,6 @@ class _Walk:
     names: dict[FileIdentity, tuple[bool, PhotoFile]] = field(default_factory=dict)
     """File -> (it was reached by a link, the file), the best name so far."""
     links: dict[FileIdentity, str] = field(default_factory=dict)
-    """File -> the first link in order that leads there."""
     in_libraries: dict[str, LibraryPhoto] = field(default_factory=dict)
     failed: dict[str, FailedFile] = field(default_factory=dict)
     failed_in_libraries: list[FailedFile] = field(default_factory=list)
@@ -136,12 +130,10 @@ class _Walk:
     """A heap of folders to walk: way there, path, device of the start, place of the folder above."""
     named: set[FileIdentity] = field(default_factory=set)
     passed: dict[str, list[str]] = field(default_factory=dict)
-    """Kind of a place -> folders that were not searched."""
     walked: set[FileIdentity] = field(default_factory=set)
     """Folders that were walked; none is walked twice, so the walk ends."""
 
     def start(self, path: str) -> None:
-        """Add a path that the user named: a folder, or a file with any name."""
         status, is_link = os.stat(path), os.path.islink(path)
         if _is_quarantined(path):
             self._fail(path, _QUARANTINED)
@@ -154,7 +146,6 @@ class _Walk:
             self._take(path, status, is_by_link=is_link)
 
     def run(self, on_progress: Callable[[int], None]) -> None:
-        """Walk the folders and those below them."""
         while self.waiting:
             reached, path, device, above = heapq.heappop(self.waiting)
             folder = os.fsdecode(path)
@@ -256,7 +247,6 @@ class _Walk:
                 self.in_libraries[photo.path] = photo
 
     def _skip(self, path: str, *, can_open: bool) -> None:
-        """Count a file by its ending, and by its format if it is an image such as ``photo.jpg_large``."""
         ending = suffix_of(os.path.basename(path))
         # The last dot of "letter to Dr. Who" does not begin an ending.
         kind = "no ending" if not ending else ending if _ENDING.fullmatch(ending) else "other endings"
@@ -268,7 +258,6 @@ class _Walk:
 
     @contextmanager
     def failing(self, path: str) -> Iterator[None]:
-        """List ``path`` as failed if the block cannot read it."""
         try:
             yield
         except (OSError, ValueError) as error:
@@ -279,12 +268,10 @@ class _Walk:
 
 
 def _is_quarantined(path: str) -> bool:
-    """Tell whether a path, or what it leads to, is in a quarantine."""
     return any(QUARANTINE_NAME in one.split(os.sep) for one in (os.path.abspath(path), os.path.realpath(path)))
 
 
 def _image_format(path: str) -> str:
-    """Return the format of an image that a search could compare; empty for all other files."""
     from preprocess_ensemble.imaging.formats import identify
 
     try:

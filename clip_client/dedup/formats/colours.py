@@ -1,7 +1,4 @@
-"""Colours that a file can show, by the primaries in its colour profile, and whether another file has them all.
-
-Two profiles of one space differ from vendor to vendor, and a name says nothing.
-"""
+"""Colours that a file can show, by the primaries in its profile: names and bytes differ from vendor to vendor."""
 
 from __future__ import annotations
 
@@ -54,19 +51,15 @@ _PROPHOTO: Final = (0.7347, 0.2653, 0.1596, 0.8404, 0.0366, 0.0001)
 
 @dataclass(frozen=True, kw_only=True)
 class ColourSpace:
-    """The colours that a file can show."""
-
     name: str
     primaries: tuple[float, ...] | None
     """CIE x and y of red, green and blue under D50; empty for grey; None if a profile does not tell, as a printer's."""
     key: bytes = b""
-    """Equal for spaces of the same definition."""
     is_profile: bool = True
     """Whether an ICC profile defines it, or sRGB is assumed: comparisons of pictures convert these, and no others."""
     is_hdr: bool = False
 
     def has_all_of(self, other: ColourSpace) -> bool:
-        """Tell whether a picture in this space keeps all colours of one in ``other``; False if that cannot be told."""
         if self.key == other.key or other.primaries == ():
             return True
         if other.is_hdr and not self.is_hdr:
@@ -81,7 +74,6 @@ class ColourSpace:
 
 
 def space_of(layout: Layout) -> ColourSpace:
-    """Return the colours that a file can show, by its profile or by what its header says in its place; else sRGB."""
     if layout.profile:
         return space_of_profile(layout.profile)
     if layout.colours == "CMYK":
@@ -103,7 +95,6 @@ def space_of(layout: Layout) -> ColourSpace:
 
 
 def space_of_profile(profile: bytes) -> ColourSpace:
-    """Return the colour space of an ICC profile. Never raises."""
     from PIL import ImageCms
 
     if profile[16:20] == b"GRAY":
@@ -130,7 +121,6 @@ def _primaries(profile: Any) -> tuple[float, ...] | None:
 
 
 def space_of_codes(primaries: int, transfer: int) -> ColourSpace:
-    """Return the colour space that a file names by the numbers of ITU-T H.273."""
     is_hdr, key = transfer in _HDR, struct.pack(">HH", primaries, transfer)
     primaries = 1 if primaries == _UNSPECIFIED else primaries
     if primaries not in _CODED:
@@ -145,7 +135,6 @@ def space_of_codes(primaries: int, transfer: int) -> ColourSpace:
 
 
 def space_of_chromaticities(white: tuple[float, float], primaries: tuple[float, ...], key: bytes) -> ColourSpace:
-    """Return the colour space of CIE x and y of white, red, green and blue, as a PNG gives them."""
     try:
         measured = _under_d50(white, primaries)
     except (ValueError, ArithmeticError, np.linalg.LinAlgError):
@@ -155,8 +144,6 @@ def space_of_chromaticities(white: tuple[float, float], primaries: tuple[float, 
 
 
 def _under_d50(white: tuple[float, float], primaries: tuple[float, ...]) -> tuple[float, ...]:
-    """Return the primaries as a profile holds them: adapted from their white to D50."""
-
     def xyz(x: float, y: float) -> Any:
         return np.array([x / y, 1.0, (1 - x - y) / y])
 
@@ -172,7 +159,6 @@ def _are_near(first: tuple[float, ...] | None, second: tuple[float, ...] | None)
 
 
 def _contains(outer: tuple[float, ...], inner: tuple[float, ...]) -> bool:
-    """Tell whether the triangle ``inner`` lies in the triangle ``outer``, or at most the tolerance beyond an edge."""
     corners, points = np.reshape(outer, (3, 2)), np.reshape(inner, (3, 2))
     for start, stop in zip(corners, np.roll(corners, -1, axis=0), strict=True):
         along = (stop - start) / np.linalg.norm(stop - start)
@@ -195,4 +181,3 @@ _KNOWN: Final = {
     "ProPhoto RGB": _PROPHOTO,
 }
 ADOBE_RGB: Final = ColourSpace(name="Adobe RGB", primaries=_KNOWN["Adobe RGB"], key=b"Adobe RGB", is_profile=False)
-"""Adobe RGB as cameras name it in EXIF, without a profile."""

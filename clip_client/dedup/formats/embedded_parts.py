@@ -1,7 +1,4 @@
-"""Finds what an image file holds besides the picture that a viewer shows: films, gain maps, depth maps, more pictures.
-
-Nothing is decoded. Data beyond a limit of the readers of containers counts as content, because a file may be malicious.
-"""
+"""Finds what an image file holds besides the picture that a viewer shows: films, gain maps, depth maps and so on."""
 
 from __future__ import annotations
 
@@ -24,7 +21,6 @@ GAIN_MAP: Final = "gain map"
 DEPTH_MAP: Final = "depth map"
 PICTURES: Final = "further pictures"
 FRAMES: Final = "further frames"
-"""Frames of an animation or an image sequence, or pages."""
 LAYERS: Final = "layers"
 SOUND: Final = "sound"
 RAW_DATA: Final = "RAW data"
@@ -42,15 +38,12 @@ _MOST_SUB_DIRECTORIES: Final = 100
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddedParts:
-    """The parts of a file besides its picture; both fields are empty if there are none."""
-
     kinds: tuple[str, ...] = ()
     digest: str = ""
     """Hexadecimal; equal for files that hold the same besides their pictures."""
 
 
 def embedded_parts(data: bytes) -> EmbeddedParts:
-    """Find what an image file holds besides its picture. Never raises."""
     container = read(data)
     if data.startswith(b"\xff\xd8\xff"):
         return _of_jpeg(data, container)
@@ -101,7 +94,6 @@ def _kinds_of_appended(appended: list[bytes], xmp: bytes, *, has_pictures: bool)
 
 
 def _kinds_of_items(data: bytes) -> list[str]:
-    """Return what a HEIC or AVIF file holds by its boxes and its items."""
     try:
         media = IsoMedia(data)
     except DecodeError:
@@ -117,7 +109,6 @@ def _kinds_of_items(data: bytes) -> list[str]:
 
 
 def _kinds_of_jpeg_xl(data: bytes, container: Container) -> list[str]:
-    """Return what a JPEG XL file holds, and the JPEG that it was made from without loss."""
     from preprocess_ensemble.imaging.jpeg_xl import restored_jpeg
 
     kinds = [GAIN_MAP] if b"jhgm" in container.kinds else []

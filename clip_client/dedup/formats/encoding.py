@@ -22,13 +22,10 @@ _INDEX_OF_ADOBE_RGB, _CODE_OF_ADOBE_RGB = b"R03", (2,)
 
 @dataclass(frozen=True, kw_only=True)
 class Encoding:
-    """Kinds of data in a picture."""
-
     extras: tuple[str, ...] = ()
     """Kinds of data that an opaque picture of 8 bits a channel cannot hold, such as ``"transparency"``."""
     colour_space: ColourSpace = SRGB
     profile: bytes = field(default=b"", compare=False)
-    """ICC; empty for none."""
     names_colours: bool = field(default=False, compare=False)
     """Whether the file says which colours its numbers mean; if not, sRGB is assumed."""
     is_lossless: bool = field(default=False, compare=False)
@@ -44,15 +41,13 @@ class Encoding:
 
 
 def read_encoding(data: bytes) -> Encoding | None:
-    """Read how an image file stores its picture; None if that cannot be read."""
     return read_pixels(data, always=False)[0]
 
 
 def read_pixels(data: bytes, *, always: bool = True) -> tuple[Encoding | None, list[Image.Image]]:
-    """Return the encoding, and all that a file shows, as :func:`~.whole_pixels.decode_whole` returns it.
+    """Return the encoding, and all that a file shows: nothing if it holds more, or if any of it cannot be read.
 
-    There are no pictures if the file holds more than these, if any of it cannot be read, or, unless ``always``, if the
-    header alone tells what the picture holds.
+    Unless ``always``, nothing is decoded if the header alone tells what the picture holds.
     """
     from preprocess_ensemble.imaging.decode import DecodeError
     from preprocess_ensemble.imaging.jpeg_xl import read_container

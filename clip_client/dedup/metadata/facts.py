@@ -62,8 +62,6 @@ class Position(NamedTuple):
 
 @dataclass
 class Facts:
-    """Values by the names that people know."""
-
     said: dict[str, set[Value]] = field(default_factory=lambda: defaultdict(set))
     implied: dict[str, set[Value]] = field(default_factory=lambda: defaultdict(set))
     """Facts that the file says in another form, such as the time zone in a date of XMP. They are never lost."""
@@ -74,7 +72,6 @@ class Facts:
     is_unreadable: bool = False
 
     def lost_in(self, others: Sequence[Facts]) -> dict[str, set[Value]]:
-        """Return what none of ``others``, a photo and its sidecars, says: name -> values."""
         known: defaultdict[str, set[Value]] = defaultdict(set)
         for part in (part for other in others for part in (other.said, other.implied, other.of_maker)):
             for name, values in part.items():
@@ -88,7 +85,6 @@ class Facts:
 
     @classmethod
     def of(cls, fields: Fields) -> Facts:
-        """Return what the fields of a file say about the photo."""
         facts = cls(is_unreadable=fields.is_incomplete)
         is_of_facebook = any(map(_OF_PROGRAMS.match, map(clean_text, fields.values.get("iptc:40", ()))))
         for name, values in fields.values.items():
@@ -121,7 +117,6 @@ class Facts:
             self._add(local, _numbers_in(*texts) or "\n".join(texts) or None)
 
     def add_attribute(self, name: str, data: bytes) -> None:
-        """Add an extended attribute."""
         if name == "com.apple.FinderInfo":
             byte, bits = _FINDER_COLOUR
             if data[byte : byte + 1] and data[byte] & bits:
@@ -199,19 +194,16 @@ class Facts:
 
 
 def read_facts(data: bytes) -> Facts:
-    """Read what an image file says, without its attributes. Never raises."""
     return Facts.of(read_fields(data))
 
 
 def read_sidecar_facts(packet: bytes) -> Facts:
-    """Read what an XMP sidecar says. Never raises; a damaged one says nothing."""
     fields = Fields()
     fields.add_xmp(packet)
     return Facts.of(fields)
 
 
 def read_attributes(path: str) -> Facts:
-    """Read the extended attributes of a file, such as tags of the Finder. Never raises."""
     facts = Facts()
     with suppress(OSError, ImportError):
         if sys.platform == "darwin":
@@ -255,7 +247,6 @@ def _plain(text: str) -> str:
 
 
 def _numbers_in(*texts: str) -> tuple[float, ...]:
-    """Return the numbers in texts such as ``"1/60"``; empty if any text is not a number."""
     try:
         return tuple(float(Fraction(text.strip())) for part in texts for text in part.split())
     except (ValueError, ArithmeticError):

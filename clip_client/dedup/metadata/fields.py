@@ -47,11 +47,9 @@ class Fields:
     is_incomplete: bool = False
 
     def first(self, name: str, default: Any = None) -> Any:
-        """Return the first value of a field."""
         return self.values[name][0] if self.values.get(name) else default
 
     def add_xmp(self, packet: bytes) -> None:
-        """Add a packet of XMP."""
         try:
             for name, items in read_xmp(packet).items():
                 self.values[name] += items
@@ -59,7 +57,6 @@ class Fields:
             self.is_incomplete = True
 
     def items(self, name: str) -> list[Item]:
-        """Return the items of a property of XMP."""
         return [one for one in self.values.get(name, ()) if isinstance(one, dict)]
 
     def _add_exif(self, data: bytes) -> None:
@@ -133,7 +130,6 @@ class Fields:
             self.add_xmp(block[max(0, block.find(b"<")) :])
 
     def add_blocks(self, blocks: Iterable[Block]) -> None:
-        """Add the blocks of a file."""
         adders = {
             kinds.EXIF: self._add_exif,
             kinds.XMP: self.add_xmp,

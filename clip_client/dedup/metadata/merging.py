@@ -31,7 +31,6 @@ def merged(sidecar: Facts, copy: Facts, kept: Sequence[Facts]) -> Facts:
 
 
 def sidecar_text(facts: Facts) -> bytes:
-    """Return an XMP packet that says these facts, all of them :data:`~.names.SAVED`."""
     properties: dict[str, str | list[str]] = {}
     ranks = {key: rank for rank, key in enumerate(facts.texts)}
     for name, values in facts.said.items():

@@ -157,14 +157,12 @@ _ATTRIBUTE_HOUSEKEEPING: Final = re.compile(
 
 
 def is_housekeeping(field: str) -> bool:
-    """Tell whether a field says nothing about the photo itself, such as an offset."""
     prefix, _, local = field.partition(":")
     of_prefix = {"png": _PNG_HOUSEKEEPING, "attribute": _ATTRIBUTE_HOUSEKEEPING}.get(prefix)
     return field in _HOUSEKEEPING or (of_prefix is not None and of_prefix.match(local) is not None)
 
 
 def rank(name: str) -> tuple[int, str]:
-    """Return a key that sorts names of fields: what people write before what cameras write, then unknown ones."""
     return _RANK.get(name, len(_RANK)), name
 
 

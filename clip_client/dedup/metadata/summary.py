@@ -55,7 +55,6 @@ def read_metadata(data: bytes) -> Metadata:
 
 
 def taken(fields: Fields) -> str:
-    """Return the date as :func:`iso_date` does; empty if no field says it."""
     texts = (
         *_texts(fields, "DateTimeOriginal", "exif:DateTimeOriginal", "photoshop:DateCreated"),
         "".join(_texts(fields, "iptc:55", "iptc:60")),
@@ -65,7 +64,6 @@ def taken(fields: Fields) -> str:
 
 
 def places(fields: Fields) -> Iterator[tuple[float, float]]:
-    """Yield latitude and longitude in degrees, as EXIF has them, then as XMP has them."""
     names = "GPSLatitude", "GPSLongitude"
     in_exif = (_degrees(fields.first(name), fields.first(f"{name}Ref")) for name in names)
     in_xmp = (_xmp_degrees(_text(fields, f"exif:{name}")) for name in names)
@@ -151,7 +149,6 @@ def _number(value: Any) -> float | None:
 
 
 def _time(date: object, fraction: object) -> tuple[int | None, bool]:
-    """Return milliseconds since 1970 by the camera's clock, and whether EXIF says more than the second."""
     second = iso_date(clean_text(date))
     if len(second) < len("2019-05-03T10:11:12"):
         return None, False

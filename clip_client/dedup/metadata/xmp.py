@@ -92,7 +92,6 @@ def read_xmp(packet: bytes) -> dict[str, list[Item]]:
 
 
 def texts_of(items: Iterable[Item]) -> list[str]:
-    """Return the plain texts of a property."""
     return [text for item in items for text in item.get("", ())]
 
 

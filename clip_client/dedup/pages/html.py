@@ -29,10 +29,8 @@ if TYPE_CHECKING:
     from clip_client.dedup.types import OnProgress
 
 _UNFOLDED: Final = 12
-"""Number of members of a group that are shown at once; the others are behind "Show 190 more"."""
 
 _ONLY_FOR_THE_SEARCH: Final = frozenset({"--dry-run", "--quiet", "-q", "--verbose", "-v"})
-"""Options that the command on the page leaves out."""
 
 _SHOWN_BY_BROWSERS: Final = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".avif"})
 
@@ -77,14 +75,10 @@ def write_page(
 ) -> None:
     """Write the page for ``report`` to ``file``, in UTF-8.
 
-    ``thumbnail(path, side)`` returns a JPEG of at most ``side`` pixels, or None for a photo that cannot be opened.
-    Several threads call it. More than 100 different pictures are written into a folder beside ``page``, the path of
-    ``file``; without ``page``, all are in the page. ``on_progress(what, done, total)`` counts pictures. Raises OSError
-    if the folder cannot be written.
-
-    The page offers commands to copy. ``apply`` moves the copies of ``tiers`` and must run in this folder, because its
-    paths may be relative; it is empty if nothing is left to move. The others name ``store``, unless it is the default
-    store, None.
+    Several threads call ``thumbnail(path, side)``, which returns a JPEG or None. More than 100 different pictures are
+    written into a folder beside ``page``, the path of ``file``; without ``page``, all are in the page. The command
+    ``apply`` must run in this folder, because its paths may be relative; it is empty if nothing is left to move. Raises
+    OSError if the folder cannot be written.
     """
     of_store = () if store is None else ("--store", os.path.abspath(store))
     found = [group.moving_tier for group in report.groups]
@@ -111,7 +105,6 @@ def write_page(
 
 
 def apply_command(words: Sequence[str]) -> str:
-    """Return the command of ``clip-client`` with these arguments and ``--apply``; empty if they have it already."""
     end = words.index("--") if "--" in words else len(words)  # after it come paths only
     kept = [word for word in words[:end] if word not in _ONLY_FOR_THE_SEARCH]
     return "" if "--apply" in words[:end] else _command(*kept, "--apply", *words[end:])
@@ -136,7 +129,6 @@ def shell_word(path: str) -> str:
 
 
 def report_environment(photos: Iterable[str]) -> jinja2.Environment:
-    """Return the environment of a page about these paths of photos, which holds its style and script."""
     import jinja2
 
     loader = jinja2.FunctionLoader(lambda name: _BETWEEN_TAGS.sub("", _asset(name)))
@@ -163,7 +155,6 @@ def _asset(name: str) -> str:
 
 
 def _policy(style: str, script: str) -> str:
-    """Return a content security policy that allows only this style, this script, and pictures of this computer."""
     style, script = (
         f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in (style, script)
     )

@@ -1,7 +1,4 @@
-"""The small pictures of a report page: in the page itself or, for a large report, in a folder beside it.
-
-Their names contain the SHA-256 of their photos, so the next report draws only the new ones.
-"""
+"""The small pictures of a report page: in it or, for a large report, in a folder beside it, which the next one uses."""
 
 from __future__ import annotations
 
@@ -27,10 +24,8 @@ if TYPE_CHECKING:
     from clip_client.dedup.types import OnProgress
 
     Thumbnail = Callable[[str, int], bytes | None]
-    """``thumbnail(path, side)`` is a JPEG with no side longer than ``side`` pixels; None if there is no picture."""
 
 _MOST_IN_PAGE: Final = 100
-"""Most pictures that a page holds itself. More pictures go into files, if there is a folder for them."""
 _MOST_OF_MEDIUM_SIZE: Final = 5_000
 _LARGE, _MEDIUM, _SMALL = 480, 320, 240
 """Longest side of a 4:3 picture, in pixels: about 26, 15 and 9 kB of JPEG. Other shapes have the same area."""
@@ -49,28 +44,21 @@ class Picture:
     """A preview, and the size at which the page shows it, in CSS pixels."""
 
     source: str
-    """A data URI, or the URL of a file relative to the page."""
     width: int
     height: int
     is_wide: bool
-    """True if the picture needs a row of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Previews:
-    """The drawn previews of one report."""
-
     side: int
     sources: Mapping[str, str]
-    """SHA-256 of a photo -> source of its picture."""
 
     @property
     def are_large(self) -> bool:
-        """Whether there is enough detail to show pairs larger than other groups."""
         return self.side == _LARGE
 
     def picture(self, member: Member, *, is_pair: bool) -> Picture | None:
-        """Return the preview of a member; None if its photo cannot be opened."""
         if (source := self.sources.get(member.sha256)) is None:
             return None
         side = self.side if is_pair else min(self.side, _MEDIUM)
@@ -79,7 +67,6 @@ class Previews:
 
 
 def previews_folder(page: Path) -> Path:
-    """Return the folder for the previews of a large page: a new one, or one that this program made."""
     ends = itertools.chain(["-files"], (f"-files-{number}" for number in itertools.count(2)))
     folders = (page.with_name(page.stem + end) for end in ends)
     return next(one for one in folders if not os.path.lexists(one) or (one / PREVIEWS_MARK).exists())
@@ -97,9 +84,8 @@ def draw_previews(
 ) -> Previews:
     """Draw each different picture of the report once, on all processors.
 
-    More than 100 pictures are written to ``folder``, which is made. Fewer pictures become data URIs, and so do all if
-    ``folder`` is None. Previews of earlier reports in ``folder`` that this report does not need are removed.
-    ``on_progress`` counts pictures. Raises OSError if the folder cannot be written.
+    More than 100 pictures are written to ``folder``, from which others are removed; fewer become data URIs, and so do
+    all if ``folder`` is None. Raises OSError if the folder cannot be written.
     """
     same: defaultdict[str, list[Member]] = defaultdict(list)
     for member in (member for group in report.groups_by_space for member in group.members if member.photo.width):
@@ -126,7 +112,6 @@ def draw_previews(
 
 
 def _source(members: Sequence[Member], side: int, thumbnail: Thumbnail, folder: Path | None) -> str | None:
-    """Return the source of the picture that all ``members`` share; None if none of their files can be opened."""
     photo = members[0].photo
     name = f"{photo.sha256[:32]}-{side}.jpg"
     if folder is None or not (folder / name).exists():
@@ -144,7 +129,6 @@ def _source(members: Sequence[Member], side: int, thumbnail: Thumbnail, folder: 
 
 
 def _remove_others(folder: Path, wanted: set[str]) -> None:
-    """Remove only previews of earlier reports; remove the folder if it is then empty."""
     if (folder / PREVIEWS_MARK).exists():
         for name in os.listdir(folder):
             if name not in wanted and (PREVIEW_NAME.fullmatch(name) or name == PREVIEWS_MARK):

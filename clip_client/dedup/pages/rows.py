@@ -26,11 +26,7 @@ _FORMULA: Final = ("=", "+", "-", "@")
 
 
 def copy_lines(report: DuplicateReport) -> Iterator[str]:
-    """Yield a line for each copy that can move by default or on request.
-
-    The columns are the tier, the size in bytes, the path, the path of the photo for which it moves, and ``by default``
-    or ``on request``. They are separated by tabs, and paths are written by :func:`~clip_client.dedup.text.escaped`.
-    """
+    """Yield tier, bytes, path, kept path and ``moves``, separated by tabs, for each copy that can move."""
     for group in report.groups:
         for member in group.members[1:]:
             verdict, photo = member.verdict, member.photo
@@ -40,7 +36,6 @@ def copy_lines(report: DuplicateReport) -> Iterator[str]:
 
 
 def csv_lines(report: DuplicateReport) -> Iterator[str]:
-    """Yield the lines of a CSV file: :data:`CSV_COLUMNS`, then a row for each photo of each group."""
     yield _line(CSV_COLUMNS)
     for number, group in enumerate(report.groups, start=1):
         for member in group.members:

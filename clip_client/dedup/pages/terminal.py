@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from clip_client.dedup.report import DuplicateReport
 
 _WORDS: Final = {BY_DEFAULT: "copy", ON_REQUEST: "wait", IF_CHOSEN: "stay", NEVER: "stay"}
-"""``moves`` of a verdict -> the word before a photo that is not kept."""
 
 _MOST_GROUPS: Final = 10
 _MOST_MEMBERS: Final = 5
@@ -47,7 +46,6 @@ def print_groups(report: DuplicateReport, console: Console, *, verbose: bool = F
 
 
 def print_notes(report: DuplicateReport, console: Console, *, can_read_raw: bool = True, verbose: bool = False) -> None:
-    """Print the files that failed, and a summary; without ``can_read_raw``, also say how to read RAW files."""
     print_failed(report.failed, report.skipped, console, verbose=verbose)
     if report.bytes_only:
         # Only RAW files are compared by their bytes alone.
@@ -83,7 +81,6 @@ def _print(text: str, console: Console, style: str = "") -> None:
 def _print_group(
     number: int, group: DuplicateGroup, console: Console, *, verbose: bool, has_cosines: bool
 ) -> dict[str, str]:
-    """Print a group; return path -> printed reason to stay."""
     kept, *others = group.members
     words = {member.path: in_words(member, kept) for member in others}
     is_uniform = len(set(words.values())) == 1
@@ -150,7 +147,6 @@ def _below(text: str, indent: int, console: Console) -> str:
 def print_failed(
     failed: Sequence[FailedFile], skipped: Mapping[str, int], console: Console, *, verbose: bool = False
 ) -> None:
-    """Print the files that were not compared (five, or all with ``verbose``), and the kinds of the skipped files."""
     shown = failed if verbose else failed[:_MOST_FAILED]
     for failure in shown:
         console.print(

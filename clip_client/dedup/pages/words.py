@@ -41,10 +41,7 @@ _MOST_OF_IT: Final = 0.5
 def found_in_words(
     verdicts: Mapping[tuple[str, str], int], moving_bytes: int, tiers: Collection[str] = SAFE_TIERS
 ) -> str:
-    """Say what moves and what waits: ``"35 photos, 2.2 MB, can move safely; 25 edited copies wait for you"``.
-
-    ``verdicts`` is what :func:`~.report.count_verdicts` returned; ``moving_bytes`` move with ``tiers``.
-    """
+    """Say what moves and what waits: ``"35 photos, 2.2 MB, can move safely; 25 edited copies wait for you"``."""
     photos = sum(number for (moves, tier), number in verdicts.items() if moves == BY_DEFAULT and tier in tiers)
     waiting = [
         f"{counted(number, f'{tier} copy', f'{tier} copies')} {'waits' if number == 1 else 'wait'} for you"
@@ -127,7 +124,6 @@ def _suffix(member: Member) -> str:
 
 
 def _change(photo: Photo, kept: Photo) -> str:
-    """Tell from the sizes how the picture was changed; empty if they do not tell."""
     size, original = (photo.width, photo.height), (kept.width, kept.height)
     if size == original or not all(size + original):
         return ""

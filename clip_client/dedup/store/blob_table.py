@@ -26,13 +26,11 @@ class BlobTable(Tables):
         return self._connection.execute(question, (self._version, bytes.fromhex(key))).fetchone() is not None
 
     def get(self, key: str) -> bytes | None:
-        """Return the bytes of a key, which is written in hexadecimal; None for an unknown key."""
         question = "SELECT data FROM blobs WHERE version = ? AND key = ?"
         found = self._connection.execute(question, (self._version, bytes.fromhex(key))).fetchone()
         return None if found is None else found[0]
 
     def put(self, rows: Iterable[tuple[str, bytes]]) -> None:
-        """Keep the bytes of keys. Raises StoreError if the disk cannot be written."""
         blobs = ((self._version, bytes.fromhex(key), data) for key, data in rows)
         self._write("INSERT OR REPLACE INTO blobs VALUES (?, ?, ?)", blobs)
 
@@ -42,7 +40,6 @@ class Spool(Mapping[str, bytes]):
 
     def __init__(self, folder: Path) -> None:
         self._places: dict[str, tuple[int, int]] = {}
-        """Key -> (start of its bytes in the file, number of bytes)."""
         self._end = 0
         self._lock = Lock()
         self._file: IO[bytes] | None = None
@@ -71,7 +68,6 @@ class Spool(Mapping[str, bytes]):
             return self._file.read(size)
 
     def put(self, key: str, data: bytes) -> None:
-        """Keep the bytes of a key, if there is room for them."""
         with self._lock:
             if self._file is None or self._end + len(data) > _MOST_BYTES:
                 return

@@ -30,13 +30,10 @@ WITH RECURSIVE found (version) AS (
 
 
 class Cache(Database):
-    """The caches of one store. If the file is lost, its content is computed again."""
-
     SCHEMA = files(__package__).joinpath("cache.sql").read_text("utf-8")
     DURABLE = False
 
     def __init__(self, path: Path) -> None:
-        """Open the caches at ``path``; take over what earlier versions kept in files of their own, and remove those."""
         super().__init__(path)
         for name, version, table, columns in _EARLIER:
             for earlier in path.parent.glob(name):
@@ -54,11 +51,9 @@ class Cache(Database):
             path.with_name("keypoints").rmdir()
 
     def other_versions(self, *versions: str) -> list[str]:
-        """Return the other versions that have made bytes in the :class:`BlobTable` of this file."""
         return [version for (version,) in self._connection.execute(_VERSIONS) if version not in versions]
 
     def blob_tables(self, *versions: str) -> list[BlobTable]:
-        """Open the tables of these versions of algorithms; remove what other versions have made."""
         if outdated := self.other_versions(*versions):
             self._write("DELETE FROM blobs WHERE version = ?", [(version,) for version in outdated])
             with suppress(sqlite3.OperationalError):  # another process is writing, or the disk is full

@@ -1,9 +1,8 @@
-"""Choices of a person about found photos, kept until they are carried out: which photos stay, move or are different.
+"""Choices of a person about found photos, by path and content, kept until they are carried out.
 
-A choice names its photos by path and content, by which a later search finds it again. It goes through the states
-``waiting -> done -> undone``: done with its first move or with its decision, undone when a photo is back or the
-decision is removed, each time in one transaction. A choice that waits also becomes undone if its photos moved in
-another way and were brought back. Only choices that wait are carried out: after an undo, a person has to choose again.
+A choice becomes ``done`` with its first move or with its decision, and ``undone`` when a photo is back or the decision
+is removed, each time in one transaction. A choice that waits also becomes undone if its photos moved in another way and
+were brought back: after an undo, a person has to choose again.
 """
 
 from __future__ import annotations
@@ -23,14 +22,11 @@ KEEP: Final = "keep"
 SKIP: Final = "skip"
 """The photos stay as they are; the person wants to decide later."""
 OPEN: Final = "open"
-"""An earlier choice about the photos no longer holds."""
 CHOICES: Final = (KEEP, DIFFERENT, KEEP_ALL, SKIP, OPEN)
 
 WAITING: Final = "waiting"
 DONE: Final = "done"
-"""A run has carried out at least a part."""
 UNDONE: Final = "undone"
-"""The photos were brought back, or the decision was taken back."""
 
 _VERSION: Final = """
 SELECT data_version, (SELECT seq FROM sqlite_sequence WHERE name = 'choices'),
@@ -45,10 +41,7 @@ _WITHDRAW: Final = (
 
 
 class ChosenPhoto(NamedTuple):
-    """A photo as it was when a person chose."""
-
     path: str
-    """Absolute."""
     sha256: str
     moves: bool = False
 
@@ -61,12 +54,10 @@ class Choice:
     step: int
     """Choices of one step were made together, and are taken back together."""
     what: str
-    """One of :data:`CHOICES`."""
     at_ns: int
     rules: str
     """Rules that made the choice for many groups at once; empty if a person looked at the group."""
     run: str
-    """Name of the run that has carried the choice out; empty while the choice waits."""
     state: str
     photos: tuple[ChosenPhoto, ...]
 
@@ -93,7 +84,6 @@ class Choices(Tables):
         return tuple(self._connection.execute(_VERSION).fetchone())
 
     def add(self, choices: Iterable[tuple[str, Sequence[ChosenPhoto]]], *, rules: str = "") -> list[Choice]:
-        """Record choices, each (what, photos), as one step."""
         at_ns = time.time_ns()
         with self.transaction():
             (step,) = self._connection.execute("SELECT coalesce(max(step), 0) + 1 FROM choices").fetchone()
@@ -104,7 +94,6 @@ class Choices(Tables):
         return list(self.all(step=step))
 
     def all(self, **equal: object) -> Iterator[Choice]:
-        """Yield every choice, or only those with these values in their columns, such as ``run``, oldest first."""
         columns = "id, step, what, at_ns, rules, run, state, photos"
         conditions = " AND ".join(f"{column} = ?" for column in equal) or "TRUE"
         question = f"SELECT {columns} FROM choices WHERE {conditions} ORDER BY id"
@@ -114,39 +103,32 @@ class Choices(Tables):
             yield Choice(number, step, what, at_ns, rules, run, state, chosen)
 
     def runs(self, what: str) -> dict[str, int]:
-        """Return run -> number of choices of one kind that the run has carried out and that still hold."""
         rows = self._connection.execute(
             "SELECT run, count(*) FROM choices WHERE state = ? AND what = ? GROUP BY run", (DONE, what)
         )
         return dict(rows.fetchall())
 
     def waiting(self, ids: Collection[int]) -> frozenset[int]:
-        """Return those of ``ids`` that still wait."""
         question = "SELECT id FROM choices WHERE state = 'waiting' AND id IN ({})"
         return frozenset(number for (number,) in self._found(question, list(ids)))
 
     def may_move(self, number: int, run: str) -> bool:
-        """Tell whether ``run`` may move a photo of a choice: the choice waits, or the run has carried out a part."""
         question = "SELECT 1 FROM choices WHERE id = ? AND (state = 'waiting' OR state = 'done' AND run = ?)"
         return self._connection.execute(question, (number, run)).fetchone() is not None
 
     def finish(self, ids: Collection[int], run: str) -> int:
-        """Record that a run has carried out those of ``ids`` that wait; return their number."""
         return self._write(
             "UPDATE choices SET run = ?, state = 'done' WHERE id = ? AND state = 'waiting'",
             [(run, number) for number in ids],
         )
 
     def take_back(self, ids: Collection[int]) -> None:
-        """Record that choices no longer hold."""
         self._write("UPDATE choices SET state = 'undone' WHERE id = ?", [(number,) for number in ids])
 
     def withdraw(self, ids: Collection[int]) -> None:
-        """Remove choices, except those that a run is carrying out or has carried out."""
         self._write(_WITHDRAW, [(number,) for number in ids])
 
     def forget(self, paths: Container[str]) -> int:
-        """Remove every choice about any of the absolute ``paths``; return their number."""
         found = [choice.id for choice in self.all() if any(photo.path in paths for photo in choice.photos)]
         self._write("DELETE FROM choices WHERE id = ?", [(number,) for number in found])
         return len(found)

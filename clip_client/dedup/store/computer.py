@@ -1,8 +1,4 @@
-"""The computer that moved a photo: its name, and an id that stays when the computer is renamed.
-
-Two computers may use one store, so the id comes from the system and not from the store. Some Macs take their names from
-the network that they are in.
-"""
+"""The computer that moved a photo: its name, and an id that stays when it is renamed. Several may use one store."""
 
 from __future__ import annotations
 
@@ -20,11 +16,9 @@ from typing import Final
 _MACHINE_ID: Final = Path("/etc/machine-id")
 """Id of a Linux system; see machine-id(5). A container has none, or shares that of its image."""
 _MACHINE_GUID: Final = r"SOFTWARE\Microsoft\Cryptography"
-"""Key of the registry of Windows with the id of the system."""
 
 
 def this_computer() -> str:
-    """Return the name of this computer, a space and its id; without the id if the system has none."""
     return f"{platform.node()} {_hashed_id()}".rstrip()
 
 
@@ -34,7 +28,6 @@ def is_this_computer(computer: str) -> bool:
 
 
 def name_of(computer: str) -> str:
-    """Return the name that a computer had when :func:`this_computer` returned ``computer``."""
     return computer.rpartition(" ")[0] or computer
 
 

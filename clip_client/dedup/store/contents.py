@@ -17,23 +17,19 @@ if TYPE_CHECKING:
     from clip_client.dedup.store.decisions import Decision
 
 _FILES_AT_ONCE: Final = 900
-"""Files per query; a search may ask about a million files."""
 _CHAIN: Final = """
 WITH RECURSIVE chain AS (
     SELECT * FROM copies WHERE {} IN ({{}}) UNION SELECT copies.* FROM copies JOIN chain ON {}
 ) SELECT * FROM chain
 """
 _ABOVE: Final = _CHAIN.format("sha256", "copies.sha256 = chain.picture")
-"""Query for the rows that lead up from contents to the contents that name their pictures."""
 _BELOW: Final = _CHAIN.format("picture", "copies.picture = chain.sha256")
-"""Query for the rows that lead down from contents that name pictures to their copies."""
 
 
 class FileIndex(Tables):
     """The contents of files. If the table is lost, all files are read again."""
 
     def known(self, files: Sequence[PhotoFile]) -> dict[str, str]:
-        """Return path -> SHA-256 (hexadecimal) of the files whose size and times have not changed."""
         found = {}
         question = "SELECT path, sha256, size_bytes, mtime_ns, ctime_ns FROM files WHERE path IN ({})"
         for start in range(0, len(files), _FILES_AT_ONCE):
@@ -46,7 +42,6 @@ class FileIndex(Tables):
         return found
 
     def paths_of(self, contents: Collection[str]) -> dict[str, list[str]]:
-        """Return SHA-256 (hexadecimal) -> the paths at which files with this content were last seen, in order."""
         # Make the index with the first question: few commands ask one.
         self._connection.execute("CREATE INDEX IF NOT EXISTS files_by_content ON files (sha256)")
         found: dict[str, list[str]] = {sha256: [] for sha256 in contents}
@@ -56,7 +51,6 @@ class FileIndex(Tables):
         return found
 
     def unchanged(self, paths: Iterable[str]) -> set[str]:
-        """Return the absolute ``paths`` whose files have not changed since they were last read."""
         files = []
         for path in paths:
             with suppress(OSError):
@@ -64,7 +58,6 @@ class FileIndex(Tables):
         return set(self.known(files))
 
     def contents_below(self, path: str) -> set[str]:
-        """Return the SHA-256 (hexadecimal) of the files that were last seen below a folder, or of one file."""
         name = _name(path)
         first = os.path.join(name, b"")
         question = "SELECT sha256 FROM files WHERE path = ? OR path >= ? AND path < ?"
@@ -84,7 +77,6 @@ class FileIndex(Tables):
         return known or ""
 
     def remember(self, files: Iterable[tuple[PhotoFile, str]]) -> None:
-        """Record the SHA-256 (hexadecimal) of files as they were when they were read."""
         if rows := [
             (_name(file.path), file.size_bytes, file.mtime_ns, bytes.fromhex(sha256), file.ctime_ns)
             for file, sha256 in files
@@ -92,7 +84,6 @@ class FileIndex(Tables):
             self._write("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", rows)
 
     def forget(self, paths: Iterable[str]) -> None:
-        """Forget files, so that the next search reads them even if their sizes and times have not changed."""
         self._write("DELETE FROM files WHERE path = ?", [(_name(path),) for path in paths])
 
 
@@ -104,7 +95,6 @@ class ProvenCopies(Tables):
     """Contents that show one picture. If the table is lost, copies are proved again."""
 
     def record(self, groups: Collection[DuplicateGroup]) -> None:
-        """Record the copies of each group that are proved in a safe tier, in place of earlier rows about them."""
         contents = {bytes.fromhex(member.sha256) for group in groups for member in group.members}
         pictures = (pair for group in groups for pair in _pictures(group).items())
         rows = {bytes.fromhex(copy): bytes.fromhex(of) for copy, of in pictures if copy != of}
@@ -128,7 +118,6 @@ class ProvenCopies(Tables):
         return {content: _top(content, above) for content in contents}
 
     def copies_of(self, pictures: Collection[str], decisions: Iterable[Decision] = ()) -> dict[str, list[str]]:
-        """Return the content that names a picture -> the other contents of the picture, if there are any."""
         found = defaultdict[str, list[str]](list)
         for copy, picture in self.pictures_of(sorted(self._copies(_BELOW, pictures)), decisions).items():
             if copy != picture:
@@ -150,7 +139,6 @@ def _top(content: str, above: Mapping[str, str]) -> str:
 
 
 def _pictures(group: DuplicateGroup) -> dict[str, str]:
-    """Return content -> the content that names its picture, for the members of a group: the best of its copies."""
     content_at = {member.path: member.sha256 for member in group.members}
     rank = {content: place for place, content in enumerate(dict.fromkeys(content_at.values()))}
     above: dict[str, str] = {}

@@ -11,20 +11,15 @@ from typing import Final
 from clip_client._storage.sqlite import Tables
 
 DIFFERENT: Final = "different"
-"""The photos are different pictures."""
 KEEP_ALL: Final = "keep-all"
-"""All photos are wanted, even if they are copies."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """One decision about at least two files."""
-
     id: int
     what: str
     at_ns: int
     choice: int | None
-    """Id in :mod:`.choices`."""
     files: Mapping[str, int]
     """SHA-256 -> number of files with this content that the decision is about."""
 
@@ -38,10 +33,8 @@ class Decisions(Tables):
     """The decisions in one store. A change is on the disk when the method returns."""
 
     def add(self, what: str, contents: Iterable[str], *, choice: int | None = None) -> Decision:
-        """Record a decision about photos; ``contents`` has the SHA-256 of each file, so copies are repeated.
-
-        Raises ValueError for an unknown kind, fewer than two files, and, for ``"different"``, fewer than two contents.
-        """
+        """``contents`` has the SHA-256 of each file, so copies are repeated. Raises ValueError for other than two
+        photos."""
         if what not in (DIFFERENT, KEEP_ALL):
             raise ValueError(f"a decision must be {DIFFERENT!r} or {KEEP_ALL!r}, not {what!r}")
         files = Counter(contents)
@@ -58,15 +51,13 @@ class Decisions(Tables):
         return Decision(number, what, at_ns, choice, files)
 
     def forget(self, contents: Collection[str]) -> int:
-        """Remove every decision about any of ``contents``; return their number."""
         return self.remove([one.id for one in self.all() if not one.contents.isdisjoint(contents)])
 
     def remove(self, ids: Collection[int]) -> int:
-        """Remove decisions; return how many of them existed. The choices that made them are then undone."""
+        """Remove decisions; return how many of them existed. A trigger undoes the choices that made them."""
         return self._write("DELETE FROM decisions WHERE id = ?", [(number,) for number in ids])
 
     def all(self) -> list[Decision]:
-        """Return every decision, oldest first."""
         files: defaultdict[int, Counter[str]] = defaultdict(Counter)
         for number, sha256 in self._connection.execute("SELECT decision, sha256 FROM contents"):
             files[number][sha256] += 1

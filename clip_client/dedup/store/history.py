@@ -32,17 +32,13 @@ SELECT one.name, group_concat(its.name) FROM {0}.sqlite_master AS one, pragma_ta
 _BEGUN: Final = "begun"
 """State that earlier versions gave a choice while a run carried it out."""
 _WAIT_S: Final = 60.0
-"""Longest wait for another process that takes the same files over, in seconds."""
 
 
 class History(Database):
-    """The moves, decisions, choices and settings of one store. A change is on the disk when the method returns."""
-
     SCHEMA = files(__package__).joinpath("history.sql").read_text("utf-8")
     VERSION = 2
 
     def __init__(self, path: Path) -> None:
-        """Open the file at ``path``; take over the files that earlier versions kept beside it. Raises StoreError."""
         super().__init__(path)
         try:
             if self._earlier_files() or self._taken_over():
@@ -53,7 +49,6 @@ class History(Database):
             raise
 
     def _earlier_files(self) -> list[Path]:
-        """Return the files of earlier versions whose content is not here yet."""
         old = self._taken_over()
         return [file for name in _EARLIER if name not in old and (file := self.path.with_name(name)).exists()]
 
@@ -114,7 +109,6 @@ class History(Database):
             self._connection.execute(statement, (state, state, choice.id))
 
     def _link(self, choice: Choice) -> set[str]:
-        """Link the moves that carried out a choice to it, and return their states."""
         for photo in choice.photos:
             if photo.moves:
                 self._connection.execute(
@@ -133,7 +127,6 @@ def _format(database: sqlite3.Connection, schema: str = "main") -> int:
 
 
 def _rename(file: Path) -> bool:
-    """Rename a file after its format; return False if the system refuses that."""
     with closing(sqlite3.connect(file)) as source:
         name = f"{file.stem}-format-{_format(source)}"
     new = next(one for number in count(1) if not (one := file.with_name(f"{name}-{number}.sqlite")).exists())

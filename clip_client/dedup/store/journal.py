@@ -33,8 +33,6 @@ from clip_client.dedup.store.computer import this_computer
 
 
 class State:
-    """The states of an entry, as the database holds them."""
-
     PLANNED: Final = "planned"
     MOVED: Final = "moved"
     ABANDONED: Final = "abandoned"
@@ -47,7 +45,6 @@ class State:
 HARDLINK: Final = "hardlink"
 """Method of moves by the former option ``--hard-link``, which replaced the copy by a hard link to the kept photo."""
 IN_QUARANTINE: Final = (State.PLANNED, State.MOVED, State.RESTORING, State.PURGING)
-"""States in which a file of the entry may be in the quarantine."""
 
 PROOF: Final = 6
 """Version of the proof by which photos move, recorded in each new entry. Raise it with any change that would have
@@ -65,7 +62,6 @@ refused an earlier move. Earlier versions proved less:
 
 _RUN_TIME: Final = "%Y%m%d-%H%M%S"
 LONGEST_RUN: Final = "00000000-000000-00000000"
-"""A name as long as every name that :meth:`Journal.new_run` gives."""
 _LAST_RUN: Final = (
     "SELECT max(name) FROM (SELECT name FROM runs UNION ALL SELECT run FROM units) "
     "WHERE name GLOB '[0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9]-[0-9][0-9][0-9][0-9][0-9][0-9]-*'"
@@ -95,10 +91,7 @@ class Folder(NamedTuple):
 
 
 class Sidecar(NamedTuple):
-    """A sidecar beside the kept photo that holds metadata of the moved photo."""
-
     path: str
-    """Absolute."""
     sha256: str
     is_ours: bool
     """True if it was written for moved photos, False if it was there before."""
@@ -113,7 +106,6 @@ class JournalEntry:
     """Name of one call of ``dedup --apply``; names sort by time."""
     at_ns: int = field(default_factory=time.time_ns)
     method: str = "quarantine"
-    """Or :data:`HARDLINK`."""
     state: str = State.PLANNED
     kept: str
     kept_sha256: str = ""
@@ -123,14 +115,12 @@ class JournalEntry:
     is_chosen: bool = False
     """True if a person chose this move: the photo may show more than the kept one."""
     choice: int | None = None
-    """Id of the choice that the move carries out, which is done as soon as the entry is ``moved``."""
     computer: str = ""
     """The computer that moved the files; see :func:`.computer.this_computer`. Empty if an earlier version did."""
     files: tuple[MovedFile, ...]
     sidecars: tuple[Sidecar, ...] = ()
     """These have to stay beside the kept photo while the files are in the quarantine."""
     folders: tuple[Folder, ...] = ()
-    """Empty if an earlier version moved the photo."""
 
 
 @contextmanager
@@ -149,8 +139,6 @@ def right_to_move(store: Path, *, wait_s: float = 0) -> Iterator[None]:
 
 
 class Journal(Tables):
-    """The journal of one store; one thread at a time may use it."""
-
     def __init__(self, database: Database) -> None:
         super().__init__(database)
         self.choices = Choices(database)
@@ -158,7 +146,6 @@ class Journal(Tables):
 
     @property
     def directory(self) -> Path:
-        """The folder of the store."""
         return self._database.path.parent
 
     @contextmanager
@@ -175,11 +162,7 @@ class Journal(Tables):
                 self._is_held = False
 
     def new_run(self) -> str:
-        """Return a name for a run on this computer: its local time, and letters that make it unique across all stores.
-
-        If the clock shows the second of this store's last run or an earlier one, the name has the second after that
-        run: names always sort in the order of the runs.
-        """
+        """Return a name for a run that is unique across all stores and sorts after earlier runs of this store."""
         now = datetime.now().replace(microsecond=0)
         with self.transaction():
             (last,) = self._connection.execute(_LAST_RUN).fetchone()
@@ -214,7 +197,6 @@ class Journal(Tables):
             self._connection.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", rows)
 
     def _share(self, row: tuple[object, ...]) -> None:
-        """Add a companion to the entries in the quarantine that left it behind."""
         sharing = self._connection.execute(
             "SELECT unit, path FROM left_behind JOIN units ON id = unit WHERE path = ? AND state = ?",
             (row[0], State.MOVED),
@@ -223,7 +205,6 @@ class Journal(Tables):
         self._add("files", [(unit, *row) for unit, _ in sharing])
 
     def set_state(self, entry: JournalEntry, state: str, folders: Sequence[Folder] = ()) -> JournalEntry:
-        """Record, on the disk, the new state of an entry and of its choice, and the current state of its folders."""
         with self.transaction():
             self._connection.execute("UPDATE units SET state = ? WHERE id = ?", (state, entry.id))
             self._add("folders", [(entry.id, os.fsencode(path), *rest) for path, *rest in folders])
@@ -231,7 +212,6 @@ class Journal(Tables):
         return replace(entry, state=state, folders=tuple(merged.values()))
 
     def is_shared(self, entry: JournalEntry, file: MovedFile) -> bool:
-        """Tell whether a file in the quarantine belongs to another entry there, too."""
         found = self._connection.execute(
             "SELECT 1 FROM files JOIN units ON id = unit "
             f"WHERE original = ? AND quarantined = ? AND id != ? AND state IN ({_marks(IN_QUARANTINE)})",
@@ -240,7 +220,6 @@ class Journal(Tables):
         return found.fetchone() is not None
 
     def set_proved(self, entry: JournalEntry, tier: str) -> None:
-        """Record that the current :data:`PROOF` holds for a photo that an earlier version moved."""
         self._write("UPDATE units SET tier = ?, proof = ? WHERE id = ?", [(tier, PROOF, entry.id)])
 
     def entries(
@@ -258,7 +237,6 @@ class Journal(Tables):
         return list(map(self._entry, rows.fetchall()))
 
     def runs(self) -> dict[str, tuple[int, int]]:
-        """Return run -> (number of its photos in the quarantine, bytes of these photos and their companions)."""
         rows = self._connection.execute(  # a companion that two photos share counts once
             "SELECT run, count(DISTINCT id), sum(size_bytes) FROM units JOIN (SELECT max(unit) AS unit, size_bytes "
             f"FROM files JOIN units ON id = unit WHERE state IN ({_marks(IN_QUARANTINE)}) GROUP BY quarantined) "
@@ -268,7 +246,6 @@ class Journal(Tables):
         return {run: (photos, size_bytes) for run, photos, size_bytes in rows}
 
     def moved_by_choices(self) -> dict[int, set[str]]:
-        """Return id of a choice -> old paths of the files that it moved and that were not restored."""
         moved = defaultdict[int, set[str]](set)
         states = *IN_QUARANTINE, State.PURGED
         for choice, original in self._connection.execute(
@@ -280,7 +257,6 @@ class Journal(Tables):
         return moved
 
     def sidecars(self, path: str) -> list[tuple[int, Sidecar]]:
-        """Return the id of each entry that needs the sidecar at ``path``, with the entry's record of the sidecar."""
         rows = self._connection.execute(
             "SELECT unit, sha256, is_ours FROM sidecars JOIN units ON id = unit WHERE path = ? AND state NOT IN (?, ?)",
             (os.fsencode(path), State.RESTORED, State.ABANDONED),
@@ -301,7 +277,6 @@ class Journal(Tables):
 
 
 def _decoded(row: Sequence[Any]) -> list[Any]:
-    """Return a row with its paths, which are the only bytes, as text."""
     return [os.fsdecode(value) if isinstance(value, bytes) else value for value in row]
 
 

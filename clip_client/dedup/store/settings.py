@@ -14,18 +14,13 @@ _NAME: Final = re.compile(r"[\w. -]{1,64}")
 
 
 class Settings(Tables):
-    """The settings of one store. A change is on the disk when the method returns."""
-
     def keep_rules(self) -> dict[str, tuple[str, ...]]:
-        """Return name -> the saved rules, in the order of the names."""
         rows = self._connection.execute("SELECT name, rules FROM keep_rules ORDER BY name")
         return {name: tuple(json.loads(rules)) for name, rules in rows}
 
     def save_keep_rules(self, name: str, rules: Sequence[str]) -> tuple[str, ...]:
-        """Save rules that ``KeepRules`` has accepted; return them with absolute folders, which hold for later searches.
-
-        Raises ValueError if the name is not 1 to 64 letters, digits, spaces and ``. _ -``.
-        """
+        """Return the rules with absolute folders. Raises ValueError unless the name is 1 to 64 letters, digits, spaces
+        and ``. _ -``."""
         if not _NAME.fullmatch(name):
             raise ValueError(f"{name!r} cannot name rules: use 1 to 64 letters, digits, spaces and . _ -")
         saved = tuple(map(_with_absolute_folder, rules))
@@ -33,7 +28,6 @@ class Settings(Tables):
         return saved
 
     def delete_keep_rules(self, name: str) -> bool:
-        """Delete the rules of this name; return whether there were any."""
         return self._write("DELETE FROM keep_rules WHERE name = ?", [(name,)]) > 0
 
     def take_tuned(self) -> list[tuple[str, float]]:

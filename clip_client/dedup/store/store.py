@@ -41,11 +41,9 @@ if TYPE_CHECKING:
     from clip_client.dedup.store.choices import Choices
 
 CACHE: Final = "cache.sqlite"
-"""Name of a file in every store that was filled."""
 
 
 def default_directory() -> Path:
-    """Return the folder that the environment variable ``CLIP_STORE`` names, else the one for this user's data."""
     if named := os.environ.get("CLIP_STORE"):
         return Path(named)
     from platformdirs import user_data_path
@@ -54,13 +52,11 @@ def default_directory() -> Path:
 
 
 def store_option(directory: Path) -> str:
-    """Return the option that makes a command use the store in this folder; empty for the default folder."""
     is_default = directory.absolute() == default_directory().absolute()
     return "" if is_default else f" --store {shlex.quote(str(directory))}"
 
 
 def folder_name(vector_id: str) -> str:
-    """Return a folder name for one vector id, which itself has characters that are not allowed in file names."""
     return hashlib.sha256(vector_id.encode()).hexdigest()[:16]
 
 
@@ -88,12 +84,10 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Close all files."""
         self._open.close()
 
     @property
     def warning(self) -> str:
-        """One sentence about the place of the store; empty for a local disk."""
         if not (kind := network_file_system(self.directory)):
             return ""
         return f"the store {self.directory} is on a network file system ({kind}): use it on one computer at a time"
@@ -104,41 +98,33 @@ class Store:
 
     @cached_property
     def journal(self) -> Journal:
-        """The journal of moves."""
         return Journal(self._history)
 
     @cached_property
     def decisions(self) -> Decisions:
-        """Decisions of a person about photos."""
         return Decisions(self._history)
 
     @property
     def choices(self) -> Choices:
-        """Choices of a person that wait, and those that were carried out."""
         return self.journal.choices
 
     @cached_property
     def settings(self) -> Settings:
-        """Saved keep rules."""
         return Settings(self._history)
 
     @cached_property
     def cache(self) -> Cache:
-        """Files, their contents, and the data of the alignment."""
         return self._open.enter_context(closing(Cache(self.directory / CACHE)))
 
     @cached_property
     def copies(self) -> ProvenCopies:
-        """The contents that show one picture."""
         return ProvenCopies(self.cache)
 
     @cached_property
     def files(self) -> FileIndex:
-        """The content of each file."""
         return FileIndex(self.cache)
 
     def spool(self) -> Spool:
-        """Open a temporary file on the store's disk for the data of one search."""
         return Spool(self.directory)
 
     def vectors(self, vector_id: str, dimension: int) -> ParquetStore:
@@ -152,7 +138,6 @@ class Store:
         return vectors
 
     def table(self, folder: Path, columns: Mapping[str, pa.DataType], about: Mapping[str, str]) -> ParquetStore:
-        """Open the rows in ``folder`` of the store: ``columns`` by content. ``about`` says what made them."""
         import pyarrow as pa
 
         schema = pa.schema({"sha256": pa.binary(32), **columns}, metadata=dict(about))

@@ -38,8 +38,6 @@ _INTERNAL: Final = "It stopped because of an error in clip-client itself; the te
 
 @dataclass
 class Job:
-    """One job in the background."""
-
     what: str
     number: int
     """Number of the job on this server; ``apply`` names a plan by the number of its job."""
@@ -52,14 +50,10 @@ class Job:
     is_running: bool = True
     error: str = ""
     planned: dict[str, Move | Skip] = field(default_factory=dict)
-    """Path of each photo that a person wants to move -> its move, or the reason why it stays."""
     outcomes: dict[str, Outcome] = field(default_factory=dict)
-    """Path of a photo -> the result of moving or restoring it."""
 
 
 class Worker:
-    """Does one job at a time."""
-
     def __init__(self, session: Session) -> None:
         self._session = session
         self._lock = threading.Lock()
@@ -67,11 +61,9 @@ class Worker:
         self.job: Job | None = None
 
     def plan(self, *, merge_metadata: bool) -> None:
-        """Begin to plan which photos would move and which would stay. Raises Busy."""
         self._start(_PLANNING, self._plan, merge_metadata=merge_metadata)
 
     def apply(self, number: int) -> None:
-        """Begin to carry out the plan of this number. Raises Busy, for example if the choices have changed since."""
         planned = self.job
         wanted = (_PLANNING, number, False, "")
         if planned is None or (planned.what, planned.number, planned.is_running, planned.error) != wanted:
@@ -83,11 +75,9 @@ class Worker:
         self._start("moving", partial(self._apply, choices=choices), after=planned)
 
     def restore(self, run: str) -> None:
-        """Begin to restore the photos that one run moved, and to take its decisions back. Raises Busy."""
         self._start("restoring", partial(self._restore, run=run))
 
     def join(self) -> None:
-        """Wait for the job."""
         if self._thread is not None:
             self._thread.join()
 
@@ -132,7 +122,6 @@ class Worker:
                 session.changed()
 
     def _apply(self, job: Job, choices: Collection[int]) -> None:
-        """Carry out ``choices``, the planned ones; choices that a person makes meanwhile wait."""
         session = self._session
         with Store(session.store.directory) as store, store.journal.exclusive():
             job.run, job.total = store.journal.new_run(), len(choices)
@@ -159,7 +148,6 @@ class Worker:
         job.done, job.total = sum(outcome.done for outcome in outcomes), len(outcomes)
 
     def _planned(self, batch: Sequence[FoundGroup], store: Store, job: Job) -> Plan:
-        """Plan some groups as their files are now, and record the plan with the job."""
         groups: list[DuplicateGroup] = []
         tiers: dict[str, tuple[str, ...] | None] = {}
         for found in batch:

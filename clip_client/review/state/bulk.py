@@ -1,7 +1,4 @@
-"""Choices for many groups at once, by keep rules: the same as those of ``dedup --keep``, without another search.
-
-A person has not looked at these groups, so only photos move that ``dedup --apply`` moves by default.
-"""
+"""Choices for many groups by keep rules. Nobody has looked at these, so only what moves by default moves."""
 
 from __future__ import annotations
 
@@ -24,19 +21,14 @@ if TYPE_CHECKING:
     from clip_client.review.state.session import Session
 
 SUGGESTION: Final = "suggestion"
-"""Name that a choice records if the rules of the search made it."""
 _SLICE_S: Final = 0.3
 """Time for which one call counts: a person may wait this long for a first figure."""
 
 
 @dataclass
 class BulkCount:
-    """Numbers of groups and photos that rules would choose, as far as groups have been counted."""
-
     after: int = 0
-    """Number of the last group that has been counted."""
     groups: int = 0
-    """Groups with at least one photo that would move."""
     photos: int = 0
     size_bytes: int = 0
     changed: int = 0
@@ -46,12 +38,10 @@ class BulkCount:
 
 
 def open_by_default(wanted: Filter) -> Filter:
-    """Return the filter; without a state, it means open groups."""
     return replace(wanted, state=wanted.state or OPEN)
 
 
 def count_by_rules(session: Session, wanted: Filter, names: Sequence[str], count: BulkCount) -> bool:
-    """Add the next groups to ``count`` for 0.3 s; return whether there may be more groups. Raises CannotChoose."""
     until = time.monotonic() + _SLICE_S
     for found, group, moving in _by_rules(session, wanted, names, after=count.after):
         count.after = found.id
@@ -66,7 +56,6 @@ def count_by_rules(session: Session, wanted: Filter, names: Sequence[str], count
 
 
 def choose_by_rules(session: Session, wanted: Filter, names: Sequence[str]) -> None:
-    """Record choices for all ``wanted`` groups by the rules ``names`` as one step. Raises CannotChoose."""
     # Make all choices before any is recorded, because other pages wait while the store is written.
     choices = [
         (KEEP, chosen_photos(group, moving))
@@ -79,11 +68,6 @@ def choose_by_rules(session: Session, wanted: Filter, names: Sequence[str]) -> N
 def _by_rules(
     session: Session, wanted: Filter, names: Sequence[str], *, after: int = 0
 ) -> Iterator[tuple[FoundGroup, DuplicateGroup, frozenset[int]]]:
-    """Yield each wanted group, the group ordered by the rules, and the positions of the photos that the rules move.
-
-    Without names, the rules of the search apply. If they keep the same photo as the search, its verdicts stay. Photos
-    in a library of Apple Photos never move.
-    """
     if wanted.state == APPLIED:
         raise CannotChoose("these decisions have been applied; to choose again, bring their run back in the history")
     try:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 APPLIED: Final = "applied"
 """State of a group whose choice has been carried out. The other states are the choices, and ``open``."""
 STAGED: Final = "staged"
-"""State in a :class:`Filter` that means all of :data:`STAGED_STATES`."""
 STAGED_STATES: Final = (KEEP, DIFFERENT, KEEP_ALL)
 """States of groups whose choices can be carried out. A skipped group has nothing to carry out."""
 
@@ -32,19 +31,14 @@ NO_CHOICE: Final = Choice(0, 0, OPEN, 0, "", "", WAITING, ())
 
 
 class FoundGroup(NamedTuple):
-    """A group of the search, and the choice about it."""
-
     id: int
-    """Number from 1, in the order of the list."""
     group: DuplicateGroup
     tier: str
     text: str
     """Paths of the members for a search in them: printable, case-folded."""
     state: str = OPEN
-    """``open``, the choice, or ``applied``."""
     choice: Choice = NO_CHOICE
     moved: Collection[str] = ()
-    """Absolute paths of the files that the choice has moved."""
     is_undone: bool = False
     """True if the group is open because its last choice was taken back after it had been carried out."""
 
@@ -71,22 +65,18 @@ class FoundGroup(NamedTuple):
 
     @property
     def leaving_photos(self) -> list[Photo]:
-        """The photos at the positions of :attr:`leaving`."""
         return [self.group.members[place].photo for place in self.leaving]
 
     @property
     def leaving_tier(self) -> str:
-        """Tier of the least certain leaving photo; without one, the tier of the group."""
         keep, members = self.keep_and_moving[0], self.group.members
         tiers = (members[place or keep].verdict.tier or members[place or keep].tier for place in self.leaving)
         return max(tiers, key=TIERS.index, default=self.tier)
 
     def shown(self, most: int) -> list[int]:
-        """Return the positions of the photos on a page: the first ``most``, and the photo that stays."""
         return sorted({*range(min(most, len(self.group.members))), self.keep_and_moving[0]})
 
     def after(self, last: Choice | None, moved: Collection[str]) -> FoundGroup:
-        """Return the group with ``last`` as the last choice about it, which has ``moved`` these files."""
         if last is None or last.what == OPEN or last.state == UNDONE:
             is_undone = last is not None and last.state == UNDONE
             return self._replace(state=OPEN, choice=NO_CHOICE, moved=(), is_undone=is_undone)
@@ -96,22 +86,17 @@ class FoundGroup(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """Selects groups; an empty field selects all."""
-
     tier: str = ""
     holds: str = ""
     """Tier of a copy in the group that moves on request."""
     state: str = ""
     text: str = ""
-    """Part of the path of a member, in upper or lower case."""
 
     def has(self, tier: str, state: str) -> bool:
-        """Tell whether groups of this tier in this state are wanted."""
         states = STAGED_STATES if self.state == STAGED else (self.state or state,)
         return self.tier in ("", tier) and state in states
 
     def fits(self, found: FoundGroup) -> bool:
-        """Tell whether a group is wanted."""
         if not self.has(found.tier, found.state) or self.text.casefold() not in found.text:
             return False
         verdicts = (member.verdict for member in found.group.members)
@@ -119,8 +104,6 @@ class Filter:
 
 
 class GroupTotal(NamedTuple):
-    """The groups of one tier in one state."""
-
     tier: str
     state: str
     groups: int
@@ -135,19 +118,16 @@ class FoundGroups:
         self._lock = threading.RLock()
         self._found: list[FoundGroup] = []
         self._group_and_content: dict[str, tuple[int, str]] = {}
-        """Absolute path of a member -> (number of its group, its SHA-256)."""
         self._paths: defaultdict[str, list[str]] = defaultdict(list)
         self._choices: defaultdict[int, dict[int, Choice]] = defaultdict(dict)
         """Number of a group -> id of a choice -> the choice, oldest first."""
         self._moved: Mapping[int, Collection[str]] = {}
-        """Id of a choice -> absolute paths of the files that it has moved."""
         self._groups: Counter[tuple[str, str]] = Counter()
         self._leaving_bytes: Counter[tuple[str, str]] = Counter()
         """(tier, state) -> number and size, kept up to date: counting 100,000 groups for each page takes 50 ms."""
         self._open: Counter[tuple[str, str]] = Counter()
 
     def fill(self, report: DuplicateReport) -> None:
-        """Take the groups of a report, the most certain first, then those that free the most space."""
         groups = sorted(report.groups_by_space, key=lambda group: TIERS.index(group.moving_tier))
         for number, group in enumerate(groups, start=1):
             text = "\n".join(printable(member.photo.label) for member in group.members).casefold()
@@ -158,13 +138,11 @@ class FoundGroups:
                 self._paths[member.sha256].append(member.path)
 
     def totals(self) -> list[GroupTotal]:
-        """Return the totals of each tier and state, the most certain tier first."""
         with self._lock:
             totals = [GroupTotal(*of, groups, self._leaving_bytes[of]) for of, groups in self._groups.items() if groups]
         return sorted(totals, key=lambda total: (TIERS.index(total.tier), total.state))
 
     def undecided(self) -> tuple[Counter[tuple[str, str]], int]:
-        """Return :func:`count_verdicts` of the open groups, and the size of their photos that move by default."""
         with self._lock:
             sizes = (size_bytes for (_, state), size_bytes in self._leaving_bytes.items() if state == OPEN)
             return +self._open, sum(sizes)
@@ -175,36 +153,27 @@ class FoundGroups:
         return filter(wanted.fits, groups) if wanted != Filter() else iter(groups)
 
     def count(self, wanted: Filter) -> int:
-        """Return the number of all wanted groups."""
         if wanted.text or wanted.holds:
             return sum(1 for _ in self.each(wanted))
         return sum(one.groups for one in self.totals() if wanted.has(one.tier, one.state))
 
     def get(self, number: int) -> FoundGroup | None:
-        """Return the group of a number."""
         return self._found[number - 1] if 0 < number <= len(self._found) else None
 
     def neighbours(self, number: int, wanted: Filter) -> tuple[FoundGroup | None, FoundGroup | None]:
-        """Return the wanted groups before and after ``number``, which need not be wanted itself."""
         before = filter(wanted.fits, reversed(self._found[: number - 1]))
         return next(before, None), next(self.each(wanted, after=number), None)
 
     def paths(self, sha256: str) -> list[str]:
-        """Return the members with this content (SHA-256)."""
         return self._paths.get(sha256, [])
 
     def __contains__(self, path: object) -> bool:
         return path in self._group_and_content
 
     def group_of(self, path: str) -> int | None:
-        """Return the number of the group of the file at ``path``; None if it is not in a group."""
         return self._group_and_content.get(os.path.abspath(path), (None, ""))[0]
 
     def match(self, choices: Iterable[Choice], moved: Mapping[int, Collection[str]]) -> None:
-        """Replace the known choices by ``choices``, all choices of the store, oldest first, and find their groups.
-
-        ``moved`` is what :meth:`.Journal.moved_by_choices` returned.
-        """
         with self._lock:
             self._moved = moved
             before = set(self._choices)
@@ -213,11 +182,9 @@ class FoundGroups:
             self.add(choices)
 
     def add(self, choices: Iterable[Choice]) -> None:
-        """Add new choices, oldest first."""
         self._change(choices, lambda known, choice: known.update({choice.id: choice}))
 
     def forget(self, choices: Iterable[Choice]) -> None:
-        """Remove choices; earlier ones about their groups hold again."""
         self._change(choices, lambda known, choice: known.pop(choice.id, None))
 
     def _change(self, choices: Iterable[Choice], act: Callable[[dict[int, Choice], Choice], object]) -> None:
@@ -228,23 +195,18 @@ class FoundGroups:
             self._update({number for number, _ in about})
 
     def superseded(self, number: int) -> list[Choice]:
-        """Return the choices about a group that a later choice replaced."""
         with self._lock:
             return list(self._choices[number].values())[:-1]
 
     def last_step(self) -> list[Choice]:
-        """Return the choices of the last step that was not carried out."""
         with self._lock:
             waiting = [one for about in self._choices.values() for one in about.values() if one.state == WAITING]
         last = max((choice.step for choice in waiting), default=0)
         return [choice for choice in waiting if choice.step == last]
 
     def _group_about(self, choice: Choice) -> int | None:
-        """Return the number of the group that a choice is about.
-
-        The group has all photos of the choice, with the contents of that time. If it has further photos, only a choice
-        :data:`KEEP` fits: the person who made another choice had not seen those photos.
-        """
+        """Return the group that has all photos of a choice. Only :data:`KEEP` fits a group with further photos, which
+        the person had not seen."""
         numbers = set[int]()
         for photo in choice.photos:
             number, sha256 = self._group_and_content.get(photo.path, (0, ""))

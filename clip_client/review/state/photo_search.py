@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from clip_client.search.query import QueryEmbedder
 
 TOP: Final = 60
-"""Results on one page."""
 MOST_UPLOADED: Final = 64 * 2**20
 """Largest size of a photo that is dropped onto the page, as of every photo (``DecodeLimits.max_bytes``)."""
 _KEPT_UPLOADS: Final = 8
@@ -34,8 +33,6 @@ FIELDS: Final = ("q", "photo", "like", *FILTERS)
 
 
 class PhotoSearch:
-    """Searches the photos of one review."""
-
     def __init__(self, session: Session, clip: QueryEmbedder) -> None:
         self._session = session
         self._roots = frozenset(map(os.path.abspath, session.roots))
@@ -45,7 +42,6 @@ class PhotoSearch:
         """(stamp of the index, mask of its rows that are below the paths of the review)."""
 
     def upload(self, data: bytes) -> str:
-        """Keep a photo to search for; return its name."""
         name = sha256(data).hexdigest()[:32]
         self._uploads[name] = data
         if len(self._uploads) > _KEPT_UPLOADS:
@@ -53,7 +49,6 @@ class PhotoSearch:
         return name
 
     async def find(self, form: Mapping[str, str]) -> FoundPictures | None:
-        """Find photos by :data:`FIELDS`; None without words and a photo to search for. Raises ReportedError."""
         terms = terms_in(form["q"]) if form["q"] else []
         if form["photo"]:
             if form["photo"] not in self._uploads:

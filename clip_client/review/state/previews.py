@@ -35,10 +35,7 @@ class PreviewCache:
         self._bytes = sum(size for _, size, _ in self._files())
 
     def jpeg(self, sha256: str, paths: Iterable[str], size: str) -> bytes | None:
-        """Return the photo of this content, upright and whole, at most as large as one of :data:`SIZES`.
-
-        ``paths`` are files that had the content. None if all of them have changed, or if it cannot be decoded.
-        """
+        """Return a photo, upright, in one of the :data:`SIZES`; None if no file of ``paths`` has its content."""
         file = self._folder / f"{sha256}-{size}.jpg"
         with suppress(OSError):
             jpeg = file.read_bytes()
@@ -60,7 +57,6 @@ class PreviewCache:
                 self._clean()
 
     def _clean(self) -> None:
-        """Remove the files that were not used for the longest time."""
         files = sorted(self._files())
         self._bytes = sum(size for _, size, _ in files)
         for _, size, path in files:

@@ -48,27 +48,18 @@ _INTERNAL: Final = "The search stopped because of an error in clip-client itself
 
 
 class CannotChoose(ReportedError):
-    """A choice does not fit its groups."""
-
     status: ClassVar[int] = 400
 
 
 class Busy(CannotChoose):
-    """Another job is running, or the page is out of date."""
-
     status: ClassVar[int] = 409
 
 
 class HistoryItem(NamedTuple):
-    """One run of ``dedup --apply`` or of these pages that can be taken back."""
-
     run: str
     photos: int
-    """Number of its photos in the quarantine."""
     size_bytes: int
-    """Size of these photos and their companions."""
     different: int
-    """Number of groups that the run declared different."""
     keep_all: int
 
 
@@ -83,23 +74,17 @@ class Session:
         """Held while the store is used, because only one thread at a time may use it."""
         self.phase = SCANNING
         self.progress: dict[str, tuple[int, int | None]] = {}
-        """Step of the search -> (done, total)."""
         self.error = ""
         self.notice = ""
-        """One sentence that a person should read first; mostly empty."""
         self.report: DuplicateReport | None = None
-        """The report of the search without its groups."""
         self.on_request: tuple[str, ...] = ()
-        """The tiers of photos that move on request only."""
         self._changes = 0
         self._choices_version = 0
         self._is_stopping = False
         self._in_progress: frozenset[int] = frozenset()
-        """Numbers of the groups whose choices a run is carrying out."""
 
     @property
     def version(self) -> int:
-        """A number that grows with every change that a page shows."""
         with self.lock:
             # While a run carries choices out, each of its moves changes them.
             if self.phase == READY and not self._in_progress and self.store.choices.changed_elsewhere():
@@ -109,13 +94,11 @@ class Session:
 
     @property
     def choices_version(self) -> int:
-        """A number that grows with every choice that is made, taken back or carried out."""
         with self.lock:
             _ = self.version
             return self._choices_version
 
     def changed(self) -> None:
-        """Count a change that pages show."""
         with self.lock:
             self._changes += 1
 
@@ -138,7 +121,6 @@ class Session:
             self.changed()
 
     def _finish_interrupted(self) -> None:
-        """Complete or revert the moves of a killed process, so that the search finds all photos."""
         journal = self.store.journal
         with suppress(StoreError), self.lock, journal.exclusive():  # unless another clip-client is moving files
             unfinished = journal.entries((State.PLANNED, State.RESTORING, State.PURGING))
@@ -151,11 +133,9 @@ class Session:
                 )
 
     def stop(self) -> None:
-        """Make threads that search or apply end before their next step."""
         self._is_stopping = True
 
     def check_running(self) -> None:
-        """Raise Busy if the server is ending."""
         if self._is_stopping:
             raise Busy("the server stopped before this was finished; start clip-client review again")
 
@@ -177,12 +157,10 @@ class Session:
 
     @property
     def undecided(self) -> str:
-        """Summary of the open groups, in the words of ``dedup``; empty if no group is open."""
         verdicts, moving_bytes = self.groups.undecided()
         return found_in_words(verdicts, moving_bytes) if verdicts else ""
 
     def paths_of(self, sha256: str) -> list[str]:
-        """Return the files that had a content (SHA-256, hexadecimal): those in groups, else those below the roots."""
         if paths := self.groups.paths(sha256):
             return paths
         with self.lock:
@@ -190,7 +168,6 @@ class Session:
         return list(filter(DirectorySet(self.roots).contains, known))
 
     def problem_of(self, member: Member) -> str:
-        """Return ``"missing"``, ``"changed"`` since the search, or an empty text if neither holds for the file."""
         try:
             status = os.stat(member.path)
         except OSError:
@@ -199,7 +176,6 @@ class Session:
         return "" if is_same else "changed"
 
     def with_verdicts(self, *groups: DuplicateGroup, **how: Any) -> DuplicateReport:
-        """Return a report of ``groups`` with new verdicts; see :func:`~.verdicts.with_verdicts` for ``how``."""
         assert self.report is not None, "there is nothing to judge before the search has ended"
         return with_verdicts(replace(self.report, groups=groups), self.roots, compared=self.groups, **how)
 
@@ -222,10 +198,7 @@ class Session:
     def choose(
         self, number: int, what: str, *, keep: int = 0, move: Iterable[int] = (), most: int | None = None
     ) -> None:
-        """Record a choice about one group. ``keep`` and ``move`` are positions of members, for :data:`KEEP` only.
-
-        Only photos on the page may move: the first ``most`` (default: all). Raises CannotChoose.
-        """
+        """Record a choice. Of the positions of members, only the first ``most`` may move. Raises CannotChoose."""
         found = self.groups.get(number)
         if found is None:
             raise CannotChoose(f"there is no group {number}")
@@ -251,7 +224,6 @@ class Session:
             self._choices_changed()
 
     def take_back(self) -> bool:
-        """Undo the last step that has not been carried out; return whether there was such a step."""
         with self.lock:
             if choices := self.groups.last_step():
                 self._withdraw(choices)
@@ -261,9 +233,8 @@ class Session:
     def begin_run(self, groups: Iterable[FoundGroup]) -> list[FoundGroup]:
         """Begin to carry out the choices about ``groups``; return the groups whose choices no other process took back.
 
-        Until :meth:`end_run` these groups accept no choices. Choices that a later one replaced are forgotten.
-        ``groups`` is consumed under the lock, while choices cannot change. The caller holds :meth:`.Journal.exclusive`.
-        Raises Busy if the server is ending.
+        Until :meth:`end_run` these groups accept no choices. ``groups`` is consumed under the lock, while choices
+        cannot change. The caller holds :meth:`.Journal.exclusive`. Raises Busy if the server is ending.
         """
         with self.lock:
             _ = self.version
@@ -278,7 +249,6 @@ class Session:
         return batch
 
     def end_run(self) -> None:
-        """Read what became of the choices of :meth:`begin_run`."""
         with self.lock:
             self._in_progress = frozenset()
             _ = self.version
@@ -288,7 +258,6 @@ class Session:
         self.groups.forget(choices)
 
     def history(self) -> list[HistoryItem]:
-        """Return the runs that can be taken back, newest first."""
         with self.lock:
             moved = self.store.journal.runs()
             different, keep_all = (self.store.choices.runs(what) for what in (DIFFERENT, KEEP_ALL))
@@ -299,7 +268,6 @@ class Session:
         ]
 
     def save_rules(self, name: str, rules: Sequence[str]) -> None:
-        """Save keep rules under a name; no rules delete the name. Raises CannotChoose."""
         with self.lock:
             try:
                 if rules:

@@ -145,7 +145,7 @@ def test_words_that_do_not_fit_are_on_a_line_of_their_own() -> None:
 
 
 def test_no_line_of_words_is_wider_than_the_terminal() -> None:
-    changes = ("cropped to 72%, 10% off the left, 5% off the top", "brighter", "half the size")
+    changes = ("rotated by 2.5 degrees to the right", "cropped to 72%", "brighter", "half the size")
     why = members.aligned(EDITED, *changes)
     copies = [member(f"{number}.jpg", tier=EDITED, matches=why) for number in range(2)]
     for photos in [member("a.jpg"), copies[0]], [member("a.jpg"), *copies, member("b.jpg")]:
@@ -154,7 +154,7 @@ def test_no_line_of_words_is_wider_than_the_terminal() -> None:
         lines = printed(of, width=60).splitlines()[: 3 * len(photos)]
         assert max(map(len, lines)) <= 60
         said = " ".join(" ".join(lines).split())
-        assert "same picture, cropped to 72%, 10% off the left, 5% off the top, brighter, half the size" in said
+        assert "same picture, rotated by 2.5 degrees to the right, cropped to 72%, brighter, half the size" in said
         assert "kept: most pixels: 6000x4000, next 3000x2000, or more" in said
 
 
