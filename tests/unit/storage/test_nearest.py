@@ -78,7 +78,7 @@ def test_vectors_of_another_id_are_refused(tmp_path: Path) -> None:
         (np.ones(2), np.ones((1, 2)), 0, "k must be at least 1, got 0"),
         (np.ones((3, 2)), np.ones((1, 2)), 1, r"one vector \(D,\) or an EmbeddingBatch, got an array \(3, 2\)"),
         (np.full(2, np.nan), np.ones((1, 2)), 1, "the query is NaN or zero"),
-        (np.ones(2), np.ones(2), 1, r"array \(N, D\), got \(2,\)"),
+        (np.ones(2), np.ones(2), 1, r"must have the shape \(N, D\), got \(2,\)"),
         (np.ones(2), np.ones((1, 3)), 1, "the query has 2 numbers and the vectors have 3"),
     ],
 )
