@@ -35,6 +35,8 @@ _MOST_NAMES: Final = 4
 """Number of facts that a sentence names; the sentence only counts the others."""
 _LARGEST_SIDECAR: Final = 2**20
 """Bytes."""
+_FACTS_KEPT: Final = 4096
+"""Photos whose facts stay in memory, 3 to 10 kB each: any frame of a cluster may be a copy of any other one."""
 _UNREADABLE: Final = "Its metadata cannot be read, so it cannot be compared with that of the kept photo."
 _LACKS: Final = "It has metadata that the kept photo lacks"
 
@@ -194,7 +196,7 @@ def _facts_of(photo: Photo) -> Facts:
     return replace(facts, said=said)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=_FACTS_KEPT)
 def _facts_in(path: str, sha256: str) -> Facts:
     data = _data_of(path, sha256)
     return read_facts(data) if data else Facts(is_unreadable=True)

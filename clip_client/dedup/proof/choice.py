@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from functools import cache
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from clip_client.dedup.proof.frame import frames
-from clip_client.dedup.proof.law import BLOCK, beyond_all, blocks_at, fine_detail, whole_blocks
-from clip_client.dedup.proof.lay import FILTERS, LINEAR_LIGHT, MIP, Layable, Way, Window
+from clip_client.dedup.proof.law import BLOCK, all_blocks, beyond_all, fine_detail
+from clip_client.dedup.proof.lay import BOX, FILTERS, LINEAR_LIGHT, Layable, Way, Window
 from clip_client.dedup.proof.planes import to_luma
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from clip_client.dedup.proof.planes import Duplicate
     from clip_client.dedup.types import Pixels
 
@@ -23,33 +25,45 @@ _POOR: Final = 0.1
 """If even the best filter leaves more squared levels a pixel beyond the steps, filters of linear light are tried."""
 
 
-def likeliest_way(luma: Layable, colours: Layable | None, duplicate: Duplicate) -> Way:
+def likeliest_way(luma: Pixels, colours: Layable | None, duplicate: Duplicate) -> tuple[Way, list[Window]]:
     """Return the way of laying the kept photo that leaves the least beyond the duplicate's steps.
 
-    ``luma`` is the kept photo's Y, ``colours`` its RGB. Whole differences would prefer blurring filters.
+    ``luma`` is the kept photo's Y, ``colours`` its RGB. Whole differences would prefer blurring filters. Also return
+    windows to look at first, because a photo that is no copy most likely shows more there; none if it shows no more.
     """
-    windows = _windows(duplicate.planes[0])
+    photo = Layable(luma, duplicate.size)
+    whole, *others = frames(photo.size, duplicate.size)
+    if photo.size == duplicate.size:
+        (width, height), middle = photo.size, photo.size[1] // 2 // BLOCK * BLOCK
+        strip = Window(0, middle, width, middle + _WINDOW)
+        return Way(FILTERS[0], whole), [strip] if height > 4 * _WINDOW else []
+    windows = _windows(duplicate.luma)
+    stored = {window: all_blocks(window.of(duplicate.luma)) for window in windows}
 
-    def cost(way: Way) -> float:
-        beyond = pixels = 0.0
-        for window in windows:
-            laid = to_luma(colours.part(way, window)) if way.in_linear_light and colours else luma.part(way, window)
-            there = duplicate.planes[0][window.top : window.bottom, window.left : window.right]
-            ours, theirs = whole_blocks(laid), whole_blocks(there)
-            every = np.arange(theirs.size // BLOCK**2)
-            found = beyond_all(blocks_at(ours, every), blocks_at(theirs, every), duplicate.steps[0], duplicate.side)
-            beyond += float(found.sum())
-            pixels += theirs.size
-        return beyond / pixels
+    @cache
+    def beyond(way: Way, window: Window) -> float:
+        laid = to_luma(colours.part(way, window)) if way.filter in LINEAR_LIGHT and colours else photo.part(way, window)
+        return float(beyond_all(all_blocks(laid), stored[window], duplicate.steps[0], duplicate.side).sum())
 
-    whole, *others = frames(luma.size, duplicate.size)
-    costs = {way: cost(way) for name in FILTERS if luma.can(way := Way(name, whole))}
-    if colours is not None and min(costs.values()) > _POOR:
-        costs |= {way: cost(way) for name in LINEAR_LIGHT for way in [Way(name, whole, in_linear_light=True)]}
+    def best(ways: Sequence[Way]) -> tuple[float, Way]:
+        """Add up windows of the best way so far: most ways leave more in one window than the best one in all."""
+        queue = [(0.0, number, 0) for number in range(len(ways))]
+        while True:
+            cost, number, seen = heappop(queue)
+            if seen == len(windows):
+                return cost, ways[number]
+            heappush(queue, (cost + beyond(ways[number], windows[seen]), number, seen + 1))
+
+    much = _POOR * sum(blocks.size for blocks in stored.values())
+    ways = [way for name in FILTERS if photo.can(way := Way(name, whole))]
+    cost, way = best(ways)
+    if colours is not None and cost > much:
+        ways += [Way(name, whole) for name in LINEAR_LIGHT]
     # All filters again: on a wrong frame, those that blur are the best.
-    ways = [way._replace(frame=frame) for frame in others for way in costs if way.filter != MIP]
-    costs |= {way: cost(way) for way in ways if luma.can(way)}
-    return min(costs, key=costs.__getitem__)
+    ways += [one for frame in others for before in ways if photo.can(one := before._replace(frame=frame))]
+    cost, way = best(ways)
+    # A box ends abruptly, so rounding may give a window other pixels than the whole.
+    return way, windows if cost > much and way.filter != BOX else []
 
 
 def _windows(luma: Pixels) -> list[Window]:

@@ -28,20 +28,16 @@ class Turn(NamedTuple):
 
     swaps: bool
     """Whether rows become columns, before the flips."""
-    flips_across: bool
-    flips_down: bool
+    flip: int | None
+    """As :func:`cv2.flip` counts: 0 upside down, 1 left to right, -1 both."""
 
     def of(self, picture: Any) -> Any:
         """Turn an array (H, W) or (H, W, 3)."""
         turned = cv2.transpose(picture) if self.swaps else picture
-        if self.flips_across or self.flips_down:
-            turned = cv2.flip(turned, -1 if self.flips_across and self.flips_down else int(self.flips_across))
-        return turned
+        return turned if self.flip is None else cv2.flip(turned, self.flip)
 
 
-_TURNS: Final = tuple(
-    Turn(swaps, across, down) for swaps in (False, True) for across in (False, True) for down in (False, True)
-)
+_TURNS: Final = tuple(Turn(swaps, flip) for swaps in (False, True) for flip in (None, 0, 1, -1))
 
 
 class Frame(NamedTuple):
@@ -54,31 +50,27 @@ class Frame(NamedTuple):
 
     def is_all_of(self, size: tuple[int, int]) -> bool:
         """Tell whether it has this width and height."""
-        return self.width == size[0] and self.height == size[1]
+        return (self.width, self.height) == size
 
 
 def best_turn(kept: Pixels, duplicate: Pixels) -> Turn | None:
     """Return the turn of ``kept`` that is most like ``duplicate``, both luma (H, W); None if none is like it."""
-    height, width = duplicate.shape
-    side = min(_THUMBNAIL, width, height)
+    side = min(_THUMBNAIL, *duplicate.shape)
     ours, theirs = _thumbnail(kept, side), _thumbnail(duplicate, side)
-    best, found = _LEAST_CORRELATION, None
-    for turn in _TURNS:
-        kept_height, kept_width = kept.shape[::-1] if turn.swaps else kept.shape
-        if not _has_aspect((kept_width, kept_height), (width, height)):
-            continue
-        correlation = _correlation(turn.of(ours), theirs)
-        if correlation >= best and (found is None or correlation > best):
-            best, found = correlation, turn
-    return found
+    shapes = {False: kept.shape, True: kept.shape[::-1]}
+    turns = (turn for turn in _TURNS if _has_aspect(shapes[turn.swaps], duplicate.shape))
+    correlations = {turn: _correlation(turn.of(ours), theirs) for turn in turns}
+    best = max(correlations, key=correlations.__getitem__, default=None)
+    return None if best is None or correlations[best] < _LEAST_CORRELATION else best
 
 
-def _has_aspect(kept: tuple[int, int], size: tuple[int, int]) -> bool:
-    """Tell whether the width fits the height, or the height the width."""
+def _has_aspect(kept: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Tell whether one side fits if the other one is scaled to its size."""
     share, pixels = _OTHER_ASPECT
-    width, height = kept[0] * size[1] / kept[1], kept[1] * size[0] / kept[0]
-    pairs = ((width, size[0]), (height, size[1]))
-    return any(abs(expected - side) <= max(share * side, pixels) for expected, side in pairs)
+    return any(
+        abs(kept[one] * shape[other] / kept[other] - shape[one]) <= max(share * shape[one], pixels)
+        for one, other in ((0, 1), (1, 0))
+    )
 
 
 def _thumbnail(luma: Pixels, side: int) -> Floats:
@@ -108,15 +100,13 @@ def frames(kept: tuple[int, int], size: tuple[int, int]) -> list[Frame]:
     names, such as 0.7, although it rounds both sides.
     """
     (width, height), (ours_width, ours_height) = size, kept
-    scales = [width / ours_width, height / ours_height] if ours_width * height != ours_height * width else []
-    found = [
-        Frame(
-            (ours_width - width / scale) * share, (ours_height - height / scale) * share, width / scale, height / scale
-        )
-        for scale in scales
-        for share in (0.0, 0.5)
-    ]
+    found = [Frame(0, 0, ours_width, ours_height)]
+    if ours_width * height != ours_height * width:
+        for scale in (width / ours_width, height / ours_height):
+            covers = width / scale, height / scale
+            at_centre = (ours_width - covers[0]) * 0.5, (ours_height - covers[1]) * 0.5
+            found += [Frame(0, 0, *covers), Frame(*at_centre, *covers)]
     named = round(width / ours_width, _DECIMALS)
     if named * ours_width != width and all(abs(named * ours - side) < 1 for ours, side in zip(kept, size, strict=True)):
         found.append(Frame(0, 0, width / named, height / named))
-    return [Frame(0, 0, ours_width, ours_height), *found]
+    return found

@@ -5,11 +5,14 @@ Photos of the same numbers under two profiles look different, and a file of 16 b
 
 from __future__ import annotations
 
+import io
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from PIL import Image
 
 from clip_client.dedup.formats.embedded_parts import embedded_parts
 from clip_client.dedup.formats.encoding import read_encoding, read_pixels
@@ -17,11 +20,9 @@ from clip_client.dedup.formats.encoding import read_encoding, read_pixels
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from PIL import Image
-
     from clip_client.dedup.formats.embedded_parts import EmbeddedParts
     from clip_client.dedup.formats.encoding import Encoding
-    from clip_client.dedup.types import Pixels
+    from clip_client.dedup.types import Floats, Pixels
 
 UNREADABLE: Final = "cannot be read"
 LOSSY_WITHOUT_STEPS: Final = "lossy format without known steps"
@@ -35,7 +36,7 @@ FURTHER_PARTS: Final = "further parts"
 GREY_OF_COLOUR: Final = "grey of a colour photo"
 OTHER_PROFILE: Final = "another colour profile"
 
-JPEG_START: Final = b"\xff\xd8\xff"
+_JPEG_START: Final = b"\xff\xd8\xff"
 _STEPS, _SCAN = b"\xdb", b"\xda"
 """Markers of a table of steps, and of the start of a scan."""
 _JPEG_XL: Final = (b"\xff\x0a", b"\0\0\0\x0cJXL ")
@@ -44,11 +45,7 @@ _MOST_COLOUR: Final = 2
 
 
 class NotProvedError(Exception):
-    """Nothing can be proved about the two files; ``reason`` says why."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    """Nothing can be proved about the two files; the text is the reason."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,10 +58,24 @@ class Checked:
     pixels: Pixels | None
     """(H, W, 3): upright, RGB. None for a duplicate in JPEG, which is decoded on its own grid."""
 
-    @property
-    def is_jpeg(self) -> bool:
-        """Whether it is stored in blocks of known steps."""
-        return self.data.startswith(JPEG_START)
+    @cached_property
+    def stored_luma(self) -> tuple[Pixels, Floats] | None:
+        """Y (H, W) of a JPEG as it is stored, and its steps (64,); None for another file."""
+        if not self.data.startswith(_JPEG_START):
+            return None  # before a reader decodes all of it
+        with suppress(Exception), Image.open(io.BytesIO(self.data)) as opened:
+            image: Any = opened
+            steps = np.array(image.quantization[image.layer[0][3]], np.float32)
+            image.draft("L", image.size)
+            return np.asarray(image), steps
+        return None
+
+    def stored_chroma(self) -> list[Pixels]:
+        """Return Cb and Cr, (H, W) each, of a JPEG that stores them; none of one that stores grey or RGB."""
+        with suppress(Exception), Image.open(io.BytesIO(self.data)) as image:  # one that stores RGB fails to load
+            image.draft("YCbCr", image.size)
+            return [np.asarray(image.getchannel(band)) for band in ("Cb", "Cr")]
+        return []
 
 
 class PhotoFile:
@@ -92,7 +103,7 @@ class PhotoFile:
     def as_duplicate(self) -> Checked:
         """The photo as one that moves. Raises :class:`NotProvedError`."""
         data = _without_jpeg_xl(self.data)
-        if data.startswith(JPEG_START):
+        if data.startswith(_JPEG_START):
             encoding = read_encoding(data)
             if encoding is None:
                 raise NotProvedError(UNREADABLE)
@@ -138,7 +149,7 @@ def _decoded_jpeg(data: bytes) -> Checked | None:
     from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode_image
     from preprocess_ensemble.imaging.inspection import Facts, check
 
-    header = read_header(data) if data.startswith(JPEG_START) else None
+    header = read_header(data) if data.startswith(_JPEG_START) else None
     encoding = None if header is None or len(header.sampling) != 3 else read_encoding(data)
     if header is None or encoding is None or encoding.extras:
         return None
@@ -166,24 +177,13 @@ def _decoded(data: bytes, *, may_be_deep: bool = False) -> Checked:
         raise NotProvedError(MORE_THAN_A_PICTURE)
     if len(pictures) > 1 and not may_be_deep:
         raise NotProvedError(DEEP)
-    return Checked(data=data, encoding=encoding, pixels=_reduced(pictures))
-
-
-def _reduced(pictures: list[Image.Image]) -> Pixels:
-    """Return 8 bits of high and, if there are any, low bytes: ``round(v / 257)``, as every converter does."""
-    high, *low = (np.asarray(picture) for picture in pictures)
-    if not low:
-        return high
-    reduced: Pixels = ((high.astype(np.uint32) * 256 + low[0] + 128) // 257).astype(np.uint8)
-    return reduced
+    pixels, *low = map(np.asarray, pictures)
+    if low:  # round(v / 257), as every converter does
+        pixels = ((pixels.astype(np.uint32) * 256 + low[0] + 128) // 257).astype(np.uint8)
+    return Checked(data=data, encoding=encoding, pixels=pixels)
 
 
 def check_grey(colours: Sequence[Pixels]) -> None:
     """Raise :class:`NotProvedError` if the kept photo of a grey duplicate has colour in its chroma planes (H, W)."""
     if any(np.abs(plane.astype(np.int16) - 128).max() > _MOST_COLOUR for plane in colours):
         raise NotProvedError(GREY_OF_COLOUR)
-
-
-def named_otherwise(encoding: Encoding) -> bool:
-    """Tell whether EXIF, a code or chromaticities define the colours in place of a profile."""
-    return encoding.colour_space.key != encoding.profile

@@ -8,13 +8,14 @@ the right one 0.0003 to 0.0015 of the fine detail of the block; so a block diffe
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import cv2
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from clip_client.dedup.types import Floats, Indices, Mask, Pixels
 
     Plane = Pixels | Floats
@@ -31,6 +32,17 @@ _SHARE_OF_SAME_SIZE: Final = 0.01
 """The share if both have one size: no filter changed anything, and what is left is the precision of a transform. With
 0.04 a note of 26 levels between the lines of a page passes at quality 60, with 0.01 one of 15; of 119 copies by 18
 tools 105 pass in place of 106."""
+_CHROMA_SHARE: Final = 0.2
+"""The share of chroma's fine detail: five times that of luma, because chroma passes through two averages and an
+interpolation that programs do in several ways."""
+_SHARE_OF_LUMA: Final = 0.1
+"""Share of luma's fine detail that counts as chroma's: rounded RGB carries one into the other."""
+_MOST_OF_LUMA: Final = 500
+"""Squared levels of luma's fine detail that count at most, as in a busy photo. Black type on white has 100 times more,
+which would hide the colour of a word: green type of 21 px at quality 92 passed for grey."""
+_TAPS: Final = np.array([1, 6, 1], np.float32) / 8
+"""Effect of an average of two on pixels that a triangle of 1/4 and 3/4 has interpolated, as usual decoders do."""
+_NO_TAPS: Final = np.ones(1, np.float32)
 _FINE: Final = 1.0
 """Pixels, the deviation of the Gauss filter that fine detail is the difference from."""
 _FILLS: Final = 3
@@ -38,31 +50,14 @@ _FILLS: Final = 3
 of 26 of 26 copies stay below the limit; without any, copies of pages reach 80 times it."""
 _AT_ONCE: Final = 4096
 """Blocks that are looked at together, the most different first: a fake is found among the first."""
-_SAMPLED: Final = 20_000
-"""Blocks that are looked at where a few say enough."""
-COARSE: Final = 6
-"""Least step that tells something: the rounding of levels hides finer ones."""
-FEWEST: Final = 100
-"""Least number of coefficients with coarse steps that tells something."""
-_MOST_STRONGER: Final = 0.015
-"""Share of the coefficients of coarse steps that lie beyond half a step by more than a level. 334 copies by 10 tools
-reach 0.0115; noise and sharpening that stayed below the limit of every block had at least 0.020."""
 _STRIP: Final = 64
-"""Rows that are squared together: their squares stay in the processor's cache."""
-_WHITE: Final = 255
+"""Rows that become floats together: they stay in the processor's cache."""
+WHITE: Final = 255
 
 
-def _basis() -> Floats:
-    """Return (64, 64): the coefficients of a block b, (64,), are ``basis @ b``, orthonormal, by rows of frequencies."""
-    rows = [
-        [math.sqrt((1 if k == 0 else 2) / BLOCK) * math.cos((2 * n + 1) * k * math.pi / 16) for n in range(BLOCK)]
-        for k in range(BLOCK)
-    ]
-    found: Floats = np.kron(np.array(rows), np.array(rows)).astype(np.float32)
-    return found
-
-
-_BASIS: Final = _basis()
+_OF_ROW: Final = cv2.dct(np.eye(BLOCK), flags=cv2.DCT_ROWS).T
+_BASIS: Final = np.kron(_OF_ROW, _OF_ROW).astype(np.float32)
+"""(64, 64): the coefficients of a block b, (64,), are ``_BASIS @ b``, orthonormal, by rows of frequencies."""
 
 
 def coefficients(blocks: Floats) -> Floats:
@@ -92,11 +87,18 @@ def whole_blocks(plane: Plane) -> Any:
 
 def blocks_at(plane: Any, where: Indices) -> Floats:
     """Return the blocks, (n, 64), at some places of a plane of whole blocks, counted by rows."""
-    height, width = plane.shape
-    grid = plane.reshape(height // BLOCK, BLOCK, width // BLOCK, BLOCK)
-    down, across = np.divmod(where, width // BLOCK)
-    found: Floats = grid[down, :, across].reshape(-1, BLOCK * BLOCK).astype(np.float32)
-    return found
+    columns = plane.shape[1] // BLOCK
+    # A row of a block is copied as one item, in half the time of eight.
+    rows = np.ascontiguousarray(plane).view(np.dtype((np.void, BLOCK * plane.itemsize)))
+    down, across = np.divmod(where, columns)
+    found = rows.reshape(len(plane) // BLOCK, BLOCK, columns)[down, :, across].view(plane.dtype)
+    return cast("Floats", found.astype(np.float32))
+
+
+def all_blocks(plane: Plane) -> Floats:
+    """Return the blocks, (n, 64), of a plane, by rows."""
+    whole = whole_blocks(plane)
+    return blocks_at(whole, np.arange(whole.size // BLOCK**2))
 
 
 def fine_detail(plane: Plane) -> Floats:
@@ -138,31 +140,26 @@ def beyond_steps(kept: Floats, duplicate: Floats, steps: Floats, side: float = 0
     return found
 
 
-def _beyond_with_fill(kept: Floats, duplicate: Floats, steps: Floats, side: float, outside: Mask) -> Floats:
-    """Return the least of :func:`beyond_steps` with some estimates of what was cut off.
+def beyond_all(kept: Floats, duplicate: Floats, steps: Floats, side: float, outside: Mask | None = None) -> Floats:
+    """Return what lies beyond the steps in each block, (n,): the least by some estimates of what was cut off.
 
     Black and white cut off what the encoder's steps overshoot, and nothing is shown ``outside`` the picture: there the
     duplicate may have shown whatever the steps make of the kept photo.
     """
-    least = beyond_steps(kept, duplicate, steps, side)
-    is_white, is_black = duplicate >= _WHITE, duplicate <= 0
-    estimate = kept
+    outside = np.zeros(duplicate.shape, bool) if outside is None else outside
+    found = beyond_steps(kept, duplicate, steps, side)
+    is_cut = ((duplicate >= WHITE) | (duplicate <= 0) | outside).any(axis=1)
+    if not is_cut.any():
+        return found
+    kept, duplicate, outside = kept[is_cut], duplicate[is_cut], outside[is_cut]
+    least, estimate = found[is_cut], kept
     for _ in range(_FILLS):
         rounded = _times(np.rint(coefficients(estimate - 128) / steps) * steps, _BASIS) + 128
-        estimate = np.where(is_white, np.maximum(rounded, _WHITE), duplicate)
-        estimate = np.where(is_black, np.minimum(rounded, 0), estimate)
+        estimate = np.where(duplicate >= WHITE, np.maximum(rounded, WHITE), duplicate)
+        estimate = np.where(duplicate <= 0, np.minimum(rounded, 0), estimate)
         estimate = np.where(outside, rounded, estimate)
         least = np.minimum(least, beyond_steps(kept, estimate, steps, side))
-    return least
-
-
-def beyond_all(kept: Floats, duplicate: Floats, steps: Floats, side: float, outside: Mask | None = None) -> Floats:
-    """Return what lies beyond the steps in each block, (n,), filled where a part of it was cut off."""
-    mask = np.zeros(duplicate.shape, bool) if outside is None else outside
-    found = beyond_steps(kept, duplicate, steps, side)
-    is_cut = ((duplicate >= _WHITE) | (duplicate <= 0) | mask).any(axis=1)
-    if is_cut.any():
-        found[is_cut] = _beyond_with_fill(kept[is_cut], duplicate[is_cut], steps, side, mask[is_cut])
+    found[is_cut] = least
     return found
 
 
@@ -193,32 +190,6 @@ def worst_block(kept: Plane, duplicate: Plane, steps: Floats, limits: Floats, si
     return worst
 
 
-def sampled_blocks(first: Pixels, second: Pixels) -> tuple[Floats, Floats]:
-    """Return some whole blocks, (n, 64), of two planes (H, W), spread evenly over the picture."""
-    height, width = (side // BLOCK * BLOCK for side in second.shape)
-    count = height * width // BLOCK**2
-    where: Indices = np.unique(np.linspace(0, max(0, count - 1), min(count, _SAMPLED)).astype(np.intp))
-    return blocks_at(first[:height, :width], where), blocks_at(second[:height, :width], where)
-
-
-def stronger_share(kept: Pixels, duplicate: Pixels, steps: Floats) -> float:
-    """Return the share of the coefficients that are stronger in the duplicate's luma, (H, W), divided by the limit.
-
-    The limit of a block leaves room for a filter that does not fit. A duplicate that was sharpened as a whole, or that
-    has noise of its own, may use this room in every block: most of its coefficients then lie beyond the same end of
-    their step. Blocks in which black or white cut something off do not count. 0 if too few steps are coarse.
-    """
-    ours, theirs = sampled_blocks(kept, duplicate)
-    is_whole = ((theirs > 0) & (theirs < _WHITE)).all(axis=1)
-    ours, theirs = coefficients(ours[is_whole] - 128), coefficients(theirs[is_whole] - 128)
-    counts = (np.rint(theirs / steps) != 0) & (steps >= COARSE)
-    counts[:, 0] = False  # levels of a plain block are rounded all alike
-    if counts.sum() < FEWEST:
-        return 0.0
-    stronger = np.sign(theirs) * (theirs - ours) > steps / 2 + 1
-    return float(stronger[counts].mean()) / _MOST_STRONGER
-
-
 def _outside(where: Indices, width: int, height: int, columns: int) -> Mask:
     """Return which pixels of blocks, (n, 64), lie outside of a picture."""
     down, across = np.divmod(where, columns)
@@ -229,3 +200,53 @@ def _outside(where: Indices, width: int, height: int, columns: int) -> Mask:
 def luma_limits(detail: Floats, *, is_same_size: bool) -> Floats:
     """Return what may lie beyond the steps of luma in blocks of this fine detail, (rows, columns)."""
     return FLAT + np.float32(_SHARE_OF_SAME_SIZE if is_same_size else _LUMA_SHARE) * detail
+
+
+def worst_block_of_chroma(
+    kept: Sequence[Pixels],
+    duplicate: Sequence[Pixels],
+    steps: Sequence[Floats],
+    sampling: tuple[int, int],
+    luma_detail: Floats,
+) -> float:
+    """Return how much of its limit the worst block of Cb and Cr uses, as :func:`worst_block` does.
+
+    ``kept`` and ``duplicate`` are Cb and Cr, (H, W), at full size, which files store once for several pixels;
+    ``luma_detail`` is that of the kept luma's blocks.
+    """
+    across, down = sampling
+    covered = np.maximum.reduceat(luma_detail, np.arange(0, luma_detail.shape[0], down), axis=0)
+    covered = np.maximum.reduceat(covered, np.arange(0, luma_detail.shape[1], across), axis=1)
+    of_luma = np.minimum(_SHARE_OF_LUMA * covered, np.float32(_MOST_OF_LUMA))
+    worst = 0.0
+    for ours, theirs, of_plane in zip(kept, duplicate, steps, strict=True):
+        stored, sources, found = _averaged(theirs, sampling), [_averaged(ours, sampling)], np.inf
+        if 2 in sampling:  # but some programs repeat chroma in place of interpolating it, or never leave stored planes
+            taps, upright = (_TAPS if step == 2 else _NO_TAPS for step in sampling)
+            sources.insert(0, cv2.sepFilter2D(sources[0], -1, taps, upright, borderType=cv2.BORDER_REPLICATE))
+        for source in sources:
+            limits = FLAT + np.float32(_CHROMA_SHARE) * (fine_detail(source) + of_luma)
+            found = min(found, worst_block(source, stored, of_plane, limits))
+            if found <= 1:
+                break
+        worst = max(worst, found)
+        if worst > 1:
+            break
+    return worst
+
+
+def _averaged(plane: Pixels, sampling: tuple[int, int]) -> Any:
+    """Average (H, W) over the pixels of each stored value; the last row and column stand for those that are missing."""
+    across, down = sampling
+    if sampling == (1, 1):
+        return plane
+    height, width = plane.shape
+    if width % across or height % down:
+        plane = cv2.copyMakeBorder(plane, 0, -height % down, 0, -width % across, cv2.BORDER_REPLICATE)  # type: ignore[assignment]
+    rows, columns = plane.shape[0] // down, plane.shape[1] // across
+    averages = np.empty((rows, columns), np.float32)
+    for top in range(0, rows, _STRIP):
+        strip = plane[top * down : (top + _STRIP) * down].astype(np.float32)
+        size = columns, len(strip) // down
+        averages[top : top + _STRIP] = cv2.resize(strip, size, interpolation=cv2.INTER_AREA)
+    return averages

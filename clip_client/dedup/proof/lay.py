@@ -12,23 +12,18 @@ from PIL import Image
 
 if TYPE_CHECKING:
     from clip_client.dedup.proof.frame import Frame
-    from clip_client.dedup.types import Floats, Pixels
+    from clip_client.dedup.types import Pixels
 
     Size = tuple[int, int]
 
-_PILLOW: Final = {
-    "box": Image.Resampling.BOX,
-    "bilinear": Image.Resampling.BILINEAR,
-    "hamming": Image.Resampling.HAMMING,
-    "bicubic": Image.Resampling.BICUBIC,
-    "lanczos": Image.Resampling.LANCZOS,
-}
-_OPENCV: Final = {"area": cv2.INTER_AREA, "linear": cv2.INTER_LINEAR, "cubic": cv2.INTER_CUBIC}
-MIP: Final = "mip"
-"""Halves by averages, then interpolation between four pixels: Skia, Android and browsers."""
-FILTERS: Final = (*_PILLOW, *_OPENCV, MIP)
-LINEAR_LIGHT: Final = ("bilinear", "bicubic", "lanczos")
+BOX: Final = "box"
+_PILLOW: Final = {name: Image.Resampling[name.upper()] for name in (BOX, "bilinear", "hamming", "bicubic", "lanczos")}
+LINEAR_LIGHT: Final = {f"{name} in linear light": _PILLOW[name] for name in ("bilinear", "bicubic", "lanczos")}
 """Filters that some programs apply to light in place of levels."""
+_MIP: Final = "mip"
+"""Halves by averages, then interpolation between four pixels: Skia, Android and browsers."""
+_OPENCV: Final = {"area": cv2.INTER_AREA, "linear": cv2.INTER_LINEAR, "cubic": cv2.INTER_CUBIC, _MIP: cv2.INTER_LINEAR}
+FILTERS: Final = (*_PILLOW, *_OPENCV)
 _MARGIN: Final = 4
 """Pixels by which a frame may reach beyond the photo; a rounded side makes it one or two."""
 _ROUNDED: Final = 1e-6
@@ -50,13 +45,17 @@ class Window(NamedTuple):
         """Width and height."""
         return self.right - self.left, self.bottom - self.top
 
+    def of(self, picture: Pixels) -> Pixels:
+        """Return this part of (H, W) or (H, W, 3)."""
+        return picture[self.top : self.bottom, self.left : self.right]
+
 
 class Way(NamedTuple):
     """A way to lay a photo on a grid."""
 
     filter: str
+    """One of :data:`FILTERS` or :data:`LINEAR_LIGHT`."""
     frame: Frame
-    in_linear_light: bool = False
 
 
 class Layable:
@@ -76,24 +75,23 @@ class Layable:
     def can(self, way: Way) -> bool:
         """Tell whether the photo can be laid in this way."""
         width, height = self.size
-        if way.filter == MIP:
-            return width >= 2 * self._size[0]
         left, top, across, down = way.frame
-        if way.filter in _OPENCV and not way.frame.is_all_of(self.size):
+        if way.frame.is_all_of(self.size):
+            return way.filter != _MIP or width >= 2 * self._size[0]
+        if way.filter in _OPENCV:
             scale = self._size[0] / across
-            return left == top == 0 and (round(width * scale), round(height * scale)) == self._size
+            is_to_size = (round(width * scale), round(height * scale)) == self._size
+            return way.filter != _MIP and left == top == 0 and is_to_size
         return min(left, top) > -_MARGIN + 1 and left + across < width + _MARGIN and top + down < height + _MARGIN
 
-    def whole(self, way: Way) -> Pixels:
-        """Return the photo, resampled to the whole grid."""
-        return self.part(way, Window(0, 0, *self._size))
-
     def part(self, way: Way, window: Window) -> Pixels:
-        """Return the photo, resampled to a window of the grid."""
-        if way.filter not in _PILLOW:
+        """Lay the photo on a window of the grid; one of the grid's size already lies on it."""
+        if self.size == self._size:
+            return window.of(self._picture)
+        if way.filter in _OPENCV:
             if way not in self._resized:
                 self._resized[way] = self._resize(way)
-            return self._resized[way][window.top : window.bottom, window.left : window.right]
+            return window.of(self._resized[way])
         across, down = way.frame.width / self._size[0], way.frame.height / self._size[1]
         left, top = way.frame.left + window.left * across, way.frame.top + window.top * down
         right, bottom = left + window.size[0] * across, top + window.size[1] * down
@@ -101,20 +99,19 @@ class Layable:
         is_inside = min(left, top) >= 0 and right <= width + _ROUNDED and bottom <= height + _ROUNDED
         image, shift = (self._image, 0) if is_inside else (self._padded, _MARGIN)
         box = (left + shift, top + shift, min(right + shift, image.width), min(bottom + shift, image.height))
-        if way.in_linear_light:
-            return _in_linear_light(image, window.size, way.filter, box)
+        if way.filter in LINEAR_LIGHT:
+            return _in_linear_light(image, window.size, LINEAR_LIGHT[way.filter], box)
         return np.asarray(image.resize(window.size, _PILLOW[way.filter], box=box))
 
     def _resize(self, way: Way) -> Pixels:
         picture: Any = self._picture
-        if way.filter == MIP:
+        if way.filter == _MIP:
             halvings = int(math.log2(self.size[0] / self._size[0]) + _ROUNDED)
             picture = np.asarray(self._image.reduce(2**halvings))
-        interpolation = _OPENCV.get(way.filter, cv2.INTER_LINEAR)
         if way.frame.is_all_of(self.size):
-            return cast("Pixels", cv2.resize(picture, self._size, interpolation=interpolation))
+            return cast("Pixels", cv2.resize(picture, self._size, interpolation=_OPENCV[way.filter]))
         scale = self._size[0] / way.frame.width
-        return cast("Pixels", cv2.resize(picture, None, fx=scale, fy=scale, interpolation=interpolation))
+        return cast("Pixels", cv2.resize(picture, None, fx=scale, fy=scale, interpolation=_OPENCV[way.filter]))
 
     @cached_property
     def _image(self) -> Image.Image:
@@ -125,36 +122,29 @@ class Layable:
         return Image.fromarray(cv2.copyMakeBorder(self._picture, *(_MARGIN,) * 4, cv2.BORDER_REPLICATE))
 
 
-def _light() -> Floats:
-    """Return the light of each level, 0 to 1: IEC 61966-2-1."""
-    level = np.arange(256) / 255
-    found: Floats = np.where(level <= 0.04045, level / 12.92, ((level + 0.055) / 1.055) ** 2.4).astype(np.float32)
-    return found
+def _light_of(level: Any) -> Any:
+    """Return the light, 0 to 1, of levels of 0 to 1: IEC 61966-2-1."""
+    return np.where(level <= 0.04045, level / 12.92, ((level + 0.055) / 1.055) ** 2.4)
 
 
-def _levels() -> Pixels:
-    """Return the level of each light in steps of 1/65,535."""
-    light = np.arange(65536) / 65535
-    level = np.where(light <= 0.0031308, light * 12.92, 1.055 * np.maximum(light, 1e-9) ** (1 / 2.4) - 0.055)
-    found: Pixels = np.rint(level * 255).astype(np.uint8)
-    return found
+def _level_of(light: Any) -> Any:
+    return np.where(light <= 0.0031308, light * 12.92, 1.055 * np.maximum(light, 1e-9) ** (1 / 2.4) - 0.055)
 
 
-_LIGHT_OF: Final = _light()
-_LEVEL_OF: Final = _levels()
+_LIGHT: Final = _light_of(np.arange(256) / 255).astype(np.float32)
+_LEVEL: Final = np.rint(_level_of(np.arange(65536) / 65535) * 255).astype(np.uint8)
+"""Level of each light in steps of 1/65,535."""
 
 
-def _in_linear_light(image: Image.Image, size: Size, name: str, box: tuple[float, float, float, float]) -> Pixels:
+def _in_linear_light(
+    image: Image.Image, size: Size, filter_: Image.Resampling, box: tuple[float, float, float, float]
+) -> Pixels:
     """Resize a part of a picture, with as much around it as the filter sees."""
     reach = [_WIDEST * max(1.0, (box[i + 2] - box[i]) / size[i]) + 2 for i in (0, 1)]
     left, top = (max(0, int(box[i] - reach[i])) for i in (0, 1))
     right, bottom = (min(image.size[i], math.ceil(box[i + 2] + reach[i])) for i in (0, 1))
-    light = _LIGHT_OF[np.asarray(image.crop((left, top, right, bottom)))]
+    light = _LIGHT[np.asarray(image.crop((left, top, right, bottom)))]
     inner = (box[0] - left, box[1] - top, box[2] - left, box[3] - top)
-    planes = [
-        np.asarray(Image.fromarray(np.ascontiguousarray(light[..., channel])).resize(size, _PILLOW[name], box=inner))
-        for channel in range(3)
-    ]
-    steps = np.clip(np.rint(np.stack(planes, axis=-1) * 65535), 0, 65535).astype(np.uint16)
-    found: Pixels = _LEVEL_OF[steps]
+    planes = [np.asarray(Image.fromarray(plane).resize(size, filter_, box=inner)) for plane in cv2.split(light)]
+    found: Pixels = _LEVEL[np.clip(np.rint(np.stack(planes, axis=-1) * 65535), 0, 65535).astype(np.uint16)]
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -12,17 +11,11 @@ import numpy as np
 from PIL import Image, ImageCms
 
 from clip_client.dedup.formats.colours import SRGB
-from clip_client.dedup.proof.gate import (
-    OTHER_PROFILE,
-    UNREADABLE,
-    UNUSUAL_CODING,
-    NotProvedError,
-    named_otherwise,
-)
+from clip_client.dedup.proof.gate import OTHER_PROFILE, UNREADABLE, UNUSUAL_CODING, NotProvedError
 from clip_client.dedup.proof.steps import SIDE, check_steps, side_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from clip_client.dedup.proof.gate import Checked
     from clip_client.dedup.types import Floats, Pixels
@@ -45,50 +38,48 @@ _RGB: Final = 0
 class Duplicate:
     """A duplicate as it is stored."""
 
-    planes: tuple[Pixels, ...]
-    """(H, W) each: Y, or Y, Cb and Cr, all at full size."""
-    steps: tuple[Floats, ...]
-    """(64,): those of each plane, by rows of frequencies; 1 for a lossless file."""
+    file: Checked
+    luma: Pixels
+    """(H, W)."""
+    steps: Sequence[Floats]
+    """(64,): those of Y, or of Y, Cb and Cr, by rows of frequencies; 1 for a lossless file."""
     sampling: tuple[int, int] = (1, 1)
     """Pixels across and down for which chroma is stored once."""
     side: float = SIDE
     """Steps by which its encoder may have moved a coefficient of luma towards zero."""
-    pixels: Pixels | None = None
-    """(H, W, 3): RGB of a lossless file."""
 
     @property
     def size(self) -> tuple[int, int]:
         """Width and height."""
-        height, width = self.planes[0].shape
+        height, width = self.luma.shape
         return width, height
 
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Reading:
-    """One way in which a program may have read the kept photo."""
-
-    pixels: Pixels
-    """(H, W, 3)."""
-    is_rgb: bool = True
-    """False for Y, Cb and Cr."""
-
-    def luma(self) -> Pixels:
-        """Return Y, (H, W)."""
-        return to_luma(self.pixels) if self.is_rgb else np.ascontiguousarray(self.pixels[..., 0])
+    def chroma(self) -> list[Pixels]:
+        """Return Cb and Cr, (H, W) each, at full size; none of a grey file. Raises :class:`NotProvedError`."""
+        if len(self.steps) == 1:
+            return []
+        if self.file.pixels is not None:
+            return to_chroma(self.file.pixels)
+        if found := self.file.stored_chroma():
+            return found
+        raise NotProvedError(UNREADABLE)
 
 
-def to_luma(pixels: Pixels) -> Pixels:
-    """Return Y of RGB, (H, W), rounded."""
-    return cast("Pixels", cv2.transform(pixels, _TO_YCC[:1]))
+def to_luma(picture: Pixels) -> Pixels:
+    """Return Y, (H, W), of RGB, rounded, or of Y."""
+    return picture if picture.ndim == 2 else cast("Pixels", cv2.transform(picture, _TO_YCC[:1]))
 
 
-def to_chroma(pixels: Pixels) -> Pixels:
-    """Return Cb and Cr of RGB, (H, W, 2), rounded."""
-    return cast("Pixels", cv2.transform(pixels, _TO_YCC[1:]))
+def to_chroma(pixels: Pixels) -> list[Pixels]:
+    """Return Cb and Cr of RGB, (H, W) each, rounded."""
+    both = cv2.transform(pixels, _TO_YCC[1:])
+    return [cast("Pixels", cv2.extractChannel(both, channel)) for channel in (0, 1)]
 
 
-def readings(kept: Checked, duplicate: Checked) -> Iterator[Reading]:
-    """Yield the kept photo as the program that wrote the duplicate may have read it, the likely readings first.
+def readings(kept: Checked, duplicate: Checked) -> Iterator[Pixels]:
+    """Yield the kept photo as the program that wrote the duplicate may have read it: the likely readings first.
+
+    They are RGB (H, W, 3), or Y (H, W) as the file stores it, for programs that use stored chroma, too.
 
     Numbers are compared only if both files give them one meaning, or if the duplicate gives none, because a program
     dropped the profile. Raises :class:`NotProvedError` if the meanings differ and no conversion is known.
@@ -96,25 +87,18 @@ def readings(kept: Checked, duplicate: Checked) -> Iterator[Reading]:
     ours, theirs = kept.encoding, duplicate.encoding
     assert kept.pixels is not None
     is_same = ours.colour_space.key == theirs.colour_space.key
-    if not is_same and (named_otherwise(ours) or named_otherwise(theirs)):
-        raise NotProvedError(OTHER_PROFILE)
-    if not is_same and not ours.profile and theirs.colour_space.name != SRGB.name:
+    # EXIF, a code or chromaticities may define the colours in place of a profile.
+    is_by_profile = all(one.colour_space.key == one.profile for one in (ours, theirs))
+    is_known = is_by_profile and (ours.profile or theirs.colour_space.name == SRGB.name)
+    if not is_same and not is_known:
         raise NotProvedError(OTHER_PROFILE)
     if is_same or not theirs.names_colours:
-        yield Reading(pixels=kept.pixels)
+        yield kept.pixels
         # Some programs, such as ffmpeg and Go, never pass through RGB.
-        if kept.is_jpeg and (own := _own_planes(kept.data)) is not None:
-            yield Reading(pixels=own, is_rgb=False)
+        if kept.stored_luma is not None:
+            yield kept.stored_luma[0]
     if not is_same:
-        yield Reading(pixels=_converted(kept.pixels, ours.profile, theirs.profile))
-
-
-def _own_planes(data: bytes) -> Pixels | None:
-    """Return Y, Cb and Cr of a JPEG, (H, W, 3); None for one that is grey, or that stores RGB."""
-    with suppress(Exception), Image.open(io.BytesIO(data)) as image:  # one that stores RGB fails to load
-        image.draft("YCbCr", image.size)
-        return np.asarray(image) if image.mode == "YCbCr" else None
-    return None
+        yield _converted(kept.pixels, ours.profile, theirs.profile)
 
 
 def _converted(pixels: Pixels, own: bytes, other: bytes) -> Pixels:
@@ -128,50 +112,31 @@ def _converted(pixels: Pixels, own: bytes, other: bytes) -> Pixels:
     except (OSError, ImageCms.PyCMSError) as error:
         raise NotProvedError(OTHER_PROFILE) from error
     assert made is not None  # as it was not asked to change the picture in place
-    converted: Pixels = np.asarray(made)
-    return converted
+    return np.asarray(made)
 
 
-def duplicate_planes(duplicate: Checked) -> Duplicate:
-    """Return the planes of a duplicate. Raises :class:`NotProvedError`."""
-    if duplicate.pixels is None:
-        return _planes_of_jpeg(duplicate.data)
-    pixels = duplicate.pixels
-    is_grey = bool((pixels[..., 0] == pixels[..., 1]).all() and (pixels[..., 0] == pixels[..., 2]).all())
-    planes: tuple[Any, ...] = (to_luma(pixels),) if is_grey else (to_luma(pixels), *cv2.split(to_chroma(pixels)))
-    return Duplicate(planes=planes, steps=(np.ones(64, np.float32),) * len(planes), pixels=pixels)
-
-
-def _planes_of_jpeg(data: bytes) -> Duplicate:
+def as_stored(duplicate: Checked) -> Duplicate:
+    """Return the planes and steps of a duplicate. Raises :class:`NotProvedError`."""
+    if duplicate.pixels is not None:
+        red, green, blue = cv2.split(duplicate.pixels)
+        planes = 1 if np.array_equal(red, green) and np.array_equal(red, blue) else 3
+        return Duplicate(file=duplicate, luma=to_luma(duplicate.pixels), steps=(np.ones(64, np.float32),) * planes)
     try:
-        with Image.open(io.BytesIO(data)) as opened:
+        with Image.open(io.BytesIO(duplicate.data)) as opened:
             image: Any = opened
-            layers, tables = image.layer, image.quantization
-            steps = [np.array(tables[table], np.float32) for _, _, _, table in layers]
-            check_steps(steps)
-            mode = "L" if len(layers) == 1 else "YCbCr"
-            if bytes(name for name, *_ in layers) == b"RGB" or image.info.get("adobe_transform") == _RGB:
-                raise NotProvedError(UNUSUAL_CODING)
-            image.draft(mode, image.size)
-            pixels = np.asarray(image)
-            side = side_of(steps[0], is_progressive=bool(image.info.get("progressive")))
-    except NotProvedError:
-        raise
+            steps = [np.array(image.quantization[table], np.float32) for _, _, _, table in image.layer]
     except Exception as error:  # Pillow may raise anything for a damaged file
         raise NotProvedError(UNREADABLE) from error
-    if len(layers) == 1:
-        return Duplicate(planes=(pixels,), steps=tuple(steps), side=side)
-    (_, across, down, _), (_, *colours, _), _ = layers
-    sampling = across // colours[0], down // colours[1]
-    planes: tuple[Any, ...] = tuple(cv2.split(pixels))
-    return Duplicate(planes=planes, steps=tuple(steps), sampling=sampling, side=side)
-
-
-def own_luma(kept: Checked) -> tuple[Pixels, Floats] | None:
-    """Return the luma (H, W) of a JPEG as it is stored, and its steps (64,); None for another file."""
-    with suppress(Exception), Image.open(io.BytesIO(kept.data)) as opened:
-        image: Any = opened
-        steps = np.array(image.quantization[image.layer[0][3]], np.float32)
-        image.draft("L", image.size)
-        return np.asarray(image), steps
-    return None
+    check_steps(steps)
+    if bytes(name for name, *_ in image.layer) == b"RGB" or image.info.get("adobe_transform") == _RGB:
+        raise NotProvedError(UNUSUAL_CODING)
+    if duplicate.stored_luma is None:
+        raise NotProvedError(UNREADABLE)
+    (_, *of_luma, _), (_, *of_chroma, _) = image.layer[0], image.layer[-1]
+    return Duplicate(
+        file=duplicate,
+        luma=duplicate.stored_luma[0],
+        steps=steps,
+        sampling=(of_luma[0] // of_chroma[0], of_luma[1] // of_chroma[1]),
+        side=side_of(steps[0], is_progressive=bool(image.info.get("progressive"))),
+    )

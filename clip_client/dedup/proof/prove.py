@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import cv2
 import numpy as np
 
 from clip_client.dedup.proof.choice import likeliest_way
-from clip_client.dedup.proof.chroma import worst_block_of_chroma
-from clip_client.dedup.proof.direction import is_closer_than_a_source, lies_on_steps_of_kept
 from clip_client.dedup.proof.frame import best_turn
 from clip_client.dedup.proof.gate import NotProvedError, PhotoFile, check_grey
-from clip_client.dedup.proof.law import fine_detail, luma_limits, stronger_share, worst_block
-from clip_client.dedup.proof.lay import Layable
-from clip_client.dedup.proof.planes import duplicate_planes, own_luma, readings, to_chroma, to_luma
+from clip_client.dedup.proof.law import fine_detail, luma_limits, worst_block, worst_block_of_chroma
+from clip_client.dedup.proof.lay import Layable, Window
+from clip_client.dedup.proof.planes import as_stored, readings, to_chroma, to_luma
+from clip_client.dedup.proof.sample import Sample
 
 if TYPE_CHECKING:
     from clip_client.dedup.proof.gate import Checked
-    from clip_client.dedup.proof.planes import Duplicate, Reading
+    from clip_client.dedup.proof.planes import Duplicate
     from clip_client.dedup.types import Floats, Pixels
 
 OTHER_FRAME: Final = "another frame"
@@ -31,6 +30,13 @@ OTHER_CHROMA: Final = "other chroma"
 KEPT: Final = "kept"
 DUPLICATE: Final = "duplicate"
 EITHER: Final = "either"
+
+_CLEARLY: Final = 2.0
+"""Share of its limit that a block of a part must use to refuse the whole. Pillow rounds the position of a part to 1e-4
+pixels, which changes up to 0.5 % of its levels by one; this takes twelve in one block."""
+_EDGE: Final = 2
+"""Blocks along the edge of a part whose limits are unknown: fine detail is that of neighbours, by a filter of 3 pixels.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,14 +53,15 @@ class Proof:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Laid:
-    """Outcome of the law for one reading of the kept photo."""
+class _Outcome:
+    """What the law says by one reading of the kept photo."""
 
     used: float
     reason: str = ""
-    luma: Pixels | None = None
-    """Luma of the kept photo on the duplicate's grid, (H, W)."""
-    is_same_size: bool = False
+    sample: Sample | None = None
+    """Of the kept photo laid on the duplicate, if the law holds; None if their pixels are equal."""
+    size: tuple[int, int] = (0, 0)
+    """Width and height of the turned kept photo, if the law holds."""
 
 
 def prove(kept: bytes, duplicate: bytes) -> Proof:
@@ -72,110 +79,111 @@ def prove_file(kept: PhotoFile, duplicate: PhotoFile) -> Proof:
 
     with quiet_libraries():
         try:
-            duplicate.check_parts(kept)
-            stored = duplicate_planes(duplicate.as_duplicate)
-            best = _best_reading(kept, duplicate, stored)
+            stored, best = _best_reading(kept, duplicate)
         except NotProvedError as error:
-            return Proof(holds=False, reason=error.reason)
+            return Proof(holds=False, reason=str(error))
         if best.used > 1:
             return Proof(holds=False, reason=best.reason, used=best.used)
         return Proof(holds=True, source=_source(kept, duplicate, stored, best), used=best.used)
 
 
-def _best_reading(kept: PhotoFile, duplicate: PhotoFile, stored: Duplicate) -> _Laid:
-    """Return what the law says of the kept photo by the first reading of which it holds, or by the nearest one."""
+def _best_reading(kept: PhotoFile, duplicate: PhotoFile) -> tuple[Duplicate, _Outcome]:
+    """Return what the law says by the first reading of the kept photo for which it holds, or by the nearest one."""
+    duplicate.check_parts(kept)
+    stored = as_stored(duplicate.as_duplicate)
     found = []
-    for reading in readings(kept.as_kept, duplicate.as_duplicate):
-        found.append(_compared(reading, stored))
+    for picture in readings(kept.as_kept, duplicate.as_duplicate):
+        found.append(_compared(picture, kept.as_kept, stored))
         if found[-1].used <= 1:
             break
-    return min(found, key=lambda one: one.used)
+    return stored, min(found, key=lambda one: one.used)
 
 
-def _compared(reading: Reading, stored: Duplicate) -> _Laid:
-    luma = reading.luma()
-    turn = best_turn(luma, stored.planes[0])
+def _compared(picture: Pixels, kept: Checked, stored: Duplicate) -> _Outcome:
+    """Return what the law says of the kept photo; ``picture`` is what :func:`readings` yielded."""
+    luma, is_rgb = to_luma(picture), picture.ndim == 3
+    turn = best_turn(luma, stored.luma)
     if turn is None:
-        return _Laid(used=np.inf, reason=OTHER_FRAME)
-    luma, pixels = turn.of(luma), turn.of(reading.pixels)
-    is_same_size = luma.shape[::-1] == stored.size
-    if is_same_size and stored.pixels is not None:
+        return _Outcome(used=np.inf, reason=OTHER_FRAME)
+    luma = turn.of(luma)
+    photo = Layable(turn.of(picture) if is_rgb else luma, stored.size)
+    whole, is_same_size = Window(0, 0, *stored.size), photo.size == stored.size
+    way, parts = likeliest_way(luma, photo if is_rgb else None, stored)
+    if is_same_size and stored.file.pixels is not None:
         # Nothing but an edit changes a pixel of a lossless file; the law would let one level pass.
-        is_same = reading.is_rgb and np.array_equal(pixels, stored.pixels)
-        return _Laid(used=0.0 if is_same else np.inf, reason=OTHER_PIXELS, luma=luma, is_same_size=True)
-    if not is_same_size:
-        colours = Layable(pixels, stored.size)
-        way = likeliest_way(Layable(luma, stored.size), colours if reading.is_rgb else None, stored)
-        pixels = colours.whole(way)
-        luma = to_luma(pixels) if reading.is_rgb else np.ascontiguousarray(pixels[..., 0])
-    detail = fine_detail(luma)
-    used = worst_block(
-        luma, stored.planes[0], stored.steps[0], luma_limits(detail, is_same_size=is_same_size), stored.side
-    )
-    used = max(used, stronger_share(luma, stored.planes[0], stored.steps[0])) if used <= 1 else used
+        is_same = is_rgb and np.array_equal(photo.part(way, whole), stored.file.pixels)
+        return _Outcome(used=0.0 if is_same else np.inf, reason=OTHER_PIXELS, size=photo.size)
+    for part in (*parts, whole):
+        laid = photo.part(way, part)
+        laid_luma = part.of(luma) if is_same_size else to_luma(laid)
+        detail = fine_detail(laid_luma)
+        limits = luma_limits(detail, is_same_size=is_same_size)
+        limits = limits if part is whole else _CLEARLY * _without_edge(limits)
+        used = worst_block(laid_luma, part.of(stored.luma), stored.steps[0], limits, stored.side)
+        if used > 1:
+            return _Outcome(used=used if part is whole else _CLEARLY * used, reason=OTHER_LUMA)
+    sample = Sample.of(laid_luma, stored.luma)
+    used = max(used, sample.stronger_share(stored.steps[0]))
     if used > 1:
-        return _Laid(used=used, reason=OTHER_LUMA)
-    chroma: Any = cv2.split(to_chroma(pixels) if reading.is_rgb else pixels)[-2:]
-    if len(stored.planes) == 1:
-        check_grey(chroma)
+        return _Outcome(used=used, reason=OTHER_LUMA)
+    if is_rgb:
+        chroma = to_chroma(laid)
     else:
-        of_chroma = worst_block_of_chroma(chroma, stored.planes[1:], stored.steps[1:], stored.sampling, detail)
-        if of_chroma > 1:
-            return _Laid(used=of_chroma, reason=OTHER_CHROMA)
-        used = max(used, of_chroma)
-    return _Laid(used=used, luma=luma, is_same_size=is_same_size)
+        chroma = [Layable(turn.of(plane), stored.size).part(way, whole) for plane in kept.stored_chroma()]
+    if not chroma:
+        return _Outcome(used=np.inf, reason=OTHER_CHROMA)
+    if len(stored.steps) == 1:
+        check_grey(chroma)
+        chroma = []
+    of_chroma = worst_block_of_chroma(chroma, stored.chroma(), stored.steps[1:], stored.sampling, detail)
+    if of_chroma > 1:
+        return _Outcome(used=of_chroma, reason=OTHER_CHROMA)
+    return _Outcome(used=max(used, of_chroma), sample=sample, size=photo.size)
 
 
-def _source(kept: PhotoFile, duplicate: PhotoFile, stored: Duplicate, laid: _Laid) -> str:
+def _without_edge(limits: Floats) -> Floats:
+    inner = np.full_like(limits, np.inf)
+    inner[_EDGE:-_EDGE, _EDGE:-_EDGE] = limits[_EDGE:-_EDGE, _EDGE:-_EDGE]
+    return inner
+
+
+def _source(kept: PhotoFile, duplicate: PhotoFile, stored: Duplicate, best: _Outcome) -> str:
     """Return which of the two is the source, where the law holds."""
-    assert laid.luma is not None
-    is_closer = is_closer_than_a_source(laid.luma, stored.planes[0], stored.steps[0])
-    if laid.is_same_size:
-        on_kept = _on_steps_of_kept(kept.as_kept, stored.planes[0])
-        may_be_later = is_closer or (on_kept is not None and lies_on_steps_of_kept(*on_kept))
-        if is_closer is False and not may_be_later:
-            return KEPT
-        if not _holds(duplicate, kept):
-            return DUPLICATE if may_be_later else KEPT
-        return _source_of_equals(on_kept, stored, is_kept_closer=bool(is_closer))
-    if is_closer is None:
-        # A photo that shows no more than an enlarged copy of the duplicate was most likely enlarged.
-        is_closer = _shows_more_pixels(kept, stored) and _holds(duplicate, kept)
-    return DUPLICATE if is_closer else KEPT
-
-
-def _on_steps_of_kept(kept: Checked, duplicate: Pixels) -> tuple[Pixels, Pixels, Floats] | None:
-    """Return the luma of the kept photo as it is stored, that of the duplicate turned to it, and the steps, (64,)."""
-    own = own_luma(kept)
-    turn = None if own is None else best_turn(duplicate, own[0])
-    return None if own is None or turn is None else (own[0], turn.of(duplicate), own[1])
-
-
-def _source_of_equals(on_kept: tuple[Pixels, Pixels, Floats] | None, stored: Duplicate, *, is_kept_closer: bool) -> str:
-    """Return the source of two files of one size, of which each shows all of the other.
-
-    What was made from a file lies closer to its steps than the file lies to those of what was made from it.
-    """
-    is_duplicate_closer = None if on_kept is None else is_closer_than_a_source(on_kept[1], on_kept[0], on_kept[2])
-    if is_kept_closer:
+    is_closer = None if best.sample is None else best.sample.is_closer_than_a_source(stored.steps[0])
+    if best.size != stored.size:
+        if is_closer is None:
+            # A photo that shows no more than an enlarged copy of the duplicate was most likely enlarged.
+            is_closer = math.prod(best.size) > math.prod(stored.size) and _holds(duplicate, kept)
+        return DUPLICATE if is_closer else KEPT
+    own, own_steps = kept.as_kept.stored_luma or (None, stored.steps[0])
+    of_kept = None if own is None else _turned_sample(stored.luma, own)
+    may_be_later = is_closer or (of_kept is not None and of_kept.lies_on_steps(own_steps))
+    if is_closer is False and not may_be_later:
+        return KEPT
+    if not _holds(duplicate, kept):
+        return DUPLICATE if may_be_later else KEPT
+    # Each shows all of the other. What was made from a file lies closer to its steps than the file lies to those of
+    # what was made from it.
+    if of_kept is None:
+        return DUPLICATE if is_closer else EITHER
+    is_duplicate_closer = of_kept.is_closer_than_a_source(own_steps)
+    if is_closer:
         return EITHER if is_duplicate_closer else DUPLICATE
     if is_duplicate_closer is not None:
         return KEPT if is_duplicate_closer else DUPLICATE
-    if on_kept is None:
-        return EITHER
     # The steps are too fine to tell, and the finer ones keep more.
-    ours, theirs = on_kept[2].mean(), stored.steps[0].mean()
+    ours, theirs = own_steps.mean(), stored.steps[0].mean()
     return KEPT if ours < theirs else DUPLICATE if ours > theirs else EITHER
 
 
+def _turned_sample(duplicate: Pixels, own: Pixels) -> Sample | None:
+    """Take a sample of the luma of the duplicate on that of the kept photo as it is stored, (H, W) each."""
+    turn = best_turn(duplicate, own)
+    turned = None if turn is None else turn.of(duplicate)
+    return None if turned is None or turned.shape != own.shape else Sample.of(turned, own)
+
+
 def _holds(kept: PhotoFile, duplicate: PhotoFile) -> bool:
-    """Tell whether the law holds."""
     with suppress(NotProvedError):
-        duplicate.check_parts(kept)
-        return _best_reading(kept, duplicate, duplicate_planes(duplicate.as_duplicate)).used <= 1
+        return _best_reading(kept, duplicate)[1].used <= 1
     return False
-
-
-def _shows_more_pixels(kept: PhotoFile, stored: Duplicate) -> bool:
-    pixels = kept.as_kept.pixels
-    return pixels is not None and pixels[..., 0].size > stored.planes[0].size

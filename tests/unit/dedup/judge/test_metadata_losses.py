@@ -12,6 +12,9 @@ import pytest
 from clip_client.dedup.actions.apply import apply
 from clip_client.dedup.actions.plan import Plan
 from clip_client.dedup.actions.purge import purge
+from clip_client.dedup.files.reading import read_file
+from clip_client.dedup.judge import losses
+from clip_client.dedup.judge.verdicts import with_verdicts
 from clip_client.dedup.store.journal import Journal
 from clip_client.dedup.types import ALTERED, BURST, EXACT, RAW, RE_ENCODED, SAME_PIXELS, SIMILAR, Metadata
 from tests.fixtures.albums import member, planned, report, write
@@ -74,6 +77,26 @@ def test_what_the_kept_photos_sidecar_says_is_not_lost_while_it_is_there(
     (root / "kept.jpg.xmp").unlink()
     (outcome,) = purge(journal, trash=os.unlink)
     assert "sidecar with its metadata is no longer" in outcome.message
+
+
+def test_each_frame_of_a_large_cluster_is_read_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if frames are compared with others that are far away in their group."""
+    reads = []
+
+    def record(path: str) -> Any:
+        reads.append(path)
+        return read_file(path)
+
+    monkeypatch.setattr(losses, "read_file", record)
+    frames = [write(root / f"{number:03}.jpg", jpeg(comment=str(number))) for number in range(640)]
+    burst: dict[str, Any] = {"tier": SIMILAR, "other_shot": BURST}
+    near = [member(path, **burst) for path in frames[1:320]]
+    far = [
+        member(path, **burst, copy_of=str(other), copy_tier=ALTERED)
+        for path, other in zip(frames[320:], frames, strict=False)
+    ]
+    with_verdicts(report((member(frames[0]), *near, *far)), [root])
+    assert sorted(reads) == [str(path) for path in frames]
 
 
 SAVES = ", which --merge-metadata can save: {}."

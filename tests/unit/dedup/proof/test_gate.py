@@ -136,6 +136,19 @@ def test_a_damaged_jpeg_is_not_decoded_twice(monkeypatch: pytest.MonkeyPatch) ->
     assert answer(COPY[: len(COPY) // 2], COPY) == gate.UNREADABLE
 
 
+def test_colours_that_cannot_be_decoded_are_not_those_of_a_grey_photo(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate.Checked, "stored_chroma", lambda _: [])
+    assert answer(KEPT, COPY) == gate.UNREADABLE
+
+
+def test_a_kept_photo_that_stores_rgb_has_no_chroma_to_try_instead() -> None:
+    kept = encoded(PHOTO, "JPEG", quality=95, keep_rgb=True)
+    luma, blue, red = Image.open(io.BytesIO(kept)).convert("YCbCr").split()
+    for more, reason in ((0, ""), (20, OTHER_CHROMA)):
+        other = blue.point([min(255, level + more) for level in range(256)])
+        assert answer(kept, encoded(Image.merge("YCbCr", (luma, other, red)), "JPEG", quality=90)) == reason
+
+
 WIDE, P3 = colour_profiles.ADOBE_RGB, colour_profiles.P3
 
 
