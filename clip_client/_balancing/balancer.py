@@ -153,6 +153,7 @@ class Balancer:
         self._resolved: Deadline | None = None
         """Begins at the last look-up of the names; None before the first."""
         self._resolving: asyncio.Task[None] | None = None
+        self._chose_at = 0.0
 
     @property
     def servers(self) -> tuple[Server, ...]:
@@ -165,7 +166,7 @@ class Balancer:
 
     def choose(self, waiting: int, max_batch_size: int) -> tuple[Server, int] | None:
         """Return a server and the number of images that it takes now; None if all servers are busy or back off."""
-        now = self._loop.time()
+        now = self._chose_at = self._loop.time()
         self._refresh()
         best, most = None, 0
         for server in self._servers.values():
@@ -186,9 +187,9 @@ class Balancer:
         return "".join(f" {one.failure}" for one in self._servers.values() if one.is_down)
 
     def next_attempt_at(self) -> float | None:
-        """Return the loop time at which the first back-off ends; None without a back-off."""
-        now = self._loop.time()
-        return min((one.backoff_until for one in self._servers.values() if one.backoff_until > now), default=None)
+        """Return the loop time at which the first back-off of the last choice ends; None without a back-off."""
+        times = [one.backoff_until for one in self._servers.values() if one.backoff_until > self._chose_at]
+        return min(times, default=None)
 
     async def aclose(self) -> None:
         if self._resolving is not None:
