@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Protocol, TypeAlias, Union
 
@@ -185,30 +185,39 @@ class Collector:
         self._paths: dict[int, str] = {}
         self._count = 0
 
-    def add(self, index: int, path: str | None, result: tuple[NDArray[np.float32], bool] | ClipError) -> None:
-        """Copy the result of one item; call this once for each index. An error of the service means a late item."""
-        if path is not None:
-            self._paths[index] = path
-        self._count += 1
-        if index >= len(self._matrix):
-            more = max(index + 1 - len(self._matrix), len(self._matrix))
+    def add(
+        self,
+        first: int,
+        paths: Sequence[str | None],
+        vectors: NDArray[np.float32] | None,
+        truncated: Sequence[bool],
+        errors: Mapping[int, ClipError],
+    ) -> None:
+        """Copy the results of consecutive items from the index ``first``; call this once for each item.
+
+        ``errors`` maps rows, counted from 0, to errors. An error of the service means a late item.
+        """
+        end = first + len(paths)
+        self._count += len(paths)
+        self._paths.update((index, path) for index, path in enumerate(paths, first) if path is not None)
+        if end > len(self._matrix):
+            more = max(end - len(self._matrix), len(self._matrix))
             self._matrix = np.concatenate([self._matrix, np.empty((more, self._matrix.shape[1]), np.float32)])
-        if isinstance(result, tuple):
-            self._matrix[index], truncated = result
-            if truncated:
-                self._truncated.append(index)
-            return
-        self._matrix[index] = np.nan
-        if isinstance(result, ItemError):
-            self._errors[index] = result
-        else:
-            self._late = self._late or result
-            item = self._tower.value
-            message = (
-                f"timeout_s ran out before this {item} was embedded; embed it again with a longer timeout_s, or use "
-                f"{self._tower.stream_method}, where timeout_s counts for each {item}."
-            )
-            error = self._tower.error(message, code="TIMEOUT", index=index, source=path, request_id=result.request_id)
+        self._matrix[first:end] = np.nan if vectors is None else vectors
+        self._truncated += [first + row for row, is_cut in enumerate(truncated) if is_cut and row not in errors]
+        for row, error in errors.items():
+            index = first + row
+            self._matrix[index] = np.nan
+            if not isinstance(error, ItemError):
+                self._late = self._late or error
+                item = self._tower.value
+                message = (
+                    f"timeout_s ran out before this {item} was embedded; embed it again with a longer timeout_s, or "
+                    f"use {self._tower.stream_method}, where timeout_s counts for each {item}."
+                )
+                error = self._tower.error(
+                    message, code="TIMEOUT", index=index, source=paths[row], request_id=error.request_id
+                )
             self._errors[index] = error
 
     def batch(self) -> EmbeddingBatch:

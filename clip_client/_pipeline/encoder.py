@@ -7,6 +7,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, Iterable, Mapping
 from contextlib import nullcontext
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from clip_client._encoding import IMAGE_ENCODINGS, EncodedImage
@@ -42,6 +43,22 @@ class Encoder(ABC):
     @abstractmethod
     def unchanged(self, source: object) -> bytes | None:
         """Return the bytes to send if ``source`` is sent as it is; if None, call :meth:`encode` in a thread."""
+
+    def payloads(self, items: Iterable[Any], most: int, most_bytes: int) -> list[bytes]:
+        """Return the bytes to send for the first items, until one is not sent as it is or one of the limits is met."""
+        payloads: list[bytes] = []
+        for item in islice(items, most):
+            try:
+                payload = self.unchanged(item)
+            except TypeError:
+                if payloads:
+                    break  # the next call raises it, after these items
+                raise
+            if payload is None or most_bytes <= 0:
+                break
+            most_bytes -= len(payload)
+            payloads.append(payload)
+        return payloads
 
     @abstractmethod
     def encode(self, source: object, model: ModelInfo) -> bytes:

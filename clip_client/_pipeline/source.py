@@ -35,16 +35,9 @@ def open_source(items: Iterable[Any] | AsyncIterable[Any], *, max_ahead: int) ->
 class Source(ABC):
     """The items of one iterable. At most ``max_ahead`` items, including buffered ones, are taken and not delivered."""
 
-    exhausted = False
-    """True if the iterable is known to have ended."""
-
     def __init__(self, max_ahead: int) -> None:
         self._slots = max_ahead
         self._slot_freed: asyncio.Event | None = None
-
-    def at_once(self) -> list[Any]:
-        """Return the items that can be taken without waiting."""
-        return []
 
     @abstractmethod
     async def next(self) -> list[Any]:
@@ -55,9 +48,9 @@ class Source(ABC):
             self._slot_freed = asyncio.Event()
             await self._slot_freed.wait()
 
-    def delivered(self) -> None:
-        """Let the iterable give another item, because one has reached the consumer."""
-        self._slots += 1
+    def delivered(self, count: int) -> None:
+        """Let the iterable give ``count`` more items, because as many have reached the consumer."""
+        self._slots += count
         if self._slot_freed is not None:
             self._slot_freed.set()
 
@@ -74,16 +67,11 @@ class _ContainerSource(Source):
         super().__init__(max_ahead)
         self._iterator = iter(items)
 
-    def at_once(self) -> list[Any]:
-        items = list(islice(self._iterator, self._slots))
-        self.exhausted = len(items) < self._slots
-        self._slots -= len(items)
-        return items
-
     async def next(self) -> list[Any]:
         await self._wait_for_slot()
-        if not (items := self.at_once()):
+        if not (items := list(islice(self._iterator, self._slots))):
             raise StopAsyncIteration
+        self._slots -= len(items)
         return items
 
     def untaken_items(self) -> list[Any]:
@@ -141,9 +129,9 @@ class _ThreadSource(Source):
         # Read the length first, because the thread may append meanwhile.
         return [self._buffer.popleft() for _ in range(len(self._buffer))]
 
-    def delivered(self) -> None:
-        self._slots += 1
-        if self._slots == self._permits_at_once:
+    def delivered(self, count: int) -> None:
+        self._slots += count
+        if self._slots >= self._permits_at_once:
             self._give_permits()
 
     def _give_permits(self) -> None:

@@ -54,8 +54,8 @@ def test_sources_are_paths_or_none_and_as_many_as_the_vectors() -> None:
 
 def test_a_late_image_is_named() -> None:
     collector = Collector(model_info(), Tower.IMAGE, expected=2)
-    collector.add(0, None, (np.ones(2, np.float32), False))
-    collector.add(1, "b.jpg", DeadlineExceeded("late", request_id="r"))
+    collector.add(0, [None], np.ones((1, 2), np.float32), [False], {})
+    collector.add(1, ["b.jpg"], None, [], {0: DeadlineExceeded("late", request_id="r")})
     error = collector.batch().errors[1]
     assert (error.code, error.index, error.source, error.request_id) == ("TIMEOUT", 1, "b.jpg", "r")
 
