@@ -26,10 +26,11 @@ from clip_client._endpoint import DEFAULT_URL, Endpoint, EndpointKind
 from clip_client._errors import ProtocolMismatch, forked_process
 from clip_client._health import HealthReport, run_health_checks, without_address
 from clip_client._model import ModelInfo, Tower
+from clip_client._pipeline.chunk import Collector
 from clip_client._pipeline.encoder import Encoder, ImageEncoder, TextEncoder
 from clip_client._pipeline.sender import Sender
 from clip_client._pipeline.stream import Stream
-from clip_client._results import ClientStats, Collector, EmbeddedItem, EmbeddingBatch, ImageSources, TextSources
+from clip_client._results import ClientStats, EmbeddedItem, EmbeddingBatch, ImageSources, TextSources
 from clip_client._transports.factory import transport_factory
 from preprocess_ensemble.cores import usable_cores
 
@@ -44,8 +45,7 @@ if TYPE_CHECKING:
 URL_VARIABLE = "CLIP_URL"
 
 _MOST_READERS = 16
-_EXTRA_READERS = 4
-"""Threads that read and encode images beyond the usable cores, because most of them wait for a disk."""
+_EXTRA_READERS = 4  # threads beyond the usable cores, because most that read images wait for a disk
 
 
 class ClientBase:
@@ -99,8 +99,7 @@ class ClipClient(ClientBase):
     connects, not ``async with``. You may cancel every method at any time; that also cancels its requests.
     """
 
-    _session: _Session | None = None
-    """Set when the client is opened; kept after it is closed."""
+    _session: _Session | None = None  # set when the client is opened; kept after it is closed
 
     def __repr__(self) -> str:
         session = self._session
@@ -313,10 +312,11 @@ class ClipClient(ClientBase):
                 vector_id=model.vector_id_of(tower),
                 truncated=tuple(itertools.compress(itertools.count(), chunk.truncated)),
             )
-        collector = Collector(model, tower, expected=len(items) if isinstance(items, Sized) else None)
+        expected = len(items) if isinstance(items, Sized) else None
+        collector = Collector(model, tower, expected=expected, keeps_late=timeout_s is not None)
         async with stream:
             async for chunk in stream:
-                collector.add(chunk.first, stream.paths(chunk), chunk.vectors, chunk.truncated, chunk.errors)
+                collector.add(chunk, stream.paths(chunk))
         return collector.batch()
 
     async def _embed_stream(

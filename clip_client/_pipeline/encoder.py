@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
     from clip_client._config import ClientConfig
 
-_OBJECT_LOCKS: Final = 64
-"""Number of locks that objects share by their addresses: several times the threads, so objects seldom share a lock."""
+_OBJECT_LOCKS: Final = 64  # chosen by an object's address; several times the threads, so objects seldom share one
 
 
 class Encoder(ABC):
@@ -37,7 +36,6 @@ class Encoder(ABC):
         raise TypeError(f"expected one {item} or an iterable of {item}s, got {type(source).__name__}")
 
     def path_of(self, item: object) -> str | None:
-        """Return the path that names the item in errors and results, if there is one."""
         return None
 
     @abstractmethod
@@ -121,7 +119,6 @@ class ImageEncoder(Encoder):
         return min(data, self._reduced(data, model, options), key=len)
 
     def _reduced(self, image: bytes | Image, model: ModelInfo, options: Mapping[str, Any]) -> bytes:
-        """Return the input of ``model`` for a file or an ordinary picture, encoded."""
         from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
         from preprocess_ensemble.imaging.transform import PreprocessConfig, encoded_input
 
@@ -142,10 +139,7 @@ class ImageEncoder(Encoder):
 
 
 def _is_ordinary(picture: Image) -> bool:
-    """Return whether a picture in memory needs no decoder, because it is plain and within the limits.
-
-    Any other picture is saved and decoded again, so that the decoder's error says what is wrong.
-    """
+    """Other pictures in memory are saved and decoded again, so that the decoder's error says what is wrong."""
     from preprocess_ensemble.imaging.decode import DecodeLimits
 
     limits = DecodeLimits()

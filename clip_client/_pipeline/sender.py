@@ -29,13 +29,10 @@ if TYPE_CHECKING:
     from clip_client._transports.base import Answer
 
 _CLOSED: Final = "The client was closed before this was sent."
-
 _HELD_REQUESTS: Final = 8
 """Number of full requests for which items are encoded ahead; it bounds memory when photos are large."""
-
 _CLOCKS_S: Final = 0.05
 """Most seconds by which gRPC may end a request earlier than this side ends its call."""
-
 _CODES: Final = {status.value: status.name for status in ImageStatus if status is not ImageStatus.OK}
 """Number of a status -> its name. A newer server may send further numbers, and a vector that is not finite has none."""
 
@@ -55,23 +52,18 @@ class Sender:
         self._loop = asyncio.get_running_loop()
         self._budget = RetryBudget(self._loop.time())
         self._id, self._numbers = os.urandom(12).hex(), itertools.count()  # the parts of a request's id
-        self._counts = ClientStats()
-        """:meth:`stats` adds the current numbers."""
+        self._counts = ClientStats()  # without the current numbers
 
         # A submitted chunk is in _waiting or in a request of _requests, until it has its results or is given up.
         self._waiting: OrderedDict[Chunk, None] = OrderedDict()
         self._requests: set[Request] = set()
-        self.free_bytes = _HELD_REQUESTS * config.max_request_bytes
-        """Bytes that may be submitted now; 0 or less if calls have to wait for room."""
+        self.free_bytes = _HELD_REQUESTS * config.max_request_bytes  # may be negative; then calls wait for room
         self._room = asyncio.Event()
-        self._is_starting = False
-        """True if a task has been made that has not yet taken its items."""
-        self.latest: Chunk | None = None
-        """The last chunk that such a task will take; it may still grow."""
+        self._is_starting = False  # True if a task has been made that has not yet taken its items
+        self.latest: Chunk | None = None  # the last chunk that such a task will take; it may still grow
         self._timer: asyncio.TimerHandle | None = None
         self.closed = False
-        self.open_streams: set[Callable[[], None]] = set()
-        """Functions with which :meth:`aclose` ends the open streams."""
+        self.open_streams: set[Callable[[], None]] = set()  # functions that end them
 
     async def has_room(self) -> None:
         while self.free_bytes <= 0:
@@ -94,10 +86,7 @@ class Sender:
             self.latest = chunk
 
     async def send_alone(self, chunk: Chunk, payloads: list[bytes]) -> None:
-        """Submit the only chunk of a call. If no other items can share its request, send it in this task, the call's.
-
-        The chunk may still be open afterwards: it waits, or is in a request of another task.
-        """
+        """Submit the only chunk of a call, and send it in this task, the call's, if no others can share its request."""
         self.submit(chunk, payloads, starts=False)
         if len(chunk) < chunk.call.model.max_batch_size:
             await asyncio.sleep(0)  # calls that begin together share requests
@@ -113,7 +102,7 @@ class Sender:
             choice[0].limit.started(count)
             deadline = chunk.deadline = chunk.deadline or Deadline(self.config.timeout_s)
             # No other request can extend the deadline, so it is that of the request.
-            await self._send(Request(choice[0], [chunk], self._loop.time(), count), alone_s=deadline.remaining)
+            await self._send(Request(choice[0], [chunk], self._loop.time(), count, task), alone_s=deadline.remaining)
 
     def give_up(self, chunks: Iterable[Chunk]) -> None:
         """Forget chunks whose results are not needed any more, and cancel requests that only have such chunks."""
@@ -121,7 +110,7 @@ class Sender:
             self._waiting.pop(chunk, None)
             self._finish(chunk, None)
         for request in self._requests:
-            if not request.is_wanted:
+            if not any(chunk.is_open for chunk in request.chunks):
                 request.cancel()
         self._start()
 
@@ -217,8 +206,7 @@ class Sender:
     def _take(self, server: Server, available_slots: int, first: Call) -> Request:
         """Remove the chunks of one request from the queue: those like ``first``'s, within the slots and byte limit.
 
-        Other chunks keep their places, so images and texts that alternate also fill requests. The search ends when it
-        has passed more than a batch of others.
+        Others keep their places, so images and texts that alternate also fill requests, until a batch is passed.
         """
         taken: list[Chunk] = []
         late: dict[Chunk, Deadline] = {}
@@ -267,8 +255,8 @@ class Sender:
     async def _send(self, request: Request, *, alone_s: float | None = None) -> None:
         """Send a request and give its chunks their results. In the task of its only call, ``alone_s`` is its time."""
         server, chunks, count, started_at = request.server, request.chunks, request.count, request.started_at
-        task = request.task = asyncio.current_task(self._loop)
-        if task is None or self.closed or not request.is_wanted:  # given up before the task began
+        task = request.task = request.task or asyncio.current_task(self._loop)
+        if task is None or self.closed or not any(chunk.is_open for chunk in chunks):  # given up before the task began
             self.fail(chunks, Unavailable(_CLOSED))
             self._release(request)
             return
@@ -358,7 +346,6 @@ class Sender:
             start = end
 
     def _errors_of(self, answer: Answer, call: Call, server: Server, request_id: str) -> dict[int, ClipError]:
-        """Return row -> error of an answer."""
         tower, model, dimension = call.tower, call.model, answer.vectors.shape[1]
         errors: dict[int, ClipError] = {}
         for row, (vector, status, sentence, fingerprint, _) in enumerate(zip(*answer, strict=True)):

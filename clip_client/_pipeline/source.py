@@ -16,10 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 _END: Final = object()
-
-_BLOCKED_S: Final = 0.1
-"""Seconds to wait for an iterable that is making an item when the stream is left; later, its thread closes it."""
-
+_BLOCKED_S: Final = 0.1  # for an iterable that is making an item when the stream is left; later, its thread closes it
 _CONTAINERS: Final = (list, tuple, set, frozenset, deque, np.ndarray, KeysView, ValuesView)
 """Types whose iteration never blocks. Any other iterable might block, so it runs in a thread."""
 
@@ -110,8 +107,8 @@ class _ThreadSource(Source):
         self._permits: SimpleQueue[int] = SimpleQueue()
         self._permits_at_once = max(1, max_ahead // 4)
         self._closed = False
+        # False while the thread waits for permits or closes the iterator; then it ends soon if it is told to.
         self._is_blocking = True
-        """False while the thread waits for permits or closes the iterator; then it ends soon if it is told to."""
         self._error: BaseException | None = None
         self._close_error: BaseException | None = None
         self._ended = asyncio.Event()
@@ -153,7 +150,6 @@ class _ThreadSource(Source):
                 raise self._close_error
 
     def _pump(self, items: Iterable[Any]) -> None:
-        """Run in the thread: take item after item while there are permits."""
         iterator: Iterator[Any] | None = None
         try:
             iterator = iter(items)
@@ -197,8 +193,7 @@ class _ThreadSource(Source):
 
 
 def _copied_if_buffer(item: Any) -> Any:
-    """Return a copy of a buffer, because the iterable may change or release it when it makes the next item."""
-    try:
+    try:  # the iterable may change or release a buffer when it makes the next item
         return bytes(item) if isinstance(item, (bytearray, memoryview)) else item
     except ValueError:  # the buffer was released; the encoder turns it into the error of this image
         return item

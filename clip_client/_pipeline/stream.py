@@ -25,13 +25,17 @@ if TYPE_CHECKING:
 
 
 class Stream:
-    """One call, as a context manager: leaving it cancels the items in flight.
+    """One call, as a context manager: leaving it cancels the items in flight. Iterate for chunks with their results.
 
     A task feeds the sender. The pipeline therefore keeps moving while the consumer is busy, as far as ``max_ahead``
     allows (default: twice ``max_in_flight``). Without ``deadline``, each item has ``timeout_s`` of the configuration.
-
-    Iterate over a stream for chunks that have their results.
     """
+
+    _submitted = _delivered = 0  # items
+    _woken: asyncio.Future[None] | None = None
+    _source_error: BaseException | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _has_ended = False  # the consumer has left, the time is over, or the client was closed
 
     def __init__(
         self,
@@ -46,10 +50,7 @@ class Stream:
         max_ahead: int | None = None,
     ) -> None:
         self.model, self.tower, self.deadline = model, encoder.tower, deadline
-        self._encoder = encoder
-        self._sender = sender
-        self._threads = threads
-        self._ordered = ordered
+        self._encoder, self._sender, self._threads, self._ordered = encoder, sender, threads, ordered
         self._loop = asyncio.get_running_loop()
 
         # An item is in _items, then in _arrived, then in a chunk of pending, until its delivery.
@@ -57,16 +58,8 @@ class Stream:
         self._max_ahead = max_ahead or 2 * sender.config.max_in_flight
         self._arrived: deque[Any] = deque()
         self.pending: dict[Chunk, None] = {}
-        self._finished: dict[int, Chunk] = {}
-        """Index of the first item -> a chunk with results, in the order in which the results came."""
-        self._submitted = self._delivered = 0
-        """Numbers of items."""
+        self._finished: dict[int, Chunk] = {}  # by the first index, in the order in which the results came
         self._tasks: set[asyncio.Task[None]] = set()
-        self._woken: asyncio.Future[None] | None = None
-        self._source_error: BaseException | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._has_ended = False
-        """True once the consumer has left, the time is over, or the client was closed."""
 
     async def at_once(self) -> Chunk | None:
         """Send a list that fits into one request. Returns None if a result is missing or an error; then iterate."""
@@ -150,24 +143,21 @@ class Stream:
             self._source_error = error
 
     def _submit_arrived(self) -> None:
-        """Submit the items that are sent as they are, and start to encode the others."""
         arrived, most = self._arrived, self.model.max_batch_size
         while arrived and (free_bytes := self._sender.free_bytes) > 0:
             if payloads := self._encoder.payloads(arrived, most, free_bytes):
-                sources, chunk = [arrived.popleft() for _ in payloads], self._sender.latest
-                if chunk is not None and self._may_grow(chunk, len(sources)):
-                    chunk.sources += sources
-                    self._submitted += len(sources)
-                else:
-                    chunk = self._new_chunk(sources)
-                self._sender.submit(chunk, payloads)
+                self._sender.submit(self._chunk_of([arrived.popleft() for _ in payloads]), payloads)
             else:
                 encoding = self._encode_and_submit(self._new_chunk([arrived.popleft()]))
                 self._start(encoding, f"clip_client {self.tower.value}")
 
-    def _may_grow(self, chunk: Chunk, count: int) -> bool:
-        is_last = chunk.call is self and chunk.is_open and chunk.first + len(chunk) == self._submitted
-        return is_last and len(chunk) + count <= self.model.max_batch_size
+    def _chunk_of(self, sources: list[Any]) -> Chunk:
+        last = self._sender.latest
+        if last is None or last.call is not self or not last.is_open or last.first + len(last) != self._submitted:
+            return self._new_chunk(sources)
+        last.sources += sources
+        self._submitted += len(sources)
+        return last
 
     def _new_chunk(self, sources: list[Any]) -> Chunk:
         chunk = Chunk(self, self._submitted, sources, self.deadline)
@@ -225,7 +215,6 @@ class Stream:
         self._wake()
 
     def _wake(self) -> None:
-        """Let the consumer look again: a result has come, the time is over, or nothing more will come."""
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
 
@@ -233,10 +222,7 @@ class Stream:
         return self
 
     async def __anext__(self) -> Chunk:
-        """Return the next chunk with results; after all of them, raise the source's error.
-
-        Raises DeadlineExceeded if the time is over and the source may have further items.
-        """
+        """After all chunks, raise the source's error; DeadlineExceeded if time is over and the source may have more."""
         deadline, finished = self.deadline, self._finished
         while (first := self._delivered if self._ordered else next(iter(finished), -1)) not in finished:
             if self._has_ended or (self._feeding.done() and not self.pending):
@@ -257,19 +243,9 @@ class Stream:
         return chunk
 
     def paths(self, chunk: Chunk) -> list[str | None]:
-        """Take all items of a chunk; return the path of each that was given as a path, else None.
-
-        Raises the error of an item if the service failed. If the deadline is fixed, items that ran out of time are not
-        such a failure: their results are the only ClipErrors that are not ItemErrors.
-        """
+        """Take all items of a chunk; return the path of each that was given as a path, else None."""
         self._source.delivered(len(chunk))
-        deadline, paths = self.deadline, [*map(self._encoder.path_of, chunk.sources)]
-        for row, error in chunk.errors.items():
-            if isinstance(error, ItemError):
-                error.index, error.source = chunk.first + row, paths[row]
-            elif deadline is None or deadline.extended_by_s is not None or not error.ran_out_of_time:
-                raise error
-        return paths
+        return [*map(self._encoder.path_of, chunk.sources)]
 
     def items(self, chunk: Chunk) -> Iterator[EmbeddedItem]:
         """Take one item of a chunk after the other, until the client is closed. Raises errors of the service."""

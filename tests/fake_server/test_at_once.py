@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 
-from clip_client import ClientConfig, ClipClient, DeadlineExceeded, EmbeddingBatch, Unavailable
+from clip_client import ClientConfig, ClipClient, ClipError, DeadlineExceeded, EmbeddingBatch, Unavailable
 from clip_client._pipeline.stream import Stream
+from clip_client._transports.base import Answer
+from clip_client._transports.grpc import TritonTransport
 from clip_client.testing import FakeTriton, Reply
-from tests.fixtures.fakes import LOST, NEVER, InMemoryClient, asynchronous, images
+from tests.fixtures.fakes import LOST, NEVER, InMemoryClient, images
 from tests.fixtures.waiting import until
 
 
@@ -71,9 +77,11 @@ async def test_a_server_that_gives_up_early_does_not_make_the_call_wait(fake: Fa
         await asyncio.wait_for(near.embed(b"a"), 20)
 
 
-@pytest.mark.parametrize("is_cancelled", [False, True])
-async def test_closing_the_client_ends_the_call_and_not_its_task(fake: FakeTriton, is_cancelled: bool) -> None:
+@pytest.mark.parametrize("cancelled", ["never", "before", "then"])
+async def test_closing_the_client_ends_the_call_and_not_its_task(fake: FakeTriton, cancelled: str) -> None:
     async def embed() -> int:
+        with contextlib.suppress(asyncio.CancelledError):
+            await started.wait()
         with pytest.raises(Unavailable, match="closed"):
             await clip.embed(b"a")
         await asyncio.sleep(0)
@@ -81,17 +89,22 @@ async def test_closing_the_client_ends_the_call_and_not_its_task(fake: FakeTrito
         assert task is not None
         return task.cancelling()
 
+    started = asyncio.Event()
     fake.answer_always(NEVER)
     async with InMemoryClient({"localhost": fake}) as clip:
         call = asyncio.create_task(embed())
+        await asyncio.sleep(0)
+        if cancelled == "before":
+            call.cancel()
+        started.set()
         await until(lambda: fake.in_flight)
-        if is_cancelled:
+        if cancelled == "then":
             asyncio.get_running_loop().call_soon(call.cancel)
-    if is_cancelled:
+    if cancelled == "then":
         with pytest.raises(asyncio.CancelledError):
             await call
     else:
-        assert await asyncio.wait_for(call, 20) == 0
+        assert await asyncio.wait_for(call, 20) == (cancelled == "before")
 
 
 @pytest.mark.parametrize("moment", ["at once", "in flight", "never"])
@@ -118,11 +131,24 @@ async def test_a_call_leaves_nothing_behind(fake: FakeTriton, near: InMemoryClie
         gc.enable()
 
 
-async def test_images_of_an_asynchronous_iterator_fill_batches(fake: FakeTriton) -> None:
+async def test_images_of_asynchronous_iterators_fill_batches_and_do_not_mix(fake: FakeTriton) -> None:
+    async def bursts(files: list[bytes], first: int) -> AsyncIterator[bytes]:
+        for number, image in enumerate(files):
+            yield image
+            if number >= first:
+                await asyncio.sleep(0)
+
+    async def embed(files: list[bytes], first: int) -> bool:
+        found = [item async for item in clip.embed_stream(bursts(files, first))]
+        vectors = [item.vector for item in found if item.vector is not None]
+        return [item.source for item in found] == files and np.array_equal(vectors, [*map(fake.vector, files)])
+
     async with InMemoryClient({"localhost": fake}, config=ClientConfig(transfer="original")) as clip:
-        found = [item async for item in clip.embed_stream(asynchronous(images(64)))]
-    assert [item.source for item in found] == images(64)
-    assert max(len(request.images) for request in fake.requests) > 4
+        await clip.model()
+        one, other = images(64), images(64, first=64)
+        assert all(await asyncio.gather(embed(one, 64), embed(other, 64)))
+        assert max(len(request.images) for request in fake.requests) > 4
+        assert all(await asyncio.gather(embed(one, 0), embed(other, 1)))
 
 
 async def test_one_image_over_the_size_of_a_request_travels_alone(server: FakeTriton) -> None:
@@ -131,3 +157,26 @@ async def test_one_image_over_the_size_of_a_request_travels_alone(server: FakeTr
         batch = await clip.embed([bytes(60), bytes(60), bytes(200), bytes(10)])
     assert not batch.errors
     assert [[*map(len, request.images)] for request in server.requests] == [[60], [60], [200], [10]]
+
+
+async def test_an_answer_of_another_length_is_an_internal_error(
+    near: InMemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def infer(self: TritonTransport, items: Sequence[bytes], **given: Any) -> Answer:
+        answer = await whole(self, items, **given)
+        return answer._replace(truncated=answer.truncated[1:])
+
+    whole = TritonTransport.infer
+    monkeypatch.setattr(TritonTransport, "infer", infer)
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: None)
+    with pytest.raises(ClipError, match=r"internal error \(ValueError\)"):
+        await near.embed([b"a", b"b"])
+    assert near.stats().servers[0].images_in_flight == 0
+
+
+async def test_texts_before_one_that_is_none_are_embedded(near: InMemoryClient) -> None:
+    texts: Any = deque(["a", "b", 5])
+    found = near.embed_text_stream(texts)
+    assert [(await anext(found)).source for _ in range(2)] == ["a", "b"]
+    with pytest.raises(TypeError, match="a text must be a str, got int"):
+        await anext(found)
