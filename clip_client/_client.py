@@ -1,12 +1,13 @@
 """The asynchronous client, and the path of a call: source -> encode -> pack -> send -> results.
 
-:class:`Stream` takes images from the caller's source, encodes them, and submits them to the client's one
-:class:`Sender`, which sends requests and gives each image its result.
+:class:`Stream` takes images from the caller's source, encodes them, and submits them in chunks to the client's one
+:class:`Sender`, which sends requests and gives each chunk its results. A call that is one request is sent at once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import threading
 from collections.abc import AsyncGenerator, Iterable, Sequence, Sized
@@ -22,13 +23,14 @@ from clip_client._balancing.handshake import Handshake
 from clip_client._config import ClientConfig, check_count, positive_seconds
 from clip_client._deadline import Deadline
 from clip_client._endpoint import DEFAULT_URL, Endpoint, EndpointKind
-from clip_client._errors import ItemError, ProtocolMismatch, forked_process
+from clip_client._errors import ProtocolMismatch, forked_process
 from clip_client._health import HealthReport, run_health_checks, without_address
 from clip_client._model import ModelInfo, Tower
+from clip_client._pipeline.chunk import Collector
 from clip_client._pipeline.encoder import Encoder, ImageEncoder, TextEncoder
 from clip_client._pipeline.sender import Sender
 from clip_client._pipeline.stream import Stream
-from clip_client._results import ClientStats, Collector, EmbeddedItem, EmbeddingBatch, ImageSources, TextSources
+from clip_client._results import ClientStats, EmbeddedItem, EmbeddingBatch, ImageSources, TextSources
 from clip_client._transports.factory import transport_factory
 from preprocess_ensemble.cores import usable_cores
 
@@ -43,8 +45,7 @@ if TYPE_CHECKING:
 URL_VARIABLE = "CLIP_URL"
 
 _MOST_READERS = 16
-_EXTRA_READERS = 4
-"""Threads that read and encode images beyond the usable cores, because most of them wait for a disk."""
+_EXTRA_READERS = 4  # threads beyond the usable cores, because most that read images wait for a disk
 
 
 class ClientBase:
@@ -98,8 +99,7 @@ class ClipClient(ClientBase):
     connects, not ``async with``. You may cancel every method at any time; that also cancels its requests.
     """
 
-    _session: _Session | None = None
-    """Set when the client is opened; kept after it is closed."""
+    _session: _Session | None = None  # set when the client is opened; kept after it is closed
 
     def __repr__(self) -> str:
         session = self._session
@@ -302,11 +302,21 @@ class ClipClient(ClientBase):
         model = await session.handshake.model(deadline, tower)
         if timeout_s is None:
             deadline.extended_by_s = self._config.timeout_s
-        collector = Collector(model, tower, expected=len(items) if isinstance(items, Sized) else None)
-        async with Stream(items, model, encoder, session.sender, session.threads, deadline=deadline) as stream:
+        stream = Stream(items, model, encoder, session.sender, session.threads, deadline=deadline)
+        chunk = await stream.at_once()
+        if chunk is not None and chunk.vectors is not None:
+            return EmbeddingBatch(
+                vectors=chunk.vectors.copy(),
+                errors={},
+                model_id=model.id,
+                vector_id=model.vector_id_of(tower),
+                truncated=tuple(itertools.compress(itertools.count(), chunk.truncated)),
+            )
+        expected = len(items) if isinstance(items, Sized) else None
+        collector = Collector(model, tower, expected=expected, keeps_late=timeout_s is not None)
+        async with stream:
             async for chunk in stream:
-                for item in chunk:
-                    collector.add(item.index, encoder.path_of(item.source), item.result)
+                collector.add(chunk, stream.paths(chunk))
         return collector.batch()
 
     async def _embed_stream(
@@ -323,16 +333,8 @@ class ClipClient(ClientBase):
             items, model, encoder, session.sender, session.threads, deadline=limit, ordered=ordered, max_ahead=max_ahead
         ) as stream:
             async for chunk in stream:
-                for item in chunk:
-                    index, image, result = item.index, item.source, item.result
-                    if isinstance(result, tuple):
-                        # A copy, because a view would keep the whole answer in memory.
-                        vector = result[0].copy()
-                        yield EmbeddedItem(index=index, source=image, vector=vector, error=None, truncated=result[1])
-                    elif isinstance(result, ItemError):
-                        yield EmbeddedItem(index=index, source=image, vector=None, error=result)
-                    else:
-                        raise result
+                for item in stream.items(chunk):
+                    yield item
 
     def _begin(self, timeout_s: float | None) -> tuple[_Session, Deadline]:
         session = self._open_session()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-_LEAST_S: Final = 0.001
-"""Least remaining time, because gRPC takes 0 for a time that has passed."""
+_LEAST_S: Final = 0.001  # gRPC takes 0 for a time that has passed
 
 
 class Deadline:
@@ -16,11 +15,9 @@ class Deadline:
 
     def __init__(self, seconds: float) -> None:
         self._now = asyncio.get_running_loop().time
-        self.since = self._now()
-        """Time of the beginning, or of the last extension by a result."""
+        self.since = self._now()  # the beginning, or the last extension by a result
         self.at = self.since + seconds
-        self.extended_by_s: float | None = None
-        """Time that the remaining items get again after each result; None if ``at`` is fixed."""
+        self.extended_by_s: float | None = None  # what is left gets it again after each result; None if ``at`` is fixed
 
     @property
     def expired(self) -> bool:

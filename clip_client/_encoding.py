@@ -12,19 +12,15 @@ TransferName = Literal["thumbnail", "thumbnail-small", "original"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageEncoding:
-    id: str
-    """Part of a vector's id."""
-    unchanged_up_to: int
-    """A file of at most this many bytes, the mean size of a reduced picture, is sent unchanged."""
-    save_options: Mapping[str, Any] | None = None
-    """Arguments with which Pillow writes a reduced picture; None if files are never reduced."""
+    id: str  # part of a vector's id
+    unchanged_up_to: int  # a file of so many bytes, the mean size of a reduced picture, is sent unchanged
+    save_options: Mapping[str, Any] | None = None  # how Pillow writes a reduced picture; None: files are never reduced
 
 
 class EncodedImage(bytes):
     """An image in the form in which it is sent; a client does not reduce it again."""
 
-    file_bytes: int
-    """Size of the file that the image was made from; ``max_image_bytes`` limits this size."""
+    file_bytes: int  # of the file that the image was made from; ``max_image_bytes`` limits it
 
     @classmethod
     def of(cls, payload: bytes, file: bytes) -> EncodedImage:

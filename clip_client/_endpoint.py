@@ -13,23 +13,18 @@ from urllib.parse import urlsplit
 from clip_client._errors import ModelNotReady
 from preprocess_ensemble.contract import DEFAULT_NAME, ModelNames
 
-DEFAULT_PORT: Final = 8001
-"""Triton's own default for gRPC."""
-
+DEFAULT_PORT: Final = 8001  # Triton's own default for gRPC
 DEFAULT_URL: Final = f"localhost:{DEFAULT_PORT}"
-
 _HOST: Final = re.compile(r"[\w.-]+|[0-9A-Fa-f:.%]*:[0-9A-Fa-f:.%]*", re.ASCII)
 
 
 class EndpointKind(Enum):
     GRPC = "grpc"
     LOCAL = "local"
-    AUTO = "auto"
-    """Triton if a server responds, else this process; decided once, when the client first needs the model."""
+    AUTO = "auto"  # a server if it responds, else this process; decided once, when the client first needs the model
 
 
-_SCHEMES: Final = {"grpc": False, "grpcs": True, "http": False, "https": True}
-"""Scheme -> whether it is TLS. This client does not speak HTTP, and says what to write instead."""
+_SCHEMES: Final = {"grpc": False, "grpcs": True, "http": False, "https": True}  # -> TLS; for HTTP, see _parse_server
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,8 +32,7 @@ class Endpoint:
     """One address of the model: a server, or this process."""
 
     kind: EndpointKind = EndpointKind.GRPC
-    host: str = ""
-    """Empty if the model is in this process."""
+    host: str = ""  # empty if the model is in this process
     port: int = DEFAULT_PORT
     tls: bool = False
     repository: str = ""
@@ -74,7 +68,6 @@ class Endpoint:
 
 
 def no_model(repository: Path, name: str) -> ModelNotReady:
-    """Make the error of a repository that has no model of this name."""
     from preprocess_ensemble.model_repository.location import REPOSITORY_VARIABLE, model_names
 
     if found := model_names(repository):

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Protocol, TypeAlias, Union
 
 import numpy as np
 
-from clip_client._errors import ClipError, ItemError, ItemErrors, require
+from clip_client._errors import ItemError, ItemErrors, require
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
 
-    from clip_client._model import ModelInfo, Tower
+    from clip_client._model import ModelInfo
 
 ImageSource: TypeAlias = Union[
     str, "os.PathLike[str]", bytes, bytearray, memoryview, "Image", "NDArray[np.uint8]", IO[bytes]
@@ -170,59 +170,6 @@ class ClientStats:
     bytes_sent: int = 0
     """Bytes of images, retries included."""
     servers: tuple[ServerStats, ...] = ()
-
-
-class Collector:
-    """Collects the results of a stream, in any order, into one batch."""
-
-    def __init__(self, model: ModelInfo, tower: Tower, *, expected: int | None) -> None:
-        self._model, self._tower = model, tower
-        # Without a number, the matrix is doubled as needed: one large copy at the end would block the event loop.
-        self._matrix = np.empty((1024 if expected is None else expected, model.dimension), np.float32)
-        self._errors: dict[int, ItemError] = {}
-        self._truncated: list[int] = []
-        self._late: ClipError | None = None
-        self._paths: dict[int, str] = {}
-        self._count = 0
-
-    def add(self, index: int, path: str | None, result: tuple[NDArray[np.float32], bool] | ClipError) -> None:
-        """Copy the result of one item; call this once for each index. An error of the service means a late item."""
-        if path is not None:
-            self._paths[index] = path
-        self._count += 1
-        if index >= len(self._matrix):
-            more = max(index + 1 - len(self._matrix), len(self._matrix))
-            self._matrix = np.concatenate([self._matrix, np.empty((more, self._matrix.shape[1]), np.float32)])
-        if isinstance(result, tuple):
-            self._matrix[index], truncated = result
-            if truncated:
-                self._truncated.append(index)
-            return
-        self._matrix[index] = np.nan
-        if isinstance(result, ItemError):
-            self._errors[index] = result
-        else:
-            self._late = self._late or result
-            item = self._tower.value
-            message = (
-                f"timeout_s ran out before this {item} was embedded; embed it again with a longer timeout_s, or use "
-                f"{self._tower.stream_method}, where timeout_s counts for each {item}."
-            )
-            error = self._tower.error(message, code="TIMEOUT", index=index, source=path, request_id=result.request_id)
-            self._errors[index] = error
-
-    def batch(self) -> EmbeddingBatch:
-        """Return all results that were added. If no item has a vector, raise the first error of the service."""
-        if self._late is not None and len(self._errors) == self._count:
-            raise self._late
-        return EmbeddingBatch(
-            vectors=self._matrix[: self._count],
-            errors=dict(sorted(self._errors.items())) if self._errors else {},
-            model_id=self._model.id,
-            vector_id=self._model.vector_id_of(self._tower),
-            sources=tuple(map(self._paths.get, range(self._count))) if self._paths else (None,) * self._count,
-            truncated=tuple(sorted(self._truncated)) if self._truncated else (),
-        )
 
 
 def _short(source: object) -> str:

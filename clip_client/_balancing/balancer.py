@@ -24,18 +24,12 @@ if TYPE_CHECKING:
 
 RETRIED: Final = (Unavailable, Overloaded, ModelNotReady)
 """Errors after which a request is sent to the same server again. A bad image stays bad, and a refused token refused."""
-
 _FIRST_DELAY_S: Final = 0.1
-_MAX_DELAY_S: Final = 1.0
-"""Longest back-off: a server that is up again is noticed within this time."""
-
+_MAX_DELAY_S: Final = 1.0  # a server that is up again is noticed within this time
 _BUDGET: Final = 100.0
 _BUDGET_PER_S: Final = 5.0
 _BUDGET_PER_SUCCESS: Final = 0.1
-
-_random: Final = random.SystemRandom()
-"""Random numbers that differ between programs, even if they seed ``random`` in the same way."""
-
+_random: Final = random.SystemRandom()  # differs between programs, even if they seed ``random`` in the same way
 _RESOLVE_EVERY_S: Final = 30.0
 _RESOLVE_WHEN_DOWN_S: Final = 5.0
 """Seconds between look-ups of names: normally, and while a server is down, because it may come back elsewhere."""
@@ -81,12 +75,10 @@ class Server:
         self.transport = transport
         self.limit = AdaptiveLimit(maximum=config.max_in_flight, target_latency_s=config.target_latency_s)
         self.times_chosen = 0
-        self.backoff_until = 0.0
-        """Loop time until which it gets no requests."""
+        self.backoff_until = 0.0  # loop time until which it gets no requests
         self._failures = 0
         self._failed_at = 0.0
-        self.failure = ""
-        """Sentence about the failure for which it is down, with its address."""
+        self.failure = ""  # sentence about the failure for which it is down, with its address
 
     @property
     def is_down(self) -> bool:
@@ -94,7 +86,6 @@ class Server:
 
     @property
     def load(self) -> tuple[int, int]:
-        """Images in flight, then requests so far; the server with the smallest load gets the next request."""
         return self.limit.in_flight, self.times_chosen
 
     def stats(self) -> ServerStats:
@@ -138,8 +129,7 @@ class Balancer:
     """Chooses the server with the fewest images in flight, of one per address: gRPC's balancing ignores batches."""
 
     def __init__(self, config: ClientConfig, connect: TransportFactory) -> None:
-        self.endpoints = config.endpoints
-        """Endpoints of the servers. An AUTO endpoint is replaced by the endpoint that it resolves to."""
+        self.endpoints = config.endpoints  # an AUTO endpoint is replaced by the endpoint that it resolves to
         self._config = config
         self._connect = connect
         self._loop = asyncio.get_running_loop()
@@ -147,12 +137,11 @@ class Balancer:
         # A server is in _servers while its name leads to it. Then it is in _retired until its last request has ended.
         self._servers: dict[Endpoint, Server] = {}
         self._retired: list[Server] = []
-        self._addresses: dict[Endpoint, Sequence[str]] = {}
-        """Endpoint -> addresses from the last successful look-up of its name."""
+        self._addresses: dict[Endpoint, Sequence[str]] = {}  # from the last successful look-up of each name
         self._first_look_up = asyncio.Lock()
-        self._resolved: Deadline | None = None
-        """Begins at the last look-up of the names; None before the first."""
+        self._resolved: Deadline | None = None  # begins at the last look-up of the names
         self._resolving: asyncio.Task[None] | None = None
+        self._chose_at = 0.0
 
     @property
     def servers(self) -> tuple[Server, ...]:
@@ -165,7 +154,7 @@ class Balancer:
 
     def choose(self, waiting: int, max_batch_size: int) -> tuple[Server, int] | None:
         """Return a server and the number of images that it takes now; None if all servers are busy or back off."""
-        now = self._loop.time()
+        now = self._chose_at = self._loop.time()
         self._refresh()
         best, most = None, 0
         for server in self._servers.values():
@@ -186,9 +175,9 @@ class Balancer:
         return "".join(f" {one.failure}" for one in self._servers.values() if one.is_down)
 
     def next_attempt_at(self) -> float | None:
-        """Return the loop time at which the first back-off ends; None without a back-off."""
-        now = self._loop.time()
-        return min((one.backoff_until for one in self._servers.values() if one.backoff_until > now), default=None)
+        """Return the loop time at which the first back-off of the last choice ends; None without a back-off."""
+        times = [one.backoff_until for one in self._servers.values() if one.backoff_until > self._chose_at]
+        return min(times, default=None)
 
     async def aclose(self) -> None:
         if self._resolving is not None:

@@ -26,10 +26,8 @@ from typing import Final
 _LATE_FACTOR: Final = 0.8
 _REFUSED_FACTOR: Final = 0.5
 _INITIAL: Final = 16
-_FIRST_HOLD: Final = 0.125
-"""Share of the target latency for which a cancelled request keeps its slots before the first answer."""
-_SMOOTHING: Final = 0.125
-"""Weight of a new latency in the running mean, as in RFC 6298."""
+_FIRST_HOLD: Final = 0.125  # share of the target latency for which a cancelled request keeps slots before any answer
+_SMOOTHING: Final = 0.125  # weight of a new latency in the running mean, as in RFC 6298
 
 
 class AdaptiveLimit:
@@ -37,8 +35,7 @@ class AdaptiveLimit:
 
     def __init__(self, *, maximum: int, target_latency_s: float) -> None:
         self.in_flight = 0
-        self.latency_s: float | None = None
-        """Running mean of the latency of whole requests; None before the first answer."""
+        self.latency_s: float | None = None  # running mean of the latency of whole requests
         self._maximum = maximum
         self._target_latency_s = target_latency_s
         self._fastest_s = math.inf
@@ -46,8 +43,7 @@ class AdaptiveLimit:
         self._slow_start = True
         self._held_back = False
         self._decreased_at = -math.inf
-        self._hold_s = 0.0
-        """Seconds for which a cancelled request keeps its slots; set by the first cancellation after an answer."""
+        self._hold_s = 0.0  # for which a cancelled request keeps its slots; set by the first one after an answer
         self._held_at = -math.inf
 
     @property

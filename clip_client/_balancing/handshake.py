@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from clip_client._balancing.balancer import Balancer, Server
     from clip_client._config import ClientConfig
 
-_PATIENCE_S: Final = 1.0
-"""Time to wait for the other servers after one has answered."""
+_PATIENCE_S: Final = 1.0  # for the other servers after one has answered
 
 
 class Handshake:
@@ -27,11 +26,9 @@ class Handshake:
     def __init__(self, balancer: Balancer, config: ClientConfig) -> None:
         self._balancer = balancer
         self._config = config
-        self.known: ModelInfo | None = None
-        """None if the model has not been fetched yet, or has changed."""
+        self.known: ModelInfo | None = None  # None if the model has not been fetched yet, or has changed
         self._fetching: asyncio.Task[ModelInfo] | None = None
-        self._latest = Deadline(config.timeout_s)
-        """Latest deadline of the callers that wait."""
+        self._latest = Deadline(config.timeout_s)  # of the callers that wait
         self._has_connected = False
 
     async def model(self, deadline: Deadline, tower: Tower = Tower.IMAGE) -> ModelInfo:
@@ -61,7 +58,6 @@ class Handshake:
         return task.result()
 
     def invalidate_model(self, model: ModelInfo) -> None:
-        """Forget ``model``, so that the next call fetches the current one."""
         if self.known is model:
             self.known = None
 

@@ -7,6 +7,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, Iterable, Mapping
 from contextlib import nullcontext
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from clip_client._encoding import IMAGE_ENCODINGS, EncodedImage
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
 
     from clip_client._config import ClientConfig
 
-_OBJECT_LOCKS: Final = 64
-"""Number of locks that objects share by their addresses: several times the threads, so objects seldom share a lock."""
+_OBJECT_LOCKS: Final = 64  # chosen by an object's address; several times the threads, so objects seldom share one
 
 
 class Encoder(ABC):
@@ -36,12 +36,27 @@ class Encoder(ABC):
         raise TypeError(f"expected one {item} or an iterable of {item}s, got {type(source).__name__}")
 
     def path_of(self, item: object) -> str | None:
-        """Return the path that names the item in errors and results, if there is one."""
         return None
 
     @abstractmethod
     def unchanged(self, source: object) -> bytes | None:
         """Return the bytes to send if ``source`` is sent as it is; if None, call :meth:`encode` in a thread."""
+
+    def payloads(self, items: Iterable[Any], most: int, most_bytes: int) -> list[bytes]:
+        """Return the bytes to send for the first items, until one is not sent as it is or one of the limits is met."""
+        payloads: list[bytes] = []
+        for item in islice(items, most):
+            try:
+                payload = self.unchanged(item)
+            except TypeError:
+                if payloads:
+                    break  # the next call raises it, after these items
+                raise
+            if payload is None or most_bytes <= 0:
+                break
+            most_bytes -= len(payload)
+            payloads.append(payload)
+        return payloads
 
     @abstractmethod
     def encode(self, source: object, model: ModelInfo) -> bytes:
@@ -104,7 +119,6 @@ class ImageEncoder(Encoder):
         return min(data, self._reduced(data, model, options), key=len)
 
     def _reduced(self, image: bytes | Image, model: ModelInfo, options: Mapping[str, Any]) -> bytes:
-        """Return the input of ``model`` for a file or an ordinary picture, encoded."""
         from preprocess_ensemble.imaging.decode import DecodeError, DecodeLimits, decode
         from preprocess_ensemble.imaging.transform import PreprocessConfig, encoded_input
 
@@ -125,10 +139,7 @@ class ImageEncoder(Encoder):
 
 
 def _is_ordinary(picture: Image) -> bool:
-    """Return whether a picture in memory needs no decoder, because it is plain and within the limits.
-
-    Any other picture is saved and decoded again, so that the decoder's error says what is wrong.
-    """
+    """Other pictures in memory are saved and decoded again, so that the decoder's error says what is wrong."""
     from preprocess_ensemble.imaging.decode import DecodeLimits
 
     limits = DecodeLimits()

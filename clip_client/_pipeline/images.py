@@ -140,7 +140,6 @@ def _from_array(array: NDArray[Any]) -> Image:
 
 
 def _upright(image: Any) -> Image:
-    """Load a PIL image and apply its orientation; convert it to a mode that PNG can hold without loss."""
     from PIL import ImageOps
 
     oriented: Image = ImageOps.exif_transpose(image)

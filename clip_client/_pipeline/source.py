@@ -16,10 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 _END: Final = object()
-
-_BLOCKED_S: Final = 0.1
-"""Seconds to wait for an iterable that is making an item when the stream is left; later, its thread closes it."""
-
+_BLOCKED_S: Final = 0.1  # for an iterable that is making an item when the stream is left; later, its thread closes it
 _CONTAINERS: Final = (list, tuple, set, frozenset, deque, np.ndarray, KeysView, ValuesView)
 """Types whose iteration never blocks. Any other iterable might block, so it runs in a thread."""
 
@@ -35,16 +32,9 @@ def open_source(items: Iterable[Any] | AsyncIterable[Any], *, max_ahead: int) ->
 class Source(ABC):
     """The items of one iterable. At most ``max_ahead`` items, including buffered ones, are taken and not delivered."""
 
-    exhausted = False
-    """True if the iterable is known to have ended."""
-
     def __init__(self, max_ahead: int) -> None:
         self._slots = max_ahead
         self._slot_freed: asyncio.Event | None = None
-
-    def at_once(self) -> list[Any]:
-        """Return the items that can be taken without waiting."""
-        return []
 
     @abstractmethod
     async def next(self) -> list[Any]:
@@ -55,9 +45,9 @@ class Source(ABC):
             self._slot_freed = asyncio.Event()
             await self._slot_freed.wait()
 
-    def delivered(self) -> None:
-        """Let the iterable give another item, because one has reached the consumer."""
-        self._slots += 1
+    def delivered(self, count: int) -> None:
+        """Let the iterable give ``count`` more items, because as many have reached the consumer."""
+        self._slots += count
         if self._slot_freed is not None:
             self._slot_freed.set()
 
@@ -74,16 +64,11 @@ class _ContainerSource(Source):
         super().__init__(max_ahead)
         self._iterator = iter(items)
 
-    def at_once(self) -> list[Any]:
-        items = list(islice(self._iterator, self._slots))
-        self.exhausted = len(items) < self._slots
-        self._slots -= len(items)
-        return items
-
     async def next(self) -> list[Any]:
         await self._wait_for_slot()
-        if not (items := self.at_once()):
+        if not (items := list(islice(self._iterator, self._slots))):
             raise StopAsyncIteration
+        self._slots -= len(items)
         return items
 
     def untaken_items(self) -> list[Any]:
@@ -122,8 +107,8 @@ class _ThreadSource(Source):
         self._permits: SimpleQueue[int] = SimpleQueue()
         self._permits_at_once = max(1, max_ahead // 4)
         self._closed = False
+        # False while the thread waits for permits or closes the iterator; then it ends soon if it is told to.
         self._is_blocking = True
-        """False while the thread waits for permits or closes the iterator; then it ends soon if it is told to."""
         self._error: BaseException | None = None
         self._close_error: BaseException | None = None
         self._ended = asyncio.Event()
@@ -141,9 +126,9 @@ class _ThreadSource(Source):
         # Read the length first, because the thread may append meanwhile.
         return [self._buffer.popleft() for _ in range(len(self._buffer))]
 
-    def delivered(self) -> None:
-        self._slots += 1
-        if self._slots == self._permits_at_once:
+    def delivered(self, count: int) -> None:
+        self._slots += count
+        if self._slots >= self._permits_at_once:
             self._give_permits()
 
     def _give_permits(self) -> None:
@@ -165,7 +150,6 @@ class _ThreadSource(Source):
                 raise self._close_error
 
     def _pump(self, items: Iterable[Any]) -> None:
-        """Run in the thread: take item after item while there are permits."""
         iterator: Iterator[Any] | None = None
         try:
             iterator = iter(items)
@@ -209,8 +193,7 @@ class _ThreadSource(Source):
 
 
 def _copied_if_buffer(item: Any) -> Any:
-    """Return a copy of a buffer, because the iterable may change or release it when it makes the next item."""
-    try:
+    try:  # the iterable may change or release a buffer when it makes the next item
         return bytes(item) if isinstance(item, (bytearray, memoryview)) else item
     except ValueError:  # the buffer was released; the encoder turns it into the error of this image
         return item

@@ -11,8 +11,9 @@ import anyio
 import anyio.to_thread
 
 from clip_client._errors import ClipError, DeadlineExceeded, ItemError, Unavailable
-from clip_client._pipeline.sender import PendingItem
+from clip_client._pipeline.chunk import Chunk
 from clip_client._pipeline.source import open_source
+from clip_client._results import EmbeddedItem
 
 if TYPE_CHECKING:
     from typing import Self
@@ -24,14 +25,17 @@ if TYPE_CHECKING:
 
 
 class Stream:
-    """One call, as a context manager: leaving it cancels the items in flight.
+    """One call, as a context manager: leaving it cancels the items in flight. Iterate for chunks with their results.
 
     A task feeds the sender. The pipeline therefore keeps moving while the consumer is busy, as far as ``max_ahead``
     allows (default: twice ``max_in_flight``). Without ``deadline``, each item has ``timeout_s`` of the configuration.
-
-    Iterate over a stream for chunks: each step waits for results and gives an iterator over all items that can be
-    delivered. Each item that is taken from a chunk allows the source to give another item.
     """
+
+    _submitted = _delivered = 0  # items
+    _woken: asyncio.Future[None] | None = None
+    _source_error: BaseException | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _has_ended = False  # the consumer has left, the time is over, or the client was closed
 
     def __init__(
         self,
@@ -45,36 +49,41 @@ class Stream:
         ordered: bool = False,
         max_ahead: int | None = None,
     ) -> None:
-        self._model = model
-        self._encoder = encoder
-        self._tower = encoder.tower
-        self._sender = sender
-        self._threads = threads
-        self._deadline = deadline
-        self._ordered = ordered
+        self.model, self.tower, self.deadline = model, encoder.tower, deadline
+        self._encoder, self._sender, self._threads, self._ordered = encoder, sender, threads, ordered
         self._loop = asyncio.get_running_loop()
 
-        # An item is in _arrived, then in _pending until its delivery. _queue is in the order of delivery: the order of
-        # the source, or, without ``ordered``, the order in which items got their results.
+        # An item is in _items, then in _arrived, then in a chunk of pending, until its delivery.
+        self._items = items
+        self._max_ahead = max_ahead or 2 * sender.config.max_in_flight
         self._arrived: deque[Any] = deque()
-        self._pending: dict[PendingItem, None] = {}
-        self._queue: deque[PendingItem] = deque()
+        self.pending: dict[Chunk, None] = {}
+        self._finished: dict[int, Chunk] = {}  # by the first index, in the order in which the results came
         self._tasks: set[asyncio.Task[None]] = set()
-        self._submitted = 0
-        self._woken: asyncio.Future[None] | None = None
-        self._source = open_source(items, max_ahead=max_ahead or 2 * sender.config.max_in_flight)
-        self._source_error: BaseException | None = None
-        self._feeding: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._has_ended = False
-        """True once the consumer has left, the time is over, or the client was closed."""
+
+    async def at_once(self) -> Chunk | None:
+        """Send a list that fits into one request. Returns None if a result is missing or an error; then iterate."""
+        if not isinstance(self._items, list):
+            return None
+        payloads = self._encoder.payloads(self._items, self.model.max_batch_size, self._sender.free_bytes)
+        if not payloads or len(payloads) < len(self._items):
+            return None
+        chunk, self._items = self._new_chunk([*self._items]), []
+        try:
+            await self._sender.send_alone(chunk, payloads)
+        except asyncio.CancelledError:
+            self._end()
+            self._clear()
+            raise
+        if chunk.vectors is None or chunk.errors:
+            return None
+        self._clear()
+        return chunk
 
     async def __aenter__(self) -> Self:
-        self._arrived.extend(self._source.at_once())
-        self._submit_arrived()
-        if self._arrived or not self._source.exhausted:
-            self._feeding = self._start(self._feed(), "clip_client source")
-            self._feeding.add_done_callback(lambda _: self._wake())
+        self._source = open_source(self._items, max_ahead=self._max_ahead)
+        self._feeding = self._start(self._feed(), "clip_client source")
+        self._feeding.add_done_callback(lambda _: self._wake())
         self._sender.open_streams.add(self._close)
         if self._sender.closed:
             self._close()
@@ -87,12 +96,15 @@ class Stream:
         if self._tasks:
             with anyio.CancelScope(shield=True):
                 await asyncio.wait(self._tasks)
-        # Leave no cycle of references, because it would keep the client's connections until a garbage collection.
-        self._pending.clear()
-        self._queue.clear()
-        if self._feeding is not None and not self._feeding.cancelled() and (error := self._feeding.exception()):
+        self._clear()
+        if not self._feeding.cancelled() and (error := self._feeding.exception()):
             context = {"message": "The source of a stream failed to close.", "exception": error}
             self._loop.call_exception_handler(context)
+
+    def _clear(self) -> None:
+        """Leave no cycle of references, because it would keep the client's connections until a garbage collection."""
+        self.pending.clear()
+        self._finished.clear()
 
     def _end(self) -> None:
         self._has_ended = True
@@ -100,13 +112,14 @@ class Stream:
             self._timer.cancel()
         for task in self._tasks:
             task.cancel()
-        if self._pending:
-            self._sender.give_up(self._pending)
+        if self.pending:
+            self._sender.give_up(self.pending)
 
     def _close(self) -> None:
         """End at once because the client is closed, even if the source waits for something."""
         self._source_error = Unavailable("The client was closed before the stream ended.")
         self._end()
+        self._finished.clear()
         self._wake()
 
     async def _feed(self) -> None:
@@ -130,17 +143,27 @@ class Stream:
             self._source_error = error
 
     def _submit_arrived(self) -> None:
-        sender, unchanged = self._sender, self._encoder.unchanged
-        while self._arrived and not sender.is_full:
-            source = self._arrived.popleft()
-            payload = unchanged(source)
-            item = self._new_item(source)
-            if self._ordered:
-                self._queue.append(item)
-            if payload is not None:
-                sender.submit(item, payload)
+        arrived, most = self._arrived, self.model.max_batch_size
+        while arrived and (free_bytes := self._sender.free_bytes) > 0:
+            if payloads := self._encoder.payloads(arrived, most, free_bytes):
+                self._sender.submit(self._chunk_of([arrived.popleft() for _ in payloads]), payloads)
             else:
-                self._start(self._encode_and_submit(item), f"clip_client {self._tower.value}")
+                encoding = self._encode_and_submit(self._new_chunk([arrived.popleft()]))
+                self._start(encoding, f"clip_client {self.tower.value}")
+
+    def _chunk_of(self, sources: list[Any]) -> Chunk:
+        last = self._sender.latest
+        if last is None or last.call is not self or not last.is_open or last.first + len(last) != self._submitted:
+            return self._new_chunk(sources)
+        last.sources += sources
+        self._submitted += len(sources)
+        return last
+
+    def _new_chunk(self, sources: list[Any]) -> Chunk:
+        chunk = Chunk(self, self._submitted, sources, self.deadline)
+        self._submitted += len(sources)
+        self.pending[chunk] = None
+        return chunk
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = self._loop.create_task(work, name=name)
@@ -148,134 +171,117 @@ class Stream:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _new_item(self, source: Any) -> PendingItem:
-        item = PendingItem(self._submitted, source, self._tower, self._model, self._deadline, self._on_result)
-        self._submitted += 1
-        self._pending[item] = None
-        return item
-
-    async def _encode_and_submit(self, item: PendingItem) -> None:
-        encoded = await self._encode(item)
+    async def _encode_and_submit(self, chunk: Chunk) -> None:
+        encoded = await self._encode(chunk.sources[0], chunk.first)
         if isinstance(encoded, ClipError):
-            self._sender.finish(item, encoded)
+            self._sender.fail([chunk], encoded)
         else:
-            self._sender.submit(item, encoded)
+            self._sender.submit(chunk, [encoded])
 
-    async def _encode(self, item: PendingItem) -> bytes | ClipError:
+    async def _encode(self, source: Any, index: int) -> bytes | ClipError:
+        tower, deadline = self.tower, self.deadline
         try:
             # The time begins once a thread is free, so that items that waited long for a thread have as much time.
             async with self._threads:
                 await self._sender.has_room()
-                remaining = self._sender.config.timeout_s
-                if self._deadline is not None:
-                    remaining = self._deadline.of_request
+                remaining = self._sender.config.timeout_s if deadline is None else deadline.of_request
+                limiter = anyio.CapacityLimiter(1)
                 with anyio.fail_after(remaining):
                     return await anyio.to_thread.run_sync(
-                        self._encoder.encode,
-                        item.source,
-                        self._model,
-                        limiter=anyio.CapacityLimiter(1),
-                        abandon_on_cancel=True,
+                        self._encoder.encode, source, self.model, limiter=limiter, abandon_on_cancel=True
                     )
         except ClipError as error:
             return error
         except TimeoutError:
-            if self._deadline is not None and self._deadline.extended_by_s is None:  # the time of the call is over
-                return DeadlineExceeded(f"Reading {self._tower.value} {item.index} took longer than timeout_s.")
+            if deadline is not None and deadline.extended_by_s is None:  # the time of the call is over
+                return DeadlineExceeded(f"Reading {tower.value} {index} took longer than timeout_s.")
             # Only this file is at fault, such as a file on a share that hangs.
-            return self._tower.error(f"reading it took longer than timeout_s ({remaining:g} s).", code="TIMEOUT")
+            return tower.error(f"reading it took longer than timeout_s ({remaining:g} s).", code="TIMEOUT")
         except (Exception, asyncio.CancelledError) as error:
             if self._has_ended:
                 raise
             # The machine lacks memory or threads, or a caller's file object raises CancelledError.
-            message = f"Reading {self._tower.value} {item.index} failed: internal error ({type(error).__name__})."
+            message = f"Reading {tower.value} {index} failed: internal error ({type(error).__name__})."
             if isinstance(error, Exception):
                 self._loop.call_exception_handler({"message": message, "exception": error})
             return ClipError(message)
 
-    def _on_result(self, item: PendingItem) -> None:
-        if not self._ordered:
-            self._queue.append(item)
-        if self._queue[0] is item:  # else the consumer waits for another item, or has been woken
-            self._wake()
+    def on_result(self, chunk: Chunk) -> None:
+        self._finished[chunk.first] = chunk
+        self._wake()
 
     def _on_timer(self) -> None:
         self._timer = None
         self._wake()
 
     def _wake(self) -> None:
-        """Let the consumer look again: a result has come, the time is over, or nothing more will come."""
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Iterator[PendingItem]:
-        """Return the next chunk; after all results, raise the source's error.
-
-        Raises DeadlineExceeded if the time is over and the source may have further items. The chunks raise if the
-        service failed. If the deadline is fixed, items that ran out of time are not such a failure: their results are
-        the only ClipErrors that are not ItemErrors.
-        """
-        while not self._has_ended and not (self._queue and not self._queue[0].is_open):
-            if self._is_fed and not self._pending:
-                self._has_ended = True
-            elif self._deadline is not None and self._deadline.expired:
-                return self._give_up()
+    async def __anext__(self) -> Chunk:
+        """After all chunks, raise the source's error; DeadlineExceeded if time is over and the source may have more."""
+        deadline, finished = self.deadline, self._finished
+        while (first := self._delivered if self._ordered else next(iter(finished), -1)) not in finished:
+            if self._has_ended or (self._feeding.done() and not self.pending):
+                raise self._source_error or StopAsyncIteration
+            if deadline is not None and deadline.expired:
+                self._give_up()
             else:
                 # A deadline that is extended meanwhile needs another timer, which is set when this timer has rung.
-                if self._deadline is not None and self._timer is None:
-                    self._timer = self._loop.call_at(self._deadline.at, self._on_timer)
+                if deadline is not None and self._timer is None:
+                    self._timer = self._loop.call_at(deadline.at, self._on_timer)
                 self._woken = self._loop.create_future()
                 await self._woken
-        if self._has_ended:
-            raise self._source_error or StopAsyncIteration
-        if self._deadline is not None:
-            self._deadline.on_progress()
-        return self._deliver()
+        chunk = finished.pop(first)
+        del self.pending[chunk]
+        self._delivered += len(chunk)
+        if deadline is not None:
+            deadline.on_progress()
+        return chunk
 
-    @property
-    def _is_fed(self) -> bool:
-        return self._feeding is None or self._feeding.done()
+    def paths(self, chunk: Chunk) -> list[str | None]:
+        """Take all items of a chunk; return the path of each that was given as a path, else None."""
+        self._source.delivered(len(chunk))
+        return [*map(self._encoder.path_of, chunk.sources)]
 
-    def _deliver(self) -> Iterator[PendingItem]:
-        while not self._has_ended and self._queue and not self._queue[0].is_open:
-            item = self._queue.popleft()
-            del self._pending[item]
-            self._source.delivered()
-            if isinstance(item.result, ClipError):
-                self._check(item, item.result)
-            yield item
+    def items(self, chunk: Chunk) -> Iterator[EmbeddedItem]:
+        """Take one item of a chunk after the other, until the client is closed. Raises errors of the service."""
+        for row, source in enumerate(chunk.sources):
+            if self._sender.closed:
+                return
+            self._source.delivered(1)
+            error, vector, truncated = chunk.errors.get(row), None, False
+            if isinstance(error, ItemError):
+                error.index, error.source = chunk.first + row, self._encoder.path_of(source)
+            elif error is not None:
+                raise error
+            elif chunk.vectors is not None:
+                # A copy, because a view would keep the whole answer in memory.
+                vector, truncated = chunk.vectors[row].copy(), chunk.truncated[row]
+            yield EmbeddedItem(index=chunk.first + row, source=source, vector=vector, error=error, truncated=truncated)
 
-    def _check(self, item: PendingItem, error: ClipError) -> None:
-        """Complete the error of an item; raise other errors, except if the time of a call with a fixed end is over."""
-        if isinstance(error, ItemError):
-            error.index = item.index
-            error.source = self._encoder.path_of(item.source)
-        elif self._deadline is None or self._deadline.extended_by_s is not None or not error.ran_out_of_time:
-            raise error
-
-    def _give_up(self) -> Iterator[PendingItem]:
+    def _give_up(self) -> None:
         """End all items that have no result, because the time is over. Raises DeadlineExceeded if more may follow."""
-        untaken = [] if self._is_fed else self._source.untaken_items()
-        late = [item for item in self._pending if item.is_open]
-        late += map(self._new_item, self._arrived)
-        name, down = self._tower.value, self._sender.why_down()
+        down = self._sender.why_down()
+        untaken = [] if self._feeding.done() else self._source.untaken_items()
+        if self._arrived:
+            self._new_chunk([*self._arrived])
+        late = [chunk for chunk in self.pending if chunk.is_open]
         message = (
-            f"timeout_s ran out with {len(late)} {name}s in flight, the first of them number "
-            f"{late[0].index if late else self._submitted}"
+            f"timeout_s ran out with {sum(map(len, late))} {self.tower.value}s in flight, the first of them number "
+            f"{min((chunk.first for chunk in late), default=self._submitted)}"
         )
         if untaken is None:
-            hint = f"embed a list, or use {self._tower.stream_method} without timeout_s"
+            hint = f"embed a list, or use {self.tower.stream_method} without timeout_s"
             raise DeadlineExceeded(f"{message}, and the iterator has not ended; {hint}.{down}")
-        hint = f"use a longer timeout_s, or {self._tower.stream_method} without timeout_s"
+        hint = f"use a longer timeout_s, or {self.tower.stream_method} without timeout_s"
         error = DeadlineExceeded(f"{message}; {hint}.{down}")
-        late += map(self._new_item, untaken)
+        if untaken:
+            late.append(self._new_chunk(untaken))
         self._end()
-        for item in late:
-            item.result = error
-        for item in self._pending:
-            if isinstance(item.result, ClipError):
-                self._check(item, item.result)
-            yield item
+        for chunk in late:
+            chunk.errors = dict.fromkeys(range(len(chunk)), error)
+            self.on_result(chunk)

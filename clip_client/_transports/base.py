@@ -17,16 +17,11 @@ if TYPE_CHECKING:
 class Answer(NamedTuple):
     """The answer to one request of n images or texts."""
 
-    vectors: NDArray[np.float32]
-    """Shape (n, D), a read-only view of the message."""
-    statuses: Sequence[int]
-    """n numbers of ``ImageStatus``."""
-    errors: Sequence[str]
-    """n sentences; empty where the status is 0."""
-    fingerprints: Sequence[tuple[int, ...]]
-    """n pairs."""
-    truncated: Sequence[bool]
-    """n times whether the text is longer than the model's context; False for images."""
+    vectors: NDArray[np.float32]  # (n, D), a read-only view of the message
+    statuses: Sequence[int]  # numbers of ``ImageStatus``
+    errors: Sequence[str]  # sentences; empty where the status is 0
+    fingerprints: Sequence[tuple[int, ...]]  # pairs
+    truncated: Sequence[bool]  # whether the text is longer than the model's context; False for images
 
 
 class Transport(ABC):

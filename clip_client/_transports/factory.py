@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     from clip_client._config import ClientConfig
     from clip_client._transports.base import Transport, TransportFactory
 
-_LIVE_TIMEOUT_S: Final = 5.0
-"""Time to wait for a server. A running server says that it is live within milliseconds, even if it is busy."""
-
+_LIVE_TIMEOUT_S: Final = 5.0  # a running server says that it is live within milliseconds, even if it is busy
 _logger = logging.getLogger("clip_client")
 
 

@@ -41,21 +41,17 @@ _OF_IMAGES: Final[tuple[str, ...]] = (contract.EMBEDDING, contract.STATUS, contr
 _OF_TEXTS: Final[tuple[str, ...]] = (*_OF_IMAGES, contract.TRUNCATED)
 _ID_FIELD: Final[int] = service_pb2.ModelInferRequest.ID_FIELD_NUMBER
 _ITEMS_FIELD: Final[int] = service_pb2.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
-_LENGTH_DELIMITED: Final = 2
-"""Protobuf's wire type of bytes and strings."""
+_LENGTH_DELIMITED: Final = 2  # protobuf's wire type of bytes and strings
 _FLOAT: Final = np.dtype("<f4")
-_MALFORMED: Final = (KeyError, ValueError, struct.error)
-"""Errors of reading an answer that does not follow the wire contract."""
+_MALFORMED: Final = (KeyError, ValueError, struct.error)  # of reading an answer against the wire contract
 _LARGEST_REQUEST: Final = 8 * 2**20
-_ENSEMBLE: Final = contract.DEFAULT_NAMES.image.removeprefix(contract.DEFAULT_NAME)
-"""Ending of the names of all image ensembles."""
+_ENSEMBLE: Final = contract.DEFAULT_NAMES.image.removeprefix(contract.DEFAULT_NAME)  # ends the names of all of images
 
 
 class TritonTransport(Transport):
     """One gRPC channel to one Triton."""
 
     def __init__(self, endpoint: Endpoint, channel: grpc.aio.Channel, *, metadata: Metadata = ()) -> None:
-        """Take over ``channel``; ``metadata`` goes with every request."""
         self.endpoint = endpoint
         self._names = endpoint.names
         self._image = self._names.image, contract.IMAGE, _OF_IMAGES
@@ -250,7 +246,6 @@ def _is_without_proxy(name: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _head(model: str, tensor: str, rows: int, outputs: Sequence[str], id_size: int) -> bytes:
-    """Return the part of a serialised request before its id and items."""
     request = service_pb2.ModelInferRequest(model_name=model)
     request.inputs.add(name=tensor, datatype="BYTES", shape=[rows, 1])
     for name in outputs:

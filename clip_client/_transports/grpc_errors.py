@@ -20,13 +20,11 @@ from clip_client._errors import (
 
 class ErrorRow(NamedTuple):
     code: grpc.StatusCode
-    pattern: re.Pattern[str] | None
-    """Pattern to search for in the server's text; None matches every text."""
+    pattern: re.Pattern[str] | None  # to search for in the server's text; None matches every text
     error: type[ClipError]
     sentence: str
-    """Sentence for people. ``{endpoint}`` is the server's address, ``{model}`` the requested model, and ``{status}``
-    the HTTP status of a proxy. The server's own text is never repeated, because Triton puts tracebacks and paths into
-    that text."""
+    """``{endpoint}`` is the server's address, ``{model}`` the requested model, and ``{status}`` the HTTP status of a
+    proxy. The server's own text is never repeated, because Triton puts tracebacks and paths into it."""
 
 
 def _row(code: str, pattern: str | None, error: type[ClipError], sentence: str) -> ErrorRow:
@@ -210,7 +208,6 @@ OTHER: Final = _row("UNKNOWN", None, ClipError, _FAILED)
 
 
 def http_status(details: str) -> str:
-    """Return the digits of the HTTP status that gRPC names in ``details``; empty if there is none."""
     found = re.search(r"status: (\d{3})", details)
     return found[1] if found else ""
 

@@ -31,9 +31,7 @@ if TYPE_CHECKING:
     from preprocess_ensemble.runtimes.model import OpenModel, Session
     from preprocess_ensemble.text.tokenizer import Tokenizer
 
-_MAX_BATCH_SIZE: Final = 32
-"""Batch size, equal to that of ``clip_image``: larger batches use more memory without being faster."""
-
+_MAX_BATCH_SIZE: Final = 32  # that of ``clip_image``: larger batches use more memory without being faster
 _logger = logging.getLogger("clip_client")
 
 T = TypeVar("T")

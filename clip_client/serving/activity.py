@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
-COMPUTES: Final = 0.02
-"""Share of one core from which a server counts as working: idle it uses 0.006, and a fiftieth is still progress."""
+from clip_client.serving.triton_process import race
+
+COMPUTES: Final = 0.02  # share of a core with which a server works; idle it uses 0.006, and a fiftieth is progress
 SAMPLE_S: Final = 1.0
 
 
 class Activity:
-    """When a server last computed and last finished a request, in seconds of the event loop's clock."""
+    """When a server last computed and last finished a request. ``ended`` gives their number, None if unknown."""
 
-    def __init__(self, computed_s: Callable[[], float], finished: Callable[[], Awaitable[float | None]]) -> None:
-        """``finished`` returns the number of finished requests, or None if it is unknown."""
-        self._read_computed_s, self._ask_finished = computed_s, finished
+    def __init__(self, computed_s: Callable[[], float], ended: Callable[[], Coroutine[Any, Any, float | None]]) -> None:
+        self._read_computed_s, self._ask_finished = computed_s, ended
         self._finished: float | None = None
         self.reset()
 
@@ -28,9 +27,7 @@ class Activity:
 
     async def sample(self) -> tuple[float, float]:
         """Return the seconds without any work, and those without a finished request."""
-        finished = None
-        with suppress(TimeoutError):  # a frozen server never says how much it has finished
-            finished = await asyncio.wait_for(self._ask_finished(), SAMPLE_S)
+        finished = await race(self._ask_finished(), timeout_s=SAMPLE_S)  # a frozen server never says it
         now, computed_s = asyncio.get_running_loop().time(), self._read_computed_s()
         if computed_s - self._computed_s > COMPUTES * max(SAMPLE_S, now - self._sampled_at):  # housekeeping is less
             self._computed_at = now

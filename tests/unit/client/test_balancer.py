@@ -190,7 +190,10 @@ async def test_the_next_attempt_is_at_the_end_of_the_first_back_off() -> None:
         await asyncio.sleep(10.0)
         for server, until in zip(balancer.servers, (10.0, 12.0, 11.0), strict=True):
             server.backoff_until = until
+        balancer.choose(1, 1)
         assert balancer.next_attempt_at() == 11.0
+        await asyncio.sleep(1.5)
+        assert balancer.next_attempt_at() == 11.0, "it has ended since the choice, so the next choice is due"
 
 
 @pytest.mark.parametrize(

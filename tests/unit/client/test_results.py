@@ -6,7 +6,7 @@ import copy
 import os
 import pickle
 import sys
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ import pytest
 import clip_client
 from clip_client import ClipError, DeadlineExceeded, EmbeddedItem, EmbeddingBatch, ImageError, ItemError, ItemErrors
 from clip_client._model import Tower
-from clip_client._results import Collector
+from clip_client._pipeline.chunk import Chunk, Collector
 from tests.fixtures.models.model_info import model_info
 
 KINDS = [value for value in vars(clip_client).values() if isinstance(value, type) and issubclass(value, ClipError)]
@@ -53,9 +53,12 @@ def test_sources_are_paths_or_none_and_as_many_as_the_vectors() -> None:
 
 
 def test_a_late_image_is_named() -> None:
-    collector = Collector(model_info(), Tower.IMAGE, expected=2)
-    collector.add(0, None, (np.ones(2, np.float32), False))
-    collector.add(1, "b.jpg", DeadlineExceeded("late", request_id="r"))
+    collector = Collector(model_info(), Tower.IMAGE, expected=2, keeps_late=True)
+    good, late = (Chunk(cast("Any", None), first, [b""], None) for first in (0, 1))
+    good.vectors, good.truncated = np.ones((1, 2), np.float32), [False]
+    late.errors = {0: DeadlineExceeded("late", request_id="r")}
+    collector.add(good, [None])
+    collector.add(late, ["b.jpg"])
     error = collector.batch().errors[1]
     assert (error.code, error.index, error.source, error.request_id) == ("TIMEOUT", 1, "b.jpg", "r")
 

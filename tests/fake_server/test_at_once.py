@@ -1,0 +1,182 @@
+"""A call that is one request is sent at once, in the caller's own task, and keeps the guarantees of all others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from clip_client import ClientConfig, ClipClient, ClipError, DeadlineExceeded, EmbeddingBatch, Unavailable
+from clip_client._pipeline.stream import Stream
+from clip_client._transports.base import Answer
+from clip_client._transports.grpc import TritonTransport
+from clip_client.testing import FakeTriton, Reply
+from tests.fixtures.fakes import LOST, NEVER, InMemoryClient, images
+from tests.fixtures.waiting import until
+
+
+def is_right(batch: EmbeddingBatch, fake: FakeTriton, files: list[bytes]) -> bool:
+    return np.array_equal(batch.vectors, [*map(fake.vector, files)])
+
+
+def open_streams() -> int:
+    return sum(isinstance(one, Stream) for one in gc.get_objects())
+
+
+async def test_calls_that_begin_together_share_requests_and_full_batches_do_not() -> None:
+    fake = FakeTriton(max_batch_size=4)
+    async with InMemoryClient({"localhost": fake}) as clip:
+        await clip.model()
+        await asyncio.gather(*(clip.embed(image) for image in images(4)))
+        assert [len(request.images) for request in fake.requests] == [4]
+        batches = await asyncio.gather(*(clip.embed(images(count)) for count in (4, 3, 4, 1)))
+    assert sorted(len(request.images) for request in fake.requests) == [4, 4, 4, 4]
+    assert all(is_right(batch, fake, images(len(batch))) for batch in batches)
+
+
+async def test_a_list_may_change_during_its_call() -> None:
+    fake = FakeTriton()
+    fake.answer_always(Reply(delay_s=0.01))
+    async with InMemoryClient({"localhost": fake}) as clip:
+        # The limit of images in flight is 16 at first, so the list is split.
+        files = images(20)
+        call = asyncio.create_task(clip.embed(files))
+        await until(lambda: fake.in_flight)
+        files.clear()
+        assert is_right(await call, fake, images(20))
+        assert len(fake.requests) > 1
+
+
+async def test_a_call_whose_request_fails_is_sent_again(fake: FakeTriton, near: InMemoryClient) -> None:
+    fake.script(LOST, LOST)
+    assert is_right(await near.embed([b"a", b"b"]), fake, [b"a", b"b"])
+    assert [request.images for request in fake.requests] == [(b"a", b"b")] * 3
+    assert near.stats().requests_retried == 2
+
+
+@pytest.mark.parametrize("timeout_s", [None, 0.2])
+async def test_a_call_without_an_answer_says_so_when_its_time_is_over(timeout_s: float | None) -> None:
+    fake = FakeTriton()
+    fake.answer_always(NEVER)
+    async with InMemoryClient({"localhost": fake}, timeout_s=0.2) as clip:
+        with pytest.raises(DeadlineExceeded, match="timeout_s ran out with 2 images in flight, the first of them numb"):
+            await clip.embed([b"a", b"b"], timeout_s=timeout_s)
+        assert clip.stats().images_in_flight == clip.stats().images_waiting == 0
+
+
+async def test_a_server_that_gives_up_early_does_not_make_the_call_wait(fake: FakeTriton, near: InMemoryClient) -> None:
+    fake.script(Reply(status=grpc.StatusCode.DEADLINE_EXCEEDED))
+    with pytest.raises(DeadlineExceeded, match="did not answer in time"):
+        await asyncio.wait_for(near.embed(b"a"), 20)
+
+
+@pytest.mark.parametrize("cancelled", ["never", "before", "then"])
+async def test_closing_the_client_ends_the_call_and_not_its_task(fake: FakeTriton, cancelled: str) -> None:
+    async def embed() -> int:
+        with contextlib.suppress(asyncio.CancelledError):
+            await started.wait()
+        with pytest.raises(Unavailable, match="closed"):
+            await clip.embed(b"a")
+        await asyncio.sleep(0)
+        task = asyncio.current_task()
+        assert task is not None
+        return task.cancelling()
+
+    started = asyncio.Event()
+    fake.answer_always(NEVER)
+    async with InMemoryClient({"localhost": fake}) as clip:
+        call = asyncio.create_task(embed())
+        await asyncio.sleep(0)
+        if cancelled == "before":
+            call.cancel()
+        started.set()
+        await until(lambda: fake.in_flight)
+        if cancelled == "then":
+            asyncio.get_running_loop().call_soon(call.cancel)
+    if cancelled == "then":
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    else:
+        assert await asyncio.wait_for(call, 20) == (cancelled == "before")
+
+
+@pytest.mark.parametrize("moment", ["at once", "in flight", "never"])
+async def test_a_call_leaves_nothing_behind(fake: FakeTriton, near: InMemoryClient, moment: str) -> None:
+    await near.model()
+    gc.collect()
+    gc.disable()
+    try:
+        fake.answer_always(Reply() if moment == "never" else NEVER)
+        call = asyncio.create_task(near.embed([b"a", b"b"]))
+        await (asyncio.sleep(0) if moment == "at once" else until(lambda: fake.requests))
+        if moment == "never":
+            await call
+        else:
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+        del call
+        await until(lambda: not near.stats().servers[0].images_in_flight)
+        await asyncio.sleep(0.01)
+        assert (near.stats().images_waiting, near.stats().images_in_flight) == (0, 0)
+        assert open_streams() == 0
+    finally:
+        gc.enable()
+
+
+async def test_images_of_asynchronous_iterators_fill_batches_and_do_not_mix(fake: FakeTriton) -> None:
+    async def bursts(files: list[bytes], first: int) -> AsyncIterator[bytes]:
+        for number, image in enumerate(files):
+            yield image
+            if number >= first:
+                await asyncio.sleep(0)
+
+    async def embed(files: list[bytes], first: int) -> bool:
+        found = [item async for item in clip.embed_stream(bursts(files, first))]
+        vectors = [item.vector for item in found if item.vector is not None]
+        return [item.source for item in found] == files and np.array_equal(vectors, [*map(fake.vector, files)])
+
+    async with InMemoryClient({"localhost": fake}, config=ClientConfig(transfer="original")) as clip:
+        await clip.model()
+        one, other = images(64), images(64, first=64)
+        assert all(await asyncio.gather(embed(one, 64), embed(other, 64)))
+        assert max(len(request.images) for request in fake.requests) > 4
+        assert all(await asyncio.gather(embed(one, 0), embed(other, 1)))
+
+
+async def test_one_image_over_the_size_of_a_request_travels_alone(server: FakeTriton) -> None:
+    config = ClientConfig(urls=(server.url,), transfer="original", max_request_bytes=100)
+    async with ClipClient(config=config) as clip:
+        batch = await clip.embed([bytes(60), bytes(60), bytes(200), bytes(10)])
+    assert not batch.errors
+    assert [[*map(len, request.images)] for request in server.requests] == [[60], [60], [200], [10]]
+
+
+async def test_an_answer_of_another_length_is_an_internal_error(
+    near: InMemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def infer(self: TritonTransport, items: Sequence[bytes], **given: Any) -> Answer:
+        answer = await whole(self, items, **given)
+        return answer._replace(truncated=answer.truncated[1:])
+
+    whole = TritonTransport.infer
+    monkeypatch.setattr(TritonTransport, "infer", infer)
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: None)
+    with pytest.raises(ClipError, match=r"internal error \(ValueError\)"):
+        await near.embed([b"a", b"b"])
+    assert near.stats().servers[0].images_in_flight == 0
+
+
+async def test_texts_before_one_that_is_none_are_embedded(near: InMemoryClient) -> None:
+    texts: Any = deque(["a", "b", 5])
+    found = near.embed_text_stream(texts)
+    assert [(await anext(found)).source for _ in range(2)] == ["a", "b"]
+    with pytest.raises(TypeError, match="a text must be a str, got int"):
+        await anext(found)
