@@ -6,6 +6,10 @@
 # certificate, and an identity provider the tokens.
 set -euo pipefail
 directory=${1:-secrets}
+if [[ $directory == -* || -e $directory ]]; then
+    echo "usage: trial-secrets.sh [DIRECTORY] [HOST...]; DIRECTORY ($directory) must be new" >&2
+    exit 2
+fi
 hosts=("${@:2}")
 [ ${#hosts[@]} -gt 0 ] || hosts=(localhost)
 
@@ -31,7 +35,7 @@ printf '%s\n' "$header.$claims.$signature" > token
 rm signing.pem
 chmod 644 certificate.pem key.pem jwks.json grafana_password
 chmod 600 token
-printf 'wrote %s; now: docker compose -f containers/compose.yaml up --build\n' "$PWD"
+printf 'wrote %s; compose reads secrets/: docker compose -f containers/compose.yaml up --build\n' "$PWD"
 printf 'a client: ClipClient(config=ClientConfig(urls=("grpcs://%s:8443",), token=TOKEN, ' "${hosts[0]}"
 printf 'ca_certificate="%s/certificate.pem"))\n' "$PWD"
 printf 'TOKEN is the line in %s/token\n' "$PWD"

@@ -56,6 +56,20 @@ def test_scripts_are_executable_and_shellcheck_finds_nothing() -> None:
     assert _run(_tool("shellcheck"), *SCRIPTS) == ""
 
 
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("trial-secrets.sh", ["--help"]),
+        ("trial-secrets.sh", [str(CONTAINERS)]),
+        ("shared-memory-size.sh", []),
+        ("shared-memory-size.sh", ["a", "b", "c"]),
+    ],
+)
+def test_a_script_that_is_called_wrongly_prints_its_usage(script: str, words: list[str]) -> None:
+    ended = subprocess.run([CONTAINERS / "scripts" / script, *words], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr.startswith(f"usage: {script} ")) == (2, True)
+
+
 def test_the_client_that_the_trial_prints_can_be_made(tmp_path: Path) -> None:
     script = ROOT / "containers" / "scripts" / "trial-secrets.sh"
     printed = subprocess.run([script, tmp_path / "secrets"], capture_output=True, text=True, check=True).stdout
