@@ -139,7 +139,8 @@ ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
         "UNAVAILABLE",
         r"failed to connect to all addresses.*Socket closed",
         Unavailable,
-        "The server at {endpoint} hangs up; is that Triton's gRPC port (8001 by default), and does it need TLS (grpcs://)?",
+        "The server at {endpoint} hangs up; is that Triton's gRPC port (8001 by default), and does it need TLS "
+        "(grpcs://), or a client certificate?",
     ),
     # gRPC core, resolver ("DNS resolution failed for ...", "errors resolving ...: Domain name not found").
     _row(
