@@ -256,6 +256,8 @@ class Stream:
             error, vector, truncated = chunk.errors.get(row), None, False
             if isinstance(error, ItemError):
                 error.index, error.source = chunk.first + row, self._encoder.path_of(source)
+            elif error is not None and error.ran_out_of_time and self.deadline is not None:
+                raise DeadlineExceeded(f"timeout_s is too short for all {self.tower.value}s of this stream: {error}")
             elif error is not None:
                 raise error
             elif chunk.vectors is not None:

@@ -280,6 +280,25 @@ async def test_single_images_are_shed_under_overload() -> None:
 
 
 @simulated
+async def test_a_stream_that_is_too_slow_for_its_time_says_so_after_its_results() -> None:
+    """Nobody else uses the server, so it is not overloaded."""
+    server = FakeTriton(seconds_per_image=0.1)
+    async with connected(server) as clip:
+        (await clip.embed(images(64))).raise_for_errors()  # now it knows how long an answer takes
+        count = 0
+
+        async def take() -> None:
+            nonlocal count
+            async for item in clip.embed_stream(images(500), timeout_s=5):
+                assert item.index == count
+                count += 1
+
+        with pytest.raises(DeadlineExceeded, match=r"timeout_s is too short for all images of this stream"):
+            await take()
+        assert count
+
+
+@simulated
 async def test_many_times_the_load_that_a_server_can_take() -> None:
     """The server keeps working for callers who still wait, and the next image is embedded within its time."""
     counts: Counter[type[Exception] | None] = Counter()
