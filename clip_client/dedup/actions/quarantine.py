@@ -51,7 +51,8 @@ def folders_now(files: Sequence[MovedFile], sidecars: Iterable[Sidecar]) -> tupl
     for name in names:
         with suppress(OSError):  # a person may have removed it
             status = os.stat(name)
-            found.append(Folder(name, stat.S_IMODE(status.st_mode), stored_ns(status.st_mtime_ns)))
+            if stat.S_ISDIR(status.st_mode):  # a file may have taken its name
+                found.append(Folder(name, stat.S_IMODE(status.st_mode), stored_ns(status.st_mtime_ns)))
     return tuple(found)
 
 
@@ -59,7 +60,7 @@ def give_back_times(folders: Iterable[Folder]) -> None:
     for folder in folders:
         with suppress(OSError):  # only the owner of a folder may set its times
             status = os.stat(folder.path)
-            if status.st_mtime_ns != folder.mtime_ns:
+            if stat.S_ISDIR(status.st_mode) and status.st_mtime_ns != folder.mtime_ns:
                 os.utime(folder.path, ns=(status.st_atime_ns, folder.mtime_ns))
 
 

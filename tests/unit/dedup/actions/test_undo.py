@@ -132,3 +132,17 @@ def test_folders_keep_their_modes_and_times(root: Path, journal: Journal) -> Non
     assert [outcome.done for outcome in undo(journal)] == [True]
     after = [(folder.stat().st_mode, folder.stat().st_mtime_ns) for folder in (private, root / "open", root)]
     assert after == before
+
+
+def test_a_file_in_the_place_of_a_folder_keeps_its_time_and_leaves_no_mode(root: Path, journal: Journal) -> None:
+    folder = root / "b"
+    plan = planned(report(tuple(member(write(path / "1.jpg", b"x")) for path in (root, folder))), [root])
+    os.chmod(folder, 0o750)
+    apply(plan, journal)
+    folder.rmdir()
+    os.utime(write(folder, b"a file"), ns=(10**18, 10**18))
+    assert [outcome.done for outcome in undo(journal)] == [False]
+    assert folder.stat().st_mtime_ns == 10**18
+    folder.unlink()
+    assert [outcome.done for outcome in undo(journal)] == [True]
+    assert folder.stat().st_mode & 0o7777 == 0o750
