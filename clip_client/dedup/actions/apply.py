@@ -53,6 +53,8 @@ class Outcome:
     path: str
     done: bool
     message: str
+    is_out_of_reach: bool = False
+    """True if the message is about the whole folder, such as that its disk is not connected."""
 
 
 def apply(
@@ -240,14 +242,16 @@ def _version(path: str) -> tuple[int, ...] | None:
 
 def _undo(entry: JournalEntry, journal: Journal) -> Outcome:
     was_there = may_be_quarantined(entry)
-    problem = why_out_of_reach(entry)
+    problem = out_of_reach = why_out_of_reach(entry)
     if not problem:
         entry = journal.set_state(entry, State.RESTORING, folders_now(entry.files, entry.sidecars))
         problem = _restore_files(entry, journal, at_end=State.RESTORED)
     if not (problem or was_there or _is_back(entry)):
         problem = "It was no longer in the quarantine, and another file has its name."
     message = problem or f"{RESTORED} {remaining_sidecars(entry, journal)}".rstrip()
-    return Outcome(path=entry.files[0].original, done=not problem, message=message)
+    return Outcome(
+        path=entry.files[0].original, done=not problem, message=message, is_out_of_reach=bool(out_of_reach)
+    )
 
 
 def _is_back(entry: JournalEntry) -> bool:

@@ -87,7 +87,9 @@ def suspects(
 def _purge(entry: JournalEntry, journal: Journal, prove: Prove | None, trash: Callable[[str], None]) -> Outcome:
     path, done = entry.files[0].original, False
     try:
-        reason = why_out_of_reach(entry) or _why_it_stays(entry, journal, prove)
+        if out_of_reach := why_out_of_reach(entry):
+            return Outcome(path=path, done=False, message=out_of_reach, is_out_of_reach=True)
+        reason = _why_it_stays(entry, journal, prove)
     except (OSError, CannotMove) as error:
         reason = sentence(error)
     if reason:

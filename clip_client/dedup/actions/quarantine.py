@@ -36,6 +36,8 @@ _NO_HARD_LINKS: Final = frozenset(
 )
 """Errors of file systems without hard links: EINVAL by Windows for FAT, EXDEV by pools of disks such as mergerfs."""
 
+_IF_RENAMED: Final = ", or if the folder was renamed: clip-client undo --from FOLDER, its new name."
+
 
 def run_folder(entry: JournalEntry) -> PurePath:
     above, name, _ = entry.files[0].quarantined.partition(f"{os.sep}{QUARANTINE_NAME}")
@@ -215,13 +217,13 @@ def why_out_of_reach(entry: JournalEntry) -> str:
     except OSError:
         is_empty = True
     if is_empty:
-        return f"{folder} is missing or empty; connect its disk and try again."
+        return f"{folder} is missing or empty; connect its disk and try again{_IF_RENAMED}"
     known = (str(run), file.original)
     around = (os.path.dirname(file.original), entry.kept)
     is_around = PurePath(entry.kept).is_relative_to(folder) and all(map(os.path.lexists, around))
     if is_around or any(map(os.path.lexists, known)):
         return ""
-    return f"{folder} looks like another disk; connect the right one and try again."
+    return f"{folder} looks like another disk; connect the right one and try again{_IF_RENAMED}"
 
 
 def remove_empty_folders(entry: JournalEntry) -> None:

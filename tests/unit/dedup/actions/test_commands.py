@@ -114,6 +114,23 @@ def test_undo_and_purge_print_json_and_say_what_is_out_of_reach(
     assert found("purge", "--yes")["done"] == 2
 
 
+def test_a_renamed_folder_is_one_sentence_that_says_how_to_go_on(
+    store: list[str], root: Path, tmp_path: Path, said: Callable[..., list[str]]
+) -> None:
+    """The single photo of another folder is named."""
+    plan, (_, alone) = planned_copies(tmp_path / "other")
+    carry_out(plan, tmp_path / "store" / "history.sqlite")
+    for folder in (root, tmp_path / "other"):
+        folder.rename(folder.with_name(f"{folder.name}, renamed"))
+    for command in (["undo"], ["purge", "--yes"]):
+        named, together = said(*command, *store, code=1)[-2:]
+        assert named.startswith(f"not done: {alone}: {tmp_path / 'other'} is missing or empty; connect its disk")
+        assert together == (
+            f"not done: 3 photos: {root} is missing or empty; connect its disk and try again, or if the folder was "
+            "renamed: clip-client undo --from FOLDER, its new name."
+        )
+
+
 def test_purge_sums_up_by_folder_and_needs_somebody_to_agree(
     store: list[str], root: Path, said: Callable[..., list[str]]
 ) -> None:
