@@ -208,7 +208,7 @@ def why_out_of_reach(entry: JournalEntry) -> str:
     folder = run.parent.parent
     if not os.path.lexists(run) and not is_this_computer(entry.computer):
         return (
-            f"The computer {name_of(entry.computer)} moved it to {run}, which is not here; run the command there, or "
+            f"Moved by the computer {name_of(entry.computer)} to {run}, which is not here; run the command there, or "
             "restore it with: clip-client undo --from FOLDER, the folder that has the quarantine."
         )
     try:
