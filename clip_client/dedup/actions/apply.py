@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from clip_client.dedup.store.journal import Journal
 
 RESTORED: Final = "Restored."
+WAS_BACK: Final = "It was back already."
 _UNNAMED: Final = "No manifest names it; move it back by hand: its path in the folder of the run is its old path."
 
 
@@ -248,7 +249,8 @@ def _undo(entry: JournalEntry, journal: Journal) -> Outcome:
         problem = _restore_files(entry, journal, at_end=State.RESTORED)
     if not (problem or was_there or _is_back(entry)):
         problem = "It was no longer in the quarantine, and another file has its name."
-    message = problem or f"{RESTORED} {remaining_sidecars(entry, journal)}".rstrip()
+    done = RESTORED if was_there else WAS_BACK
+    message = problem or f"{done} {remaining_sidecars(entry, journal)}".rstrip()
     return Outcome(
         path=entry.files[0].original, done=not problem, message=message, is_out_of_reach=bool(out_of_reach)
     )

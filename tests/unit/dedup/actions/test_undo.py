@@ -48,7 +48,7 @@ def test_what_a_person_took_out_of_the_quarantine_is_restored_only_if_it_is_back
     linked.unlink(missing_ok=True)
     linked.symlink_to("nowhere")
     assert {(one.path, one.done, one.message) for one in undo(journal)} == {
-        (str(back), True, "Restored."),
+        (str(back), True, "It was back already."),
         (str(gone), False, "It is neither in the quarantine nor at its old path."),
         *(
             (str(path), False, "It was no longer in the quarantine, and another file has its name.")
