@@ -65,7 +65,9 @@ def run(arguments: argparse.Namespace) -> int:
         with progress_bars() as show:
             outcomes = purge(store.journal, prove=prove_again, only={entry.id for entry in entries}, on_progress=show)
     if not write_json(arguments.json, outcomes_json(outcomes)):
-        print(f"{counted(sum(outcome.done for outcome in outcomes), 'photo')} in the system's trash")
+        sent = sum(outcome.done for outcome in outcomes)
+        freed = "; the space is free once the trash is emptied" if sent else ""
+        print(f"{counted(sent, 'photo')} in the system's trash{freed}")
     return 0 if print_failures(outcomes) == 0 else 1
 
 
