@@ -16,7 +16,7 @@ from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.cli.options.paths import add_store_option, opened_store
 from clip_client.cli.output import add_output_options, progress_bars, write_json
 from clip_client.cli.quarantine import outcomes_json, print_failures, quarantined, size_of
-from clip_client.dedup.store.journal import IN_QUARANTINE, JournalEntry
+from clip_client.dedup.store.journal import IN_QUARANTINE, JournalEntry, State
 from clip_client.dedup.text import counted, human_bytes
 from clip_client.dedup.types import QUARANTINE_NAME
 from preprocess_ensemble.command_line import user_path
@@ -122,8 +122,15 @@ def run(arguments: argparse.Namespace) -> int:
             return 0
         outcomes, decisions = take_back(store, run=of_run, only=only)
         still_hold = 0 if of_run or only is not None else len(declared_by(store, None))
+        runs = set() if only is not None else {entry.run for entry in entries}
+        purged = sum(len(store.journal.entries((State.PURGED,), run=run)) for run in runs)
     return _print_result(
-        arguments, (*outcomes, *unknown), nothing=_UNKNOWN_TO_STORE, decisions=decisions, still_hold=still_hold
+        arguments,
+        (*outcomes, *unknown),
+        nothing=_UNKNOWN_TO_STORE,
+        decisions=decisions,
+        still_hold=still_hold,
+        purged=purged,
     )
 
 
@@ -196,6 +203,7 @@ def _print_result(
     *,
     decisions: int = 0,
     still_hold: int = 0,
+    purged: int = 0,
     nothing: str,
 ) -> int:
     from clip_client.dedup.actions.apply import WAS_BACK
@@ -207,8 +215,10 @@ def _print_result(
             print(f"{counted(sum(outcome.done for outcome in outcomes) - back, 'photo')} restored{already}")
         if decisions:
             print(f"{counted(decisions, 'decision')} undone")
-        elif not outcomes:
+        elif not outcomes and not purged:
             print(nothing)
+        if purged:
+            print(f"{counted(purged, 'photo')} of the same runs went to the system's trash, where undo does not look")
         if still_hold:
             hold = "holds" if still_hold == 1 else "hold"
             print(f"{counted(still_hold, 'decision')} of runs still {hold}; clip-client undo --list shows the runs")
