@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     from clip_client.dedup.actions.purge import purge
     from clip_client.dedup.compare.proofs import prove_again
 
-    with opened_store(arguments.store) as store:
+    with opened_store(arguments.store, has_moves=True) as store:
         entries = quarantined(store.journal, arguments.of_run)
         # With --json -, standard output is only for the result, so the summary goes to standard error.
         notes = sys.stderr if arguments.json == STDOUT else sys.stdout

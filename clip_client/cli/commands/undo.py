@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
     of_run = arguments.of_run
     if arguments.from_folder is not None:
         return _run_from(arguments, paths)
-    with opened_store(arguments.store) as store:
+    with opened_store(arguments.store, has_moves=True) as store:
         declared = [] if arguments.suspects else declared_by(store, of_run)
         entries = store.journal.entries(IN_QUARANTINE, run=of_run) if declared else quarantined(store.journal, of_run)
         only = None
