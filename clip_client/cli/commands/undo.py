@@ -69,8 +69,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         dest="from_folder",
         type=user_path,
         metavar="FOLDER",
-        help=f"restore from {QUARANTINE_NAME} in FOLDER, the one that was searched, without the store, such as on "
-        "another computer",
+        help=f"restore from {QUARANTINE_NAME} in FOLDER, the one that was searched, without the store, such as after "
+        "it was renamed, or on another computer",
     )
     parser.add_argument(
         "--list",

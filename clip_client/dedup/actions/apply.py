@@ -251,9 +251,7 @@ def _undo(entry: JournalEntry, journal: Journal) -> Outcome:
         problem = "It was no longer in the quarantine, and another file has its name."
     done = RESTORED if was_there else WAS_BACK
     message = problem or f"{done} {remaining_sidecars(entry, journal)}".rstrip()
-    return Outcome(
-        path=entry.files[0].original, done=not problem, message=message, is_out_of_reach=bool(out_of_reach)
-    )
+    return Outcome(path=entry.files[0].original, done=not problem, message=message, is_out_of_reach=bool(out_of_reach))
 
 
 def _is_back(entry: JournalEntry) -> bool:
