@@ -18,6 +18,7 @@ _BUSY_S: Final = 60.0
 
 _TURN_S: Final = 0.01  # pause between two attempts where SQLite itself does not wait
 _KEYS_AT_ONCE: Final = 900  # values in one query; old versions of SQLite allow 999
+OTHER_STORE: Final = ", or choose another folder with --store"
 
 
 class StoreError(ReportedError):
@@ -60,7 +61,7 @@ class Database:
                     remedy = "make its folder writable, with space for it"
                 else:
                     remedy = f"move it away to start again{', which loses its content' if self.DURABLE else ''}"
-                message = f"{path} cannot be used ({error}); {remedy}, or choose another folder with --store"
+                message = f"{path} cannot be used ({error}); {remedy}{OTHER_STORE}"
                 raise StoreError(message) from error
             on_error.pop_all()
 
@@ -115,8 +116,8 @@ class Tables:
 def other_version(path: Path, found: int, known: int) -> StoreError:
     age = "an older" if found < known else "a newer"
     return StoreError(
-        f"{path} was made by {age} version of clip-client (format {found}, this one knows {known}); use that version, "
-        "or choose another folder with --store"
+        f"{path} was made by {age} version of clip-client (format {found}, this one knows {known}); use that "
+        f"version{OTHER_STORE}"
     )
 
 

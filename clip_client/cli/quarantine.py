@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from clip_client._files import printable
 from clip_client.cli.errors import CommandFailed
 from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, JournalEntry
+from clip_client.dedup.text import counted
 
 if TYPE_CHECKING:
     from clip_client.dedup.actions.apply import Outcome
+
+_TOGETHER: Final = 2  # photos of one missing folder that get one line
 
 
 def quarantined(journal: Journal, run: str | None) -> list[JournalEntry]:
@@ -37,6 +41,11 @@ def outcomes_json(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 def print_failures(outcomes: tuple[Outcome, ...]) -> int:
     failures = [outcome for outcome in outcomes if not outcome.done]
+    of_folders = Counter(outcome.message for outcome in failures if outcome.is_out_of_reach)
     for outcome in failures:
-        print(f"not done: {printable(outcome.path)}: {printable(outcome.message)}", file=sys.stderr)
+        if of_folders[outcome.message] < _TOGETHER:
+            print(f"not done: {printable(outcome.path)}: {printable(outcome.message)}", file=sys.stderr)
+    for message, number in of_folders.items():
+        if number >= _TOGETHER:
+            print(f"not done: {counted(number, 'photo')}: {printable(message)}", file=sys.stderr)
     return len(failures)

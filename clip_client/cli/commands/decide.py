@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from clip_client._files import FailedFile, printable
@@ -14,6 +16,7 @@ from clip_client.cli.output import add_output_options, write_json
 from clip_client.dedup.files.reading import hash_file
 from clip_client.dedup.store.choices import KEEP, UNDONE, Choice, ChosenPhoto
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL, Decision
+from clip_client.dedup.store.store import store_option
 from clip_client.dedup.text import counted, date_and_time
 
 if TYPE_CHECKING:
@@ -67,6 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
             kept, *others = (ChosenPhoto(path, sha256) for path, sha256 in hashes.items())
             if not others:
                 raise CommandMisused("name the photo that stays, and then one or more that move")
+            _refuse_if_never_grouped(store, hashes)
             store.choices.add([(KEEP, [kept, *(photo._replace(moves=True) for photo in others)])])
             them = "it" if len(others) == 1 else "them"
             command = "clip-client dedup PATH --apply --act-on chosen"
@@ -81,6 +85,22 @@ def run(arguments: argparse.Namespace) -> int:
     if not write_json(arguments.json, result):
         print(said)
     return 0
+
+
+def _refuse_if_never_grouped(store: Store, hashes: Mapping[str, str]) -> None:
+    for decision in store.decisions.all():
+        left = dict(decision.files)
+        apart = []
+        for path, sha256 in hashes.items():
+            if left.get(sha256):
+                left[sha256] -= 1
+                apart.append(path)
+        if len(apart) > 1:
+            them = " and ".join(map(printable, apart))
+            raise CommandFailed(
+                f"you decided {decision.what} about {them}, so no search finds them in one group; take that back "
+                f"first: clip-client decide forget {shlex.quote(apart[0])}{store_option(store.directory)}"
+            )
 
 
 def _decided(store: Store) -> dict[str, list[dict[str, Any]]]:

@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     from clip_client.dedup.actions.purge import purge
     from clip_client.dedup.compare.proofs import prove_again
 
-    with opened_store(arguments.store) as store:
+    with opened_store(arguments.store, has_moves=True) as store:
         entries = quarantined(store.journal, arguments.of_run)
         # With --json -, standard output is only for the result, so the summary goes to standard error.
         notes = sys.stderr if arguments.json == STDOUT else sys.stdout
@@ -65,7 +65,9 @@ def run(arguments: argparse.Namespace) -> int:
         with progress_bars() as show:
             outcomes = purge(store.journal, prove=prove_again, only={entry.id for entry in entries}, on_progress=show)
     if not write_json(arguments.json, outcomes_json(outcomes)):
-        print(f"{counted(sum(outcome.done for outcome in outcomes), 'photo')} in the system's trash")
+        sent = sum(outcome.done for outcome in outcomes)
+        freed = "; the space is free once the trash is emptied" if sent else ""
+        print(f"{counted(sent, 'photo')} in the system's trash{freed}")
     return 0 if print_failures(outcomes) == 0 else 1
 
 

@@ -16,7 +16,7 @@ from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.cli.options.paths import add_store_option, opened_store
 from clip_client.cli.output import add_output_options, progress_bars, write_json
 from clip_client.cli.quarantine import outcomes_json, print_failures, quarantined, size_of
-from clip_client.dedup.store.journal import IN_QUARANTINE, JournalEntry
+from clip_client.dedup.store.journal import IN_QUARANTINE, JournalEntry, State
 from clip_client.dedup.text import counted, human_bytes
 from clip_client.dedup.types import QUARANTINE_NAME
 from preprocess_ensemble.command_line import user_path
@@ -69,8 +69,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         dest="from_folder",
         type=user_path,
         metavar="FOLDER",
-        help=f"restore from {QUARANTINE_NAME} in FOLDER, the one that was searched, without the store, such as on "
-        "another computer",
+        help=f"restore from {QUARANTINE_NAME} in FOLDER, the one that was searched, without the store, such as after "
+        "it was renamed, or on another computer",
     )
     parser.add_argument(
         "--list",
@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
     of_run = arguments.of_run
     if arguments.from_folder is not None:
         return _run_from(arguments, paths)
-    with opened_store(arguments.store) as store:
+    with opened_store(arguments.store, has_moves=True) as store:
         declared = [] if arguments.suspects else declared_by(store, of_run)
         entries = store.journal.entries(IN_QUARANTINE, run=of_run) if declared else quarantined(store.journal, of_run)
         only = None
@@ -122,8 +122,15 @@ def run(arguments: argparse.Namespace) -> int:
             return 0
         outcomes, decisions = take_back(store, run=of_run, only=only)
         still_hold = 0 if of_run or only is not None else len(declared_by(store, None))
+        runs = set() if only is not None else {entry.run for entry in entries}
+        purged = sum(len(store.journal.entries((State.PURGED,), run=run)) for run in runs)
     return _print_result(
-        arguments, (*outcomes, *unknown), nothing=_UNKNOWN_TO_STORE, decisions=decisions, still_hold=still_hold
+        arguments,
+        (*outcomes, *unknown),
+        nothing=_UNKNOWN_TO_STORE,
+        decisions=decisions,
+        still_hold=still_hold,
+        purged=purged,
     )
 
 
@@ -196,15 +203,22 @@ def _print_result(
     *,
     decisions: int = 0,
     still_hold: int = 0,
+    purged: int = 0,
     nothing: str,
 ) -> int:
+    from clip_client.dedup.actions.apply import WAS_BACK
+
     if not write_json(arguments.json, outcomes_json(outcomes)):
         if outcomes:
-            print(f"{counted(sum(outcome.done for outcome in outcomes), 'photo')} restored")
+            back = sum(outcome.message.startswith(WAS_BACK) for outcome in outcomes)
+            already = f"; {counted(back, 'photo')} {'was' if back == 1 else 'were'} back already" if back else ""
+            print(f"{counted(sum(outcome.done for outcome in outcomes) - back, 'photo')} restored{already}")
         if decisions:
             print(f"{counted(decisions, 'decision')} undone")
-        elif not outcomes:
+        elif not outcomes and not purged:
             print(nothing)
+        if purged:
+            print(f"{counted(purged, 'photo')} of the same runs went to the system's trash, where undo does not look")
         if still_hold:
             hold = "holds" if still_hold == 1 else "hold"
             print(f"{counted(still_hold, 'decision')} of runs still {hold}; clip-client undo --list shows the runs")
@@ -251,8 +265,8 @@ def _print_list(entries: Sequence[JournalEntry], declared: Sequence[Choice], whe
 
 
 def _print_what_stays(outcomes: Sequence[Outcome]) -> None:
-    from clip_client.dedup.actions.apply import RESTORED
+    from clip_client.dedup.actions.apply import RESTORED, WAS_BACK
 
     for outcome in outcomes:
-        if outcome.done and outcome.message != RESTORED:
+        if outcome.done and outcome.message not in (RESTORED, WAS_BACK):
             print(f"{printable(outcome.path)}: {printable(outcome.message)}", file=sys.stderr)

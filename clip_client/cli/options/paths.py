@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from clip_client._files import printable
+from clip_client._storage.sqlite import OTHER_STORE, StoreError
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.dedup import Scan, Store, scan
 from clip_client.dedup.store.store import default_directory
@@ -152,7 +153,8 @@ def add_store_option(parser: argparse.ArgumentParser) -> None:
 
 
 @contextmanager
-def opened_store(directory: Path | None) -> Iterator[Store]:
+def opened_store(directory: Path | None, *, has_moves: bool = False) -> Iterator[Store]:
+    """Open the store; ``has_moves`` if no other store can do the work, so that no error advises one."""
     need("rich", "pyarrow", extras="cli,dedup")
     import sqlite3
 
@@ -162,6 +164,10 @@ def opened_store(directory: Path | None) -> Iterator[Store]:
             if store.warning:
                 print(f"clip-client: {printable(store.warning)}", file=sys.stderr)
             yield store
+    except StoreError as error:
+        if not has_moves:
+            raise
+        raise StoreError(str(error).replace(OTHER_STORE, "")) from error
     except sqlite3.Error as error:  # while reading; errors of opening and writing are StoreErrors
         raise CommandFailed(
             f"a database of the store {folder} cannot be read ({error}); if it is cache.sqlite, move it away, "

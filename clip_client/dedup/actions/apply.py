@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from clip_client.dedup.store.journal import Journal
 
 RESTORED: Final = "Restored."
+WAS_BACK: Final = "It was back already."
 _UNNAMED: Final = "No manifest names it; move it back by hand: its path in the folder of the run is its old path."
 
 
@@ -53,6 +54,8 @@ class Outcome:
     path: str
     done: bool
     message: str
+    is_out_of_reach: bool = False
+    """True if the message is about the whole folder, such as that its disk is not connected."""
 
 
 def apply(
@@ -240,14 +243,15 @@ def _version(path: str) -> tuple[int, ...] | None:
 
 def _undo(entry: JournalEntry, journal: Journal) -> Outcome:
     was_there = may_be_quarantined(entry)
-    problem = why_out_of_reach(entry)
+    problem = out_of_reach = why_out_of_reach(entry)
     if not problem:
         entry = journal.set_state(entry, State.RESTORING, folders_now(entry.files, entry.sidecars))
         problem = _restore_files(entry, journal, at_end=State.RESTORED)
     if not (problem or was_there or _is_back(entry)):
         problem = "It was no longer in the quarantine, and another file has its name."
-    message = problem or f"{RESTORED} {remaining_sidecars(entry, journal)}".rstrip()
-    return Outcome(path=entry.files[0].original, done=not problem, message=message)
+    done = RESTORED if was_there else WAS_BACK
+    message = problem or f"{done} {remaining_sidecars(entry, journal)}".rstrip()
+    return Outcome(path=entry.files[0].original, done=not problem, message=message, is_out_of_reach=bool(out_of_reach))
 
 
 def _is_back(entry: JournalEntry) -> bool:

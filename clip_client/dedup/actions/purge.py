@@ -8,12 +8,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from clip_client._storage.sqlite import StoreError
 from clip_client.dedup.actions.apply import Outcome, recover
 from clip_client.dedup.actions.quarantine import (
     folders_now,
     give_back_times,
     is_copy,
     is_there,
+    may_be_quarantined,
     remove_empty_folders,
     sentence,
     why_out_of_reach,
@@ -25,6 +27,7 @@ from clip_client.dedup.judge.losses import lost_since
 from clip_client.dedup.judge.movable import CannotMove
 from clip_client.dedup.store.journal import PROOF, State
 from clip_client.dedup.store.store import store_option
+from clip_client.dedup.text import counted
 from clip_client.dedup.types import PROVED_TIERS, QUARANTINE_NAME
 
 if TYPE_CHECKING:
@@ -51,7 +54,7 @@ def purge(
     A photo is purged if it is unchanged since its move, if the photo that was kept instead still exists with the same
     bytes, or one that a proved later move kept instead of it, and if the sidecars that saved its metadata still hold
     it. What a version with another :data:`~.journal.PROOF` moved is proved again with ``prove``, unless a person chose
-    its move. Raises StoreError if another process moves files with this journal.
+    its move. Raises StoreError if another process moves files with this journal, or if the journal cannot be written.
     """
     if trash is None:
         from send2trash import send2trash
@@ -61,7 +64,13 @@ def purge(
         outcomes = [replace(one, done=False, message=_IS_BACK) for one in recover(journal)]
         entries = [entry for entry in journal.entries((State.MOVED,)) if only is None or entry.id in only]
         for done, entry in enumerate(entries, start=1):
-            outcomes.append(_purge(entry, journal, prove, trash))
+            try:
+                outcomes.append(_purge(entry, journal, prove, trash))
+            except StoreError as error:
+                sent = sum(outcome.done for outcome in outcomes) + (not may_be_quarantined(entry))
+                raise StoreError(
+                    f"{error}; {sent} of {counted(len(entries), 'photo')} went to the system's trash before that"
+                ) from error
             if on_progress is not None:
                 on_progress("purging", done, len(entries))
     return tuple(outcomes)
@@ -87,7 +96,9 @@ def suspects(
 def _purge(entry: JournalEntry, journal: Journal, prove: Prove | None, trash: Callable[[str], None]) -> Outcome:
     path, done = entry.files[0].original, False
     try:
-        reason = why_out_of_reach(entry) or _why_it_stays(entry, journal, prove)
+        if out_of_reach := why_out_of_reach(entry):
+            return Outcome(path=path, done=False, message=out_of_reach, is_out_of_reach=True)
+        reason = _why_it_stays(entry, journal, prove)
     except (OSError, CannotMove) as error:
         reason = sentence(error)
     if reason:

@@ -36,6 +36,8 @@ _NO_HARD_LINKS: Final = frozenset(
 )
 """Errors of file systems without hard links: EINVAL by Windows for FAT, EXDEV by pools of disks such as mergerfs."""
 
+_IF_RENAMED: Final = ", or if the folder was renamed: clip-client undo --from FOLDER, its new name."
+
 
 def run_folder(entry: JournalEntry) -> PurePath:
     above, name, _ = entry.files[0].quarantined.partition(f"{os.sep}{QUARANTINE_NAME}")
@@ -51,7 +53,8 @@ def folders_now(files: Sequence[MovedFile], sidecars: Iterable[Sidecar]) -> tupl
     for name in names:
         with suppress(OSError):  # a person may have removed it
             status = os.stat(name)
-            found.append(Folder(name, stat.S_IMODE(status.st_mode), stored_ns(status.st_mtime_ns)))
+            if stat.S_ISDIR(status.st_mode):  # a file may have taken its name
+                found.append(Folder(name, stat.S_IMODE(status.st_mode), stored_ns(status.st_mtime_ns)))
     return tuple(found)
 
 
@@ -59,7 +62,7 @@ def give_back_times(folders: Iterable[Folder]) -> None:
     for folder in folders:
         with suppress(OSError):  # only the owner of a folder may set its times
             status = os.stat(folder.path)
-            if status.st_mtime_ns != folder.mtime_ns:
+            if stat.S_ISDIR(status.st_mode) and status.st_mtime_ns != folder.mtime_ns:
                 os.utime(folder.path, ns=(status.st_atime_ns, folder.mtime_ns))
 
 
@@ -205,7 +208,7 @@ def why_out_of_reach(entry: JournalEntry) -> str:
     folder = run.parent.parent
     if not os.path.lexists(run) and not is_this_computer(entry.computer):
         return (
-            f"The computer {name_of(entry.computer)} moved it to {run}, which is not here; run the command there, or "
+            f"Moved by the computer {name_of(entry.computer)} to {run}, which is not here; run the command there, or "
             "restore it with: clip-client undo --from FOLDER, the folder that has the quarantine."
         )
     try:
@@ -214,13 +217,13 @@ def why_out_of_reach(entry: JournalEntry) -> str:
     except OSError:
         is_empty = True
     if is_empty:
-        return f"{folder} is missing or empty; connect its disk and try again."
+        return f"{folder} is missing or empty; connect its disk and try again{_IF_RENAMED}"
     known = (str(run), file.original)
     around = (os.path.dirname(file.original), entry.kept)
     is_around = PurePath(entry.kept).is_relative_to(folder) and all(map(os.path.lexists, around))
     if is_around or any(map(os.path.lexists, known)):
         return ""
-    return f"{folder} looks like another disk; connect the right one and try again."
+    return f"{folder} looks like another disk; connect the right one and try again{_IF_RENAMED}"
 
 
 def remove_empty_folders(entry: JournalEntry) -> None:

@@ -45,7 +45,7 @@ _COPY_MARK: Final = re.compile(
 _LOSSLESS: Final = frozenset({"PNG", "TIFF", "BMP", "GIF", "PPM", "TGA", "QOI"})
 
 
-_ZONES_NS: Final = 26 * 3_600 * 10**9
+_ZONES_S: Final = 26 * 3_600
 """Difference between the first time zone and the last. The date in EXIF has no zone, and that of a file is in UTC. So a
 file must be older, or newer, by more than this to be preferred to a photo with a date."""
 
@@ -180,11 +180,14 @@ def _is_named_as_copy(photo: Photo) -> bool:
 def _by_age(date: str, file: str, sign: int) -> Rule:
     def rank(photo: Photo) -> tuple[bool, int, bool, int]:
         taken_ns, written_ns = photo.taken_ns, photo.written_ns
-        age = 0 if taken_ns is None else sign * taken_ns + (_ZONES_NS if photo.dated_ns is None else 0)
-        return taken_ns is None, age, written_ns is None, sign * (written_ns or 0)
+        age = 0 if taken_ns is None else seconds(taken_ns) + (_ZONES_S if photo.dated_ns is None else 0)
+        return taken_ns is None, age, written_ns is None, seconds(written_ns or 0)
+
+    def seconds(time_ns: int) -> int:
+        return sign * (time_ns // 10**9)  # fractions only tell which file a program happened to write first
 
     def reason(kept: Photo, other: Photo) -> str:
-        if kept.taken_ns == other.taken_ns:
+        if rank(kept)[:2] == rank(other)[:2]:
             return f"same date, {file} file"
         if other.taken_ns is None:
             return "the date of the other is unknown"

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,7 @@ def test_the_list_says_what_was_decided_and_where_the_photos_were_seen(
     paths = copies(tmp_path / "photos", "1.dng", "2.dng")
     other = str(write(tmp_path / "other.dng", b"another one"))
     found(tmp_path)
-    for what in ("different", "keep"):
+    for what in ("keep", "different"):
         said("decide", what, paths[0], other)
     decided = parsed("decide", "list")
     (decision,), (choice,) = decided["decisions"], decided["choices"]
@@ -102,6 +103,23 @@ def test_the_list_says_what_was_decided_and_where_the_photos_were_seen(
 def test_a_choice_says_how_to_carry_it_out(tmp_path: Path, said: Callable[..., str]) -> None:
     how = "chosen: 2 photos to move; clip-client dedup PATH --apply --act-on chosen moves them\n"
     assert said("decide", "keep", *copies(tmp_path, "1.dng", "2.dng", "3.dng")) == how
+
+
+@pytest.mark.parametrize(("what", "third"), [("different", b"another"), ("keep-all", b"another"), ("keep-all", None)])
+def test_a_choice_against_an_earlier_decision_is_refused_until_that_is_forgotten(
+    tmp_path: Path, said: Callable[..., str], parsed: Callable[..., Any], what: str, third: bytes | None
+) -> None:
+    first, copy = copies(tmp_path, "1.dng", "2.dng")
+    other = copy if third is None else str(write(tmp_path / "other.dng", third))
+    unlike = str(write(tmp_path / "unlike.dng", b"nothing was decided about it and one of them"))
+    said("decide", what, first, other)
+    refused = said("decide", "keep", unlike, first, other, code=1)
+    assert f"you decided {what} about {first} and {other}, so no search finds them in one group" in refused
+    assert parsed("decide", "list")["choices"] == []
+    said("decide", "keep", first, unlike)
+    command = shlex.split(refused.strip().partition("clip-client decide forget ")[2])
+    assert main(["decide", "forget", *command]) == 0
+    said("decide", "keep", first, other)
 
 
 def test_rules_are_saved_under_a_name_and_name_their_folder_from_anywhere(

@@ -9,7 +9,7 @@ from pathlib import Path
 from PIL import Image
 
 from benchmarks.fixtures.sample_photos import package_file
-from clip_client.dedup.types import EXACT, RE_ENCODED, SAME_PIXELS
+from clip_client.dedup.types import EDITED, EXACT, RE_ENCODED, SAME_PIXELS
 from tests.fixtures.albums import planned
 from tests.fixtures.images import phone_files
 from tests.fixtures.images.embedded_files import MP4
@@ -105,3 +105,17 @@ def test_a_photo_of_a_phone_is_found_in_every_form(tmp_path: Path) -> None:
     moving = names(move.duplicate.path for move in planned(report, [tmp_path]).moves)
     assert "IMG_1.HEIC" in moving
     assert "motion.heic" not in moving
+
+
+def test_of_two_turned_lossless_files_none_is_the_source_and_a_jpeg_of_one_moves(tmp_path: Path) -> None:
+    photo = sample("astronaut.png").convert("RGB").resize((320, 240))
+    turned = photo.transpose(Image.Transpose.ROTATE_90)
+    for name, tier in (("turned.png", EDITED), ("turned.jpg", RE_ENCODED)):
+        folder = tmp_path / name
+        folder.mkdir()
+        photo.save(folder / "photo.png")
+        turned.save(folder / name, quality=90)
+        report = search(folder)
+        assert [member.tier for member in report.groups[0].members] == [EXACT, tier]
+        moving = names(move.duplicate.path for move in planned(report, [folder]).moves)
+        assert moving == ([name] if tier == RE_ENCODED else [])

@@ -6,6 +6,7 @@ import io
 import json
 import shlex
 import shutil
+import sqlite3
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -114,6 +115,23 @@ def test_undo_and_purge_print_json_and_say_what_is_out_of_reach(
     assert found("purge", "--yes")["done"] == 2
 
 
+def test_a_renamed_folder_is_one_sentence_that_says_how_to_go_on(
+    store: list[str], root: Path, tmp_path: Path, said: Callable[..., list[str]]
+) -> None:
+    """The single photo of another folder is named."""
+    plan, (_, alone) = planned_copies(tmp_path / "other")
+    carry_out(plan, tmp_path / "store" / "history.sqlite")
+    for folder in (root, tmp_path / "other"):
+        folder.rename(folder.with_name(f"{folder.name}, renamed"))
+    for command in (["undo"], ["purge", "--yes"]):
+        named, together = said(*command, *store, code=1)[-2:]
+        assert named.startswith(f"not done: {alone}: {tmp_path / 'other'} is missing or empty; connect its disk")
+        assert together == (
+            f"not done: 3 photos: {root} is missing or empty; connect its disk and try again, or if the folder was "
+            "renamed: clip-client undo --from FOLDER, its new name."
+        )
+
+
 def test_purge_sums_up_by_folder_and_needs_somebody_to_agree(
     store: list[str], root: Path, said: Callable[..., list[str]]
 ) -> None:
@@ -179,6 +197,20 @@ def test_a_damaged_journal_is_one_sentence(store: list[str], tmp_path: Path, sai
     journal.write_bytes(sound[:4096] + b"\xff" * (len(sound) - 4096))  # the header and the schema are whole
     (line,) = said("undo", *store, code=1)
     assert "cannot be read (database disk image is malformed)" in line
+
+
+def test_undo_and_purge_advise_no_other_store_than_the_one_with_their_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Callable[..., list[str]]
+) -> None:
+    def fail(*_: object) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr("clip_client._storage.sqlite._set_journal_mode", fail)
+    file = tmp_path / "history.sqlite"
+    start = f"{file} cannot be used (disk I/O error); make its folder writable, with space for it"
+    for command, end in (("undo", ""), ("purge", ""), ("decide list", ", or choose another folder with --store")):
+        (line,) = said(*command.split(), "--store", tmp_path, code=1)
+        assert line.endswith(start + end)
 
 
 # What dedup says at its end.

@@ -8,18 +8,19 @@ import shlex
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from clip_client._storage.sqlite import StoreError
 from clip_client.dedup.actions.apply import apply, undo
 from clip_client.dedup.actions.purge import purge, suspects
-from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, State
+from clip_client.dedup.store.journal import IN_QUARANTINE, Folder, Journal, JournalEntry, State
 from clip_client.dedup.types import EDITED, EXACT, QUARANTINE_NAME, RE_ENCODED, SAME_PIXELS, SIMILAR
-from tests.fixtures.albums import album, carry_out, files, member, planned, report, write
+from tests.fixtures.albums import album, carry_out, files, member, opened, planned, report, write
 
 
 def move(journal: Journal, kept: Path, *copies: Path, tier: str = EXACT, chosen: Collection[str] = ()) -> str:
@@ -45,10 +46,32 @@ def test_purge_reaches_the_real_trash(root: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path / "data")}
     command = [sys.executable, "-m", "clip_client.cli.main", "purge", "--yes", "--store", str(store)]
     ended = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    assert "3 photos in the system's trash" in ended.stdout
+    assert "3 photos in the system's trash; the space is free once the trash is emptied\n" in ended.stdout
     trashed = {path.name for path in (tmp_path / "data" / "Trash" / "files").iterdir()}
     assert trashed == {"2.jpg", "2.cr2", "2.jpg.xmp", "3.jpg", "copy.jpg"}
     assert not (root / QUARANTINE_NAME).exists()
+
+
+def test_a_journal_that_fails_says_what_is_in_the_trash_and_so_does_undo(
+    root: Path, tmp_path: Path, said: Callable[..., list[str]]
+) -> None:
+    """The first photo is recorded; the second one is in the trash, too."""
+
+    class FullJournal(Journal):
+        def set_state(self, entry: JournalEntry, state: str, folders: Sequence[Folder] = ()) -> JournalEntry:
+            if state == State.PURGED and entry.files[0].original == str(root / "2.jpg"):
+                raise StoreError("the disk is full")
+            return super().set_state(entry, state, folders)
+
+    with opened(tmp_path / "history.sqlite", FullJournal) as journal:
+        move(journal, *(write(root / f"{number}.jpg", b"x") for number in range(4)))
+        with pytest.raises(StoreError) as raised:
+            purge(journal, trash=os.unlink)
+        assert str(raised.value) == "the disk is full; 2 of 3 photos went to the system's trash before that"
+    assert said("undo", "--store", tmp_path) == [
+        "1 photo restored",
+        "2 photos of the same runs went to the system's trash, where undo does not look",
+    ]
 
 
 @pytest.mark.parametrize(

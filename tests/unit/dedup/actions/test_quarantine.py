@@ -295,15 +295,15 @@ def test_a_file_that_a_program_wrote_to_meanwhile_keeps_its_new_times(tmp_path: 
 @pytest.mark.parametrize(
     ("left", "sentence"),
     [
-        (None, "is missing or empty; connect its disk and try again."),
-        ([], "is missing or empty; connect its disk and try again."),
-        (["other.txt"], "looks like another disk; connect the right one and try again."),
-        (["album/"], "looks like another disk; connect the right one and try again."),
-        (["kept.jpg"], "looks like another disk; connect the right one and try again."),
+        (None, "is missing or empty; connect its disk and try again"),
+        ([], "is missing or empty; connect its disk and try again"),
+        (["other.txt"], "looks like another disk; connect the right one and try again"),
+        (["album/"], "looks like another disk; connect the right one and try again"),
+        (["kept.jpg"], "looks like another disk; connect the right one and try again"),
         (["album/", "kept.jpg"], ""),  # a person has emptied the quarantine
         (["album/1.jpg"], ""),
         ([f"{QUARANTINE_NAME}/run/"], ""),
-        ([f"{QUARANTINE_NAME}/"], "looks like another disk; connect the right one and try again."),
+        ([f"{QUARANTINE_NAME}/"], "looks like another disk; connect the right one and try again"),
     ],
 )
 def test_a_disk_is_recognised_by_what_lies_around_the_file(
@@ -318,7 +318,9 @@ def test_a_disk_is_recognised_by_what_lies_around_the_file(
         else:
             write(disk / name, b"x")
     file = moved_file(disk / "album" / "1.jpg", disk / QUARANTINE_NAME / "run" / "album" / "1.jpg")
-    assert why_out_of_reach(entry(file, disk / "kept.jpg")) == (f"{disk} {sentence}" if sentence else "")
+    renamed = ", or if the folder was renamed: clip-client undo --from FOLDER, its new name."
+    expected = f"{disk} {sentence}{renamed}" if sentence else ""
+    assert why_out_of_reach(entry(file, disk / "kept.jpg")) == expected
 
 
 def test_a_kept_photo_on_another_disk_says_nothing_about_the_disk_of_its_copy(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_what_a_person_took_out_of_the_quarantine_is_restored_only_if_it_is_back
     linked.unlink(missing_ok=True)
     linked.symlink_to("nowhere")
     assert {(one.path, one.done, one.message) for one in undo(journal)} == {
-        (str(back), True, "Restored."),
+        (str(back), True, "It was back already."),
         (str(gone), False, "It is neither in the quarantine nor at its old path."),
         *(
             (str(path), False, "It was no longer in the quarantine, and another file has its name.")
@@ -86,7 +86,7 @@ def test_a_disk_that_goes_away_during_undo_is_waited_for(tmp_path: Path) -> None
     with opened(tmp_path / "history.sqlite", UnpluggedJournal) as journal:
         apply(plan, journal)
         (outcome,) = undo(journal)
-        assert outcome.message == f"{disk} is missing or empty; connect its disk and try again."
+        assert outcome.message.startswith(f"{disk} is missing or empty; connect its disk and try again")
         assert len(journal.entries((State.RESTORING,))) == 1
         away.rename(disk)
         (outcome,) = undo(journal)  # as the next process does that moves files
@@ -132,3 +132,17 @@ def test_folders_keep_their_modes_and_times(root: Path, journal: Journal) -> Non
     assert [outcome.done for outcome in undo(journal)] == [True]
     after = [(folder.stat().st_mode, folder.stat().st_mtime_ns) for folder in (private, root / "open", root)]
     assert after == before
+
+
+def test_a_file_in_the_place_of_a_folder_keeps_its_time_and_leaves_no_mode(root: Path, journal: Journal) -> None:
+    folder = root / "b"
+    plan = planned(report(tuple(member(write(path / "1.jpg", b"x")) for path in (root, folder))), [root])
+    os.chmod(folder, 0o750)
+    apply(plan, journal)
+    folder.rmdir()
+    os.utime(write(folder, b"a file"), ns=(10**18, 10**18))
+    assert [outcome.done for outcome in undo(journal)] == [False]
+    assert folder.stat().st_mtime_ns == 10**18
+    folder.unlink()
+    assert [outcome.done for outcome in undo(journal)] == [True]
+    assert folder.stat().st_mode & 0o7777 == 0o750
