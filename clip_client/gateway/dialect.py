@@ -15,7 +15,6 @@ Dialect: TypeAlias = Literal["openai", "infinity", "form"]
 _HEADERS: Final = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "5"}}
 """A restart of Triton takes 9 to 14 seconds, and requests wait for it in that time."""
 DOWN: Final = (errors.DeadlineExceeded, errors.ModelNotReady, errors.Unavailable)  # the model does not answer
-_LATE: Final = "The model did not answer within clip-gateway's --timeout-s; send the request again."
 _MAY_PASS: Final = (*DOWN, errors.Overloaded, errors.ProtocolMismatch)
 """Failures that may pass. ProtocolMismatch means that the model has just changed."""
 
@@ -37,8 +36,7 @@ class Refusal(Exception):
         status = 503 if isinstance(error, _MAY_PASS) else 502 if isinstance(error, errors.Unauthorized) else 500
         # Why the client refuses more work is not the caller's concern.
         kind = errors.Overloaded if isinstance(error, errors.Overloaded) else type(error)
-        message = _LATE if isinstance(error, errors.DeadlineExceeded) else error.message
-        return cls(status, message, kind.__name__)
+        return cls(status, error.message, kind.__name__)
 
 
 def refuse(dialect: Dialect, refusal: Refusal) -> Response:

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from clip_client._errors import DeadlineExceeded, Overloaded, Shed
+from clip_client._errors import Overloaded, Shed
 from clip_client.gateway.body import Body
 from clip_client.gateway.dialect import Refusal
 from clip_client.testing import PNG_1X1, FakeTriton
@@ -199,9 +199,3 @@ async def test_a_body_that_does_not_arrive_is_a_408(http: httpx.AsyncClient, mon
 def test_an_image_that_was_not_even_sent_is_an_overload_too(kind: type[Overloaded]) -> None:
     refusal = Refusal.of(kind("The server is overloaded."))
     assert (refusal.status, refusal.code) == (503, "Overloaded")
-
-
-def test_a_model_that_does_not_answer_is_told_without_the_words_of_python() -> None:
-    refusal = Refusal.of(DeadlineExceeded("timeout_s ran out; use embed_text_stream without timeout_s."))
-    assert (refusal.status, refusal.code) == (503, "DeadlineExceeded")
-    assert refusal.message == "The model did not answer within clip-gateway's --timeout-s; send the request again."
