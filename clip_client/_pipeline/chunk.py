@@ -119,13 +119,12 @@ class Collector:
                 raise error
             else:
                 self._late = self._late or error
-                item = self._tower.value
-                message = (
-                    f"timeout_s ran out before this {item} was embedded; embed it again with a longer timeout_s, or "
-                    f"use {self._tower.stream_method}, where timeout_s counts for each {item}."
-                )
                 error = self._tower.error(
-                    message, code="TIMEOUT", index=index, source=paths[row], request_id=error.request_id
+                    f"timeout_s ran out before this {self._tower.value} was embedded; embed it again with more time.",
+                    code="TIMEOUT",
+                    index=index,
+                    source=paths[row],
+                    request_id=error.request_id,
                 )
             self._errors[index] = error
 

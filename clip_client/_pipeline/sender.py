@@ -102,7 +102,13 @@ class Sender:
             choice[0].limit.started(count)
             deadline = chunk.deadline = chunk.deadline or Deadline(self.config.timeout_s)
             # No other request can extend the deadline, so it is that of the request.
-            await self._send(Request(choice[0], [chunk], self._loop.time(), count, task), alone_s=deadline.remaining)
+            request = Request(choice[0], [chunk], self._loop.time(), count, task)
+            await self._send(request, alone_s=deadline.remaining)
+            # On Python 3.11, ``asyncio.wait_for`` in a transport may drop a cancellation that comes with the answer.
+            if request.is_cancelled and task.cancelling():
+                task.uncancel()
+            if task.cancelling():
+                raise asyncio.CancelledError
 
     def give_up(self, chunks: Iterable[Chunk]) -> None:
         """Forget chunks whose results are not needed any more, and cancel requests that only have such chunks."""
@@ -276,7 +282,7 @@ class Sender:
             server.succeeded(count, started_at=started_at, now=now, time_given_s=given)
             self._budget.success()
         except ClipError as error:
-            self._retry_or_fail(request, error)
+            self._retry_or_fail(request, error, is_alone=alone_s is not None)
         except asyncio.CancelledError:
             self._on_cancelled(request)
             # If this client was closed, the call's own task goes on, and says so.
@@ -292,7 +298,7 @@ class Sender:
             self._requests.discard(request)
             self._start()
 
-    def _retry_or_fail(self, request: Request, error: ClipError) -> None:
+    def _retry_or_fail(self, request: Request, error: ClipError, *, is_alone: bool) -> None:
         server, chunks, started_at = request.server, request.chunks, request.started_at
         now, has_other = self._loop.time(), self._balancer.has_other(server)
         server.failed(request.count, error, started_at=started_at, now=now, has_other=has_other)
@@ -316,12 +322,12 @@ class Sender:
         else:
             again = []
         failed = [chunk for chunk in chunks if chunk not in again]
-        if failed:
-            self._counts.requests_failed += 1
-        if isinstance(error, DeadlineExceeded):
+        if is_alone and isinstance(error, DeadlineExceeded):
             # A call whose time is over, give or take the difference of two clocks, says more when it gives up its own.
             failed = [one for one in failed if not (one.call.deadline and one.call.deadline.ends_within(_CLOCKS_S))]
-        self.fail(failed, error)
+        if failed:
+            self._counts.requests_failed += 1
+            self.fail(failed, error)
 
     def _deliver(self, answer: Answer, request: Request, request_id: str) -> None:
         if {*map(len, answer)} != {request.count}:

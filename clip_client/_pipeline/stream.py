@@ -238,7 +238,7 @@ class Stream:
         chunk = finished.pop(first)
         del self.pending[chunk]
         self._delivered += len(chunk)
-        if deadline is not None:
+        if deadline is not None and not self._has_ended:  # an expired deadline tells the sender why its requests end
             deadline.on_progress()
         return chunk
 
@@ -279,8 +279,7 @@ class Stream:
         if untaken is None:
             hint = f"embed a list, or use {self.tower.stream_method} without timeout_s"
             raise DeadlineExceeded(f"{message}, and the iterator has not ended; {hint}.{down}")
-        hint = f"use a longer timeout_s, or {self.tower.stream_method} without timeout_s"
-        error = DeadlineExceeded(f"{message}; {hint}.{down}")
+        error = DeadlineExceeded(f"{message}; use a longer timeout_s.{down}")
         if untaken:
             late.append(self._new_chunk(untaken))
         self._end()

@@ -107,6 +107,40 @@ async def test_closing_the_client_ends_the_call_and_not_its_task(fake: FakeTrito
         assert await asyncio.wait_for(call, 20) == (cancelled == "before")
 
 
+@pytest.mark.parametrize("ends", [Reply(), LOST])
+async def test_a_cancellation_that_comes_with_the_answer_is_kept(
+    ends: Reply, fake: FakeTriton, near: InMemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``asyncio.wait_for`` of Python 3.11 returns the answer instead, and ``local:`` waits with it."""
+
+    async def infer(self: TritonTransport, items: Sequence[bytes], **given: Any) -> Answer:
+        call.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        return await whole(self, items, **given)
+
+    await near.model()
+    fake.script(ends)
+    whole = TritonTransport.infer
+    monkeypatch.setattr(TritonTransport, "infer", infer)
+    call = asyncio.create_task(near.embed(b"a"))
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert near.stats().images_in_flight == near.stats().images_waiting == 0
+
+
+@pytest.mark.parametrize("count", [1, 2, 16])
+async def test_a_call_that_runs_out_of_time_halves_the_limit_of_its_server(count: int) -> None:
+    fake = FakeTriton(max_batch_size=8)
+    fake.answer_always(NEVER)
+    async with InMemoryClient({"localhost": fake}, timeout_s=0.1) as clip:
+        await clip.model()
+        with pytest.raises(DeadlineExceeded):
+            await clip.embed((*images(count),))
+        await until(lambda: clip.stats().servers[0].limit == 8)
+        assert clip.stats().requests_failed == 0, "the call gave up"
+
+
 @pytest.mark.parametrize("moment", ["at once", "in flight", "never"])
 async def test_a_call_leaves_nothing_behind(fake: FakeTriton, near: InMemoryClient, moment: str) -> None:
     await near.model()
