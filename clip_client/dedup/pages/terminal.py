@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from textwrap import wrap
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from clip_client._files import FailedFile
     from clip_client.dedup.group import DuplicateGroup, Member
     from clip_client.dedup.report import DuplicateReport
+
+_Line = TypeVar("_Line")
 
 _WORDS: Final = {BY_DEFAULT: "copy", ON_REQUEST: "wait", IF_CHOSEN: "stay", NEVER: "stay"}
 
@@ -73,6 +75,11 @@ def print_notes(report: DuplicateReport, console: Console, *, can_read_raw: bool
     _print(", ".join(filter(None, compared)), console, style="bold")
 
 
+def _first(lines: Sequence[_Line], most: int) -> Sequence[_Line]:
+    """Return the first ``most``, or all if only one more would be hidden: the line about it takes as much space."""
+    return lines if len(lines) == most + 1 else lines[:most]
+
+
 def _print(text: str, console: Console, style: str = "") -> None:
     # Text: brackets are not markup.
     console.print(Text(text, style=style), soft_wrap=not console.is_terminal)
@@ -96,13 +103,14 @@ def _print_group(
     if verbose and group.tier != EXACT:
         similarity = f", cosine of every pair at least {at_least(group.min_similarity)}" if has_cosines else ""
         _print(f"   {group.tier}{similarity}", console, style="dim")
-    shown = group.members if verbose else group.members[: _MOST_MEMBERS + 1]
+    moving_first = [kept, *sorted(others, key=lambda one: one.verdict.moves != BY_DEFAULT)]
+    shown = moving_first if verbose else _first(moving_first, _MOST_MEMBERS + 1)
     for member in shown:
         said = "" if is_uniform else words.get(member.path, "")
         cosine = f"{member.similarity:.4f}" if has_cosines and member is not kept else ""
         _print_member(member, said, cosine, console, is_kept=member is kept, verbose=verbose)
-    if len(shown) < len(group.members):
-        _print(f"   ... and {counted(len(group.members) - len(shown), 'more photo')}; -v lists them", console)
+    if hidden := len(group.members) - len(shown):
+        _print(f"   ... and {hidden:,} more photos; -v lists them", console)
     console.print()
     return {one.path: one.verdict.reason for one in shown if one is not kept and not one.verdict.is_copy}
 
@@ -147,12 +155,12 @@ def _below(text: str, indent: int, console: Console) -> str:
 def print_failed(
     failed: Sequence[FailedFile], skipped: Mapping[str, int], console: Console, *, verbose: bool = False
 ) -> None:
-    shown = failed if verbose else failed[:_MOST_FAILED]
+    shown = failed if verbose else _first(failed, _MOST_FAILED)
     for failure in shown:
         console.print(
             Text.assemble((failure.code, "yellow"), f" {printable(failure.path)}: {failure.message}"), soft_wrap=True
         )
     if len(shown) < len(failed):
-        _print(f"... and {counted(len(failed) - len(shown), 'more file')} not compared", console)
+        _print(f"... and {len(failed) - len(shown):,} more files not compared", console)
     if skipped:
         _print(skipped_files(skipped), console)
