@@ -72,4 +72,5 @@ def _read_words(arguments: argparse.Namespace) -> tuple[list[Term], NamedPlaces]
             note = f"clip-client: {word} is searched for as a word; write ./{word} for the {kind} of that name"
             print(note, file=sys.stderr)
         words.append(word)
+    arguments.parts = words  # the outputs name the query without its places
     return terms_of(words), NamedPlaces.of(places, arguments.store)
