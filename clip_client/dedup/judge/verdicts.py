@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from clip_client.dedup.report import DuplicateReport
     from clip_client.dedup.store.contents import FileIndex
 
-WAITS: Final = "It moves only if you choose it in clip-client review, as every {} copy."
+WAITS: Final = "It moves only by your choice, as every {} copy."
 
 _COMPARED_ITSELF: Final = (
     "A RAW file beside it or beside the kept photo was compared as a photo of its own, so another group may keep or "
