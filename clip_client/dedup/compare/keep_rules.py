@@ -135,7 +135,7 @@ def _rule(text: str) -> Rule:
     if name == "format" and value:
         wanted = {suffix.strip(" .").lower(): place for place, suffix in enumerate(value.split(","))}
         if unknown := [suffix for suffix in wanted if f".{suffix}" not in PHOTO_SUFFIXES | RAW_SUFFIXES]:
-            raise ValueError(f"no photo has the ending {unknown[0]!r}, which {text} names; write it as in format=heic,jpg")
+            raise ValueError(f"no photo has the ending {unknown[0]!r}, which {text} names; write format=heic,jpg")
         return Rule(
             lambda one: wanted.get(_suffix(one.path), len(wanted)),
             lambda kept, other: f"format {_suffix(kept.path)} rather than {_suffix(other.path)}",

@@ -112,8 +112,9 @@ def test_perceptual_hashes_find_a_mirrored_copy_and_times_a_crop(album: Path, tm
 def test_photos_that_are_named_one_by_one_are_aligned_whatever_pairs_them(tmp_path: Path) -> None:
     scene(0).save(tmp_path / "whole.jpg")
     cropped(scene(0), 0.3, 0.1, 0.05, 0.2).save(tmp_path / "crop.jpg")
+    named = sorted(tmp_path.iterdir())
     assert search(tmp_path, alike=UNLIKE).groups == ()
-    for report in (search(sorted(tmp_path.iterdir()), alike=UNLIKE), asyncio.run(find_duplicates(None, sorted(tmp_path.iterdir())))):
+    for report in (search(named, alike=UNLIKE), asyncio.run(find_duplicates(None, named))):
         assert by_name(report)["crop.jpg"].tier == EDITED
     for number in range(1, 8):
         scene(number).save(tmp_path / f"{number}.jpg")
