@@ -37,7 +37,7 @@ class Parser(argparse.ArgumentParser):
             parser.refuse(unknown)
         return known
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # type: ignore[override]
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self._words = list(args or ())
         return super().parse_known_args(args, namespace)
 
