@@ -12,6 +12,7 @@ from clip_client._files import printable
 from clip_client.dedup.pages.words import in_words, to_free_in_words
 from clip_client.dedup.text import at_least, counted, human_bytes, skipped_files
 from clip_client.dedup.types import BY_DEFAULT, EXACT, IF_CHOSEN, NEVER, NO_MODEL, ON_REQUEST, is_random
+from preprocess_ensemble.errors import pip_install
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,7 +52,7 @@ def print_notes(report: DuplicateReport, console: Console, *, can_read_raw: bool
     print_failed(report.failed, report.skipped, console, verbose=verbose)
     if report.bytes_only:
         # Only RAW files are compared by their bytes alone.
-        remedy = "" if can_read_raw else "; to read previews: pip install 'clip-triton[raw]'"
+        remedy = "" if can_read_raw else f"; to read previews: {pip_install('raw')}"
         raw_files = counted(len(report.bytes_only), "RAW file")
         _print(f"{raw_files} compared by bytes only, because no preview could be read{remedy}", console)
     if (cells := report.coverage) is not None and cells.method != "exact":

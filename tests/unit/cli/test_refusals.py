@@ -236,4 +236,4 @@ def test_a_folder_without_permission_is_named(
 def test_without_ray_the_command_says_how_to_install_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.delitem(sys.modules, "ray.data", raising=False)
-    assert "install it with: pip install 'clip-triton[ray]'" in run(main, *VECTORS, *RAY, code=1).err
+    assert "install it with: pip install '.[ray]' in a clone" in run(main, *VECTORS, *RAY, code=1).err
