@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar
 
-from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.errors import ReportedError, pip_install
 
 
 class ClipError(ReportedError):
@@ -135,10 +135,10 @@ class VectorsError(ClipError, ValueError):
     """Vectors cannot be loaded, saved or compared; the message says why. The error does not come from a server."""
 
 
-def require(package: str, install: str) -> None:
+def require(package: str, extras: str) -> None:
     """Import ``package``. If that fails, raise ImportError with the command that installs it."""
     try:
         importlib.import_module(package)
     except ImportError as error:
-        message = f"this needs {package} ({error}); install it with: pip install '{install}'"
+        message = f"this needs {package} ({error}); install it with: {pip_install(extras)}"
         raise ImportError(message, name=package) from error

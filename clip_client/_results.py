@@ -101,7 +101,7 @@ class EmbeddingBatch:
         and ``error`` (strings, null if it did not fail). The metadata holds ``model``, ``vector_id`` and
         ``dimension``. A byte of a path that is not UTF-8 becomes ``\\xNN``. Raises ImportError without ``pyarrow``.
         """
-        require("pyarrow", "clip-triton[cli]")
+        require("pyarrow", "cli")
         import pyarrow as pa
 
         rows, columns = self.vectors.shape

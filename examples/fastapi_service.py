@@ -1,6 +1,6 @@
 """An HTTP service that embeds an uploaded photo. One client lives as long as the service does.
 
-pip install "clip-triton[local]" fastapi python-multipart uvicorn
+pip install '.[local]' fastapi python-multipart uvicorn
 uvicorn --app-dir examples fastapi_service:app
 curl -F photo=@holiday.jpg http://localhost:8000/embed
 """

@@ -1,6 +1,6 @@
 """Watches a folder, and prints for each new photo which others look almost the same. Ctrl-C ends it.
 
-pip install "clip-triton[local]"
+pip install '.[local]'
 python examples/folder_watcher.py ~/Pictures/inbox
 """
 

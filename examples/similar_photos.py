@@ -1,6 +1,6 @@
 """Finds the photos that look most like a photo. The first run embeds the folder, later runs only what is new in it.
 
-pip install "clip-triton[cli]"
+pip install '.[cli]'
 python examples/similar_photos.py ~/Pictures holiday.jpg
 """
 

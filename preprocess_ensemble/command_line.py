@@ -37,6 +37,10 @@ class Parser(argparse.ArgumentParser):
             parser.refuse(unknown)
         return known
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._words = list(args or ())
+        return super().parse_known_args(args, namespace)
+
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
         options = [word.partition("=")[0] for word in unknown if word.startswith("-")]
         if not options:
@@ -44,14 +48,18 @@ class Parser(argparse.ArgumentParser):
             words, lists = " ".join(unknown), (one for one in self._actions if not one.option_strings)
             takes_list = any(one.nargs in ("+", "*") and one.help is not argparse.SUPPRESS for one in lists)
             self.error(f"unexpected arguments: {words}" + (f"; put {words} before the options" if takes_list else ""))
+        if options[0] in self._option_string_actions:
+            self.error(f"{options[0]} after -- is not an option; put it before --")
         # The name of a setting in Python also leads to its option: --ca-certificate to --tls-ca.
         named = {action.dest.replace("_", "-"): option for option, action in self._option_string_actions.items()}
         names = list(self._option_string_actions)
-        self.error(f"there is no option {options[0]}{_suggestion(options[0], names, named)}")
+        self.error(f"there is no option {options[0]}{_as_file(options) or _suggestion(options[0], names, named)}")
 
     def error(self, message: str) -> NoReturn:
         if message == "argument --json: expected one argument":
             message = "--json needs a FILE; - is standard output"
+        if message.startswith("the following arguments are required"):
+            message += _as_file(self._words)
         if found := _INVALID_CHOICE.search(message):
             message += _suggestion(found[1], [name.strip("'") for name in found[2].split(", ")])
         super().error(message)
@@ -74,6 +82,11 @@ class _VersionAction(argparse.Action):
             version = "from its source, not installed"
         sys.stdout.write(f"{parser.prog} {version}\n")
         parser.exit()
+
+
+def _as_file(words: Sequence[str]) -> str:
+    name = next((word for word in words if word.startswith("-") and os.path.lexists(word)), "")
+    return f"; write ./{name} for the file of that name" if name else ""
 
 
 def _suggestion(word: str, names: Sequence[str], synonyms: Mapping[str, str] = MappingProxyType({})) -> str:

@@ -13,6 +13,12 @@ class ReportedError(Exception):
     """The work cannot be done. The message is for people: the item, the limit or the cause, and the remedy."""
 
 
+def pip_install(extras: str = "") -> str:
+    """Return the command that installs this package with ``extras``. It needs a clone: no package index has it."""
+    package = f"'.[{extras}]'" if extras else "."
+    return f"pip install {package} in a clone of clip-triton"
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of ``error``'s text without its full stop, or the exception's name if it has no text."""
     return str(error).strip().partition("\n")[0].rstrip(".: ") or type(error).__name__

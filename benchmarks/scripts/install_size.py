@@ -30,7 +30,7 @@ EXTRAS: Final[Mapping[str, str]] = {
     "ray": "`cli` and `dedup` with `--engine ray`",
     "export,local": "PyTorch and open_clip, for models that `clip-export` cannot write without them",
 }
-"""Extras as in ``pip install 'clip-triton[EXTRAS]'`` -> what they bring."""
+"""Extras as in ``pip install '.[EXTRAS]'`` -> what they bring."""
 
 _LGPL: Final = "LGPL: textual-image, FFmpeg in OpenCV"
 LICENCES: Final[Mapping[str, str]] = {
@@ -62,7 +62,7 @@ def install(wheel: Path, extras: str, environment: Path) -> dict[str, float]:
 
 
 @experiment(
-    option("--extras", nargs="*", default=list(EXTRAS), choices=EXTRAS, help="as in pip install 'clip-triton[EXTRAS]'"),
+    option("--extras", nargs="*", default=list(EXTRAS), choices=EXTRAS, help="as in pip install '.[EXTRAS]'"),
 )
 def measure(run: Run) -> dict[str, Any]:
     pip("wheel", "--no-deps", "--wheel-dir", run.scratch / "packages", ROOT)

@@ -55,7 +55,7 @@ def stored_batches(path: str | os.PathLike[str]) -> Iterator[EmbeddingBatch]:
     """Yield the results in a file or folder in parts of bounded size. Raises the errors of :func:`load_vectors`."""
     path = Path(path).expanduser()
     if path.is_dir() or path.suffix != ".npz":
-        require("pyarrow", "clip-triton[cli]")
+        require("pyarrow", "cli")
     from clip_client._storage.vector_file import VectorFolder, read_npz, read_parquet
 
     try:
@@ -91,7 +91,7 @@ def save_vectors(path: str | os.PathLike[str], batch: EmbeddingBatch) -> None:
     """
     path = Path(path).expanduser()
     if path.suffix != ".npz":
-        require("pyarrow", "clip-triton[cli]")
+        require("pyarrow", "cli")
     from clip_client._storage.vector_file import FileModel, npz_file, parquet_file
 
     model = FileModel(batch.model_id, batch.vector_id, batch.vectors.shape[1])
@@ -104,7 +104,7 @@ def save_vectors(path: str | os.PathLike[str], batch: EmbeddingBatch) -> None:
 
 
 def _save_folder(path: Path, batch: EmbeddingBatch, model: FileModel) -> None:
-    require("filelock", "clip-triton[cli]")
+    require("filelock", "cli")
     from clip_client._storage.lock import AlreadyLocked, exclusive_lock
     from clip_client._storage.sqlite import StoreError
     from clip_client._storage.vector_file import VectorFolder

@@ -19,7 +19,7 @@ from clip_client._errors import ClipError, DeadlineExceeded, ModelNotReady, Prot
 from clip_client._model import ModelInfo, Tower
 from clip_client._transports.base import Answer, Transport
 from preprocess_ensemble import contract
-from preprocess_ensemble.errors import Outcome, ReportedError
+from preprocess_ensemble.errors import Outcome, ReportedError, pip_install
 from preprocess_ensemble.model_repository.location import default_repository
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def _need(*packages: str) -> None:
             importlib.import_module(package)
         except ImportError as error:
             raise ClipError(
-                f'Embedding in this process needs {package} ({error}): pip install "clip-triton[local]", or start a '
+                f"Embedding in this process needs {package} ({error}): {pip_install('local')}, or start a "
                 "server with clip-serve."
             ) from None
 

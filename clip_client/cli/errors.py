@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.errors import ReportedError, pip_install
 
 
 class CommandFailed(ReportedError):
@@ -23,5 +23,5 @@ def need(*modules: str, extras: str = "cli") -> None:
         except ImportError as error:
             raise CommandFailed(
                 f"this command needs {module}, which cannot be imported ({error}); "
-                f"install it with: pip install 'clip-triton[{extras}]'"
+                f"install it with: {pip_install(extras)}"
             ) from None

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, Task, TaskID
 
 STDOUT: Final = Path("-")
+_RATE_AFTER_S: Final = 1.0  # what is known at the start, such as cached results, comes at once and tells no rate
 _LINE_EVERY_S: Final = 10.0  # pause between lines of progress; a terminal shows bars
 
 
@@ -157,7 +158,7 @@ def _in_words(task: Task, of: str) -> list[str]:
     """Return the known parts of ``["1,200 of 5,000", "31.2 photos/s", "12 min left"]``, or ``["..."]``."""
     total = "" if task.total is None else f"{of}{task.total:,.0f}"
     said = [f"{task.completed:,.0f}{total}" if task.completed or total else "..."]
-    if task.speed and not task.finished:
+    if task.speed and not task.finished and (task.elapsed or 0) >= _RATE_AFTER_S:
         said.append(f"{task.speed:,.{0 if task.speed >= 100 else 1}f} photos/s")
         if (left_s := task.time_remaining) is not None:
             said.append(f"{_duration(left_s)} left")

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from anyio import from_thread, to_thread
@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
+_MOST_NAMED: Final = 8  # photos, 28 pairs
+
+
 @dataclass(frozen=True, kw_only=True)
 class GroupRules:
     """Everything besides the photos' features that decides about groups. A cluster's workers get a copy."""
@@ -60,6 +63,8 @@ class GroupRules:
     in_libraries: Mapping[str, LibraryPhoto] = field(default_factory=dict)
     only_by_link: frozenset[str] = frozenset()
     not_kept: Mapping[str, str] = field(default_factory=dict)
+    named: frozenset[str] = frozenset()
+    """Paths of photos that were named one by one, if they are few: any two of them are aligned."""
 
 
 async def find_duplicates(
@@ -84,7 +89,8 @@ async def find_duplicates(
     - The cosine of their vectors is at least ``threshold`` (default: :func:`thresholds_for` the model).
 
     With ``verify``, photos that may show the same picture are also aligned, whatever the thresholds. The alignment
-    (:class:`~clip_client.dedup.aligned.Alignment`) proves copies and names the changes. If OpenCV is missing, the
+    (:class:`~clip_client.dedup.aligned.Alignment`) proves copies and names the changes. Of up to 8 files in ``paths``,
+    any two are aligned. If OpenCV is missing, the
     report's ``note`` says so. Pictures of nearly one colour are compared by bytes and pixels only, and RAW files
     without a preview by their bytes. Without ``clip`` vectors are not compared: strong crops and edits are then found
     only if a perceptual hash or the time of capture pairs the photos.
@@ -133,6 +139,7 @@ async def collect(
     keep_picture = None if aligner is None else partial(aligner.keep_small_picture, pictures)
     collected = await collect_features(clip, found.files, store, progress, keep_picture=keep_picture)
     progress("comparing", 0, None)
+    named = frozenset(found.roots).intersection(found.photos)
     outside_libraries = [path for path in found.photos if path not in found.in_libraries]
     return collected, GroupRules(
         thresholds=thresholds,
@@ -143,6 +150,7 @@ async def collect(
         model=model,
         in_libraries=found.in_libraries,
         only_by_link=found.only_by_link,
+        named=named if len(named) <= _MOST_NAMED else frozenset(),
         not_kept=await to_thread.run_sync(why_not_kept, outside_libraries, references),
     )
 
@@ -219,11 +227,19 @@ def pair(
             cameras=column("camera"),
             taken_ms=column("taken_ms").astype(np.float64),
             representatives=representatives,
+            named=np.array([row for row in _named_rows(collected, rules) if has_hash[row]], dtype=np.intp),
         )
         further = _photos(collected, rules, set(np.unique(pairs).tolist()) - candidates.keys())
         compared = replace(compared, candidates=candidates | further)
         compared = compared.with_pairs(pairs.tolist())
     return compared, recall, SearchStats(pixels_decoded=decoded)
+
+
+def _named_rows(collected: CollectedFeatures, rules: GroupRules) -> list[int]:
+    if not rules.named:
+        return []
+    paths_of = ((file.path for file in collected.copies[sha256]) for sha256 in collected.contents)
+    return [row for row, paths in enumerate(paths_of) if not rules.named.isdisjoint(paths)]
 
 
 def prove(

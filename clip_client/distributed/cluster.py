@@ -13,7 +13,7 @@ from typing import Any, Final
 from clip_client._errors import require
 from preprocess_ensemble.errors import ReportedError, first_line
 
-EXTRA: Final = "clip-triton[ray]"
+EXTRA: Final = "ray"
 
 _CONNECT_S: Final = 10.0
 _LOOK_S: Final = 5.0

@@ -19,7 +19,7 @@ from clip_client._errors import ModelNotReady
 from clip_client.cli.options.credentials import add_credential_options, read_credentials, read_token, with_options
 from preprocess_ensemble.command_line import Parser, count, port, seconds, try_port, user_path
 from preprocess_ensemble.contract import DEFAULT_NAME
-from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.errors import ReportedError, pip_install
 from preprocess_ensemble.pem_files import load_pair, load_roots
 
 try:
@@ -29,7 +29,7 @@ try:
     from clip_client.gateway.app import COUNTS_FOLDER, gateway_app
     from clip_client.gateway.service import HEALTH_S
 except ModuleNotFoundError as missing:
-    sys.exit(f"clip-gateway: {missing.name} is not installed; install it with: pip install 'clip-triton[gateway]'")
+    sys.exit(f"clip-gateway: {missing.name} is not installed; install it with: {pip_install('gateway')}")
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette

@@ -75,6 +75,8 @@ class Wanted:
             except ValueError as error:
                 form = FILTERS[name].form or error
                 raise QueryError(f"{name.replace('_', '-')} must be {form}, not {text!r}") from None
+        if conditions.get("since", -np.inf) >= conditions.get("until", np.inf):
+            raise QueryError(f"since {texts['since']} is later than until {texts['until']}, so no photo can fit")
         return cls(conditions)
 
     @property

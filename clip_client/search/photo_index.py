@@ -51,7 +51,7 @@ class PhotoIndex:
 
     def __init__(self, dimension: int, *, vector_id: str = "") -> None:
         """Make an empty index; an empty ``vector_id`` is unknown. Raises ImportError if ``pyarrow`` is missing."""
-        require("pyarrow", "clip-triton[dedup]")
+        require("pyarrow", "dedup")
         self.dimension = dimension
         self.vector_id = vector_id
         self.about: dict[str, Any] = {}

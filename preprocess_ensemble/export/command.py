@@ -11,7 +11,7 @@ from typing import Final
 
 from preprocess_ensemble.command_line import Parser, user_path
 from preprocess_ensemble.contract import DEFAULT_NAME
-from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.errors import ReportedError, pip_install
 from preprocess_ensemble.export import hub
 from preprocess_ensemble.export.model_source import WrongChoice, names_file, shipped_models
 from preprocess_ensemble.model_repository.location import (
@@ -193,7 +193,7 @@ def _record(model: str, pretrained: str | None, file: Path) -> int:
 
 
 def _missing(error: ModuleNotFoundError, extras: str) -> int:
-    _say(f'clip-export needs {error.name}: pip install "clip-triton[{extras}]"')
+    _say(f"clip-export needs {error.name}: {pip_install(extras)}")
     return 1
 
 

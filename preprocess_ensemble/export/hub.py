@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from preprocess_ensemble.errors import first_line
+from preprocess_ensemble.errors import first_line, pip_install
 from preprocess_ensemble.export.model_source import ExportError
 
 _HUB: Final = "https://huggingface.co"
@@ -48,7 +48,7 @@ def download_weights(model: str, tag: str, repository: str, file: str) -> Path:
         import huggingface_hub
     except ModuleNotFoundError:
         raise ExportError(
-            "Downloading weights needs huggingface_hub: pip install 'clip-triton[local]', or use a checkpoint file: "
+            f"Downloading weights needs huggingface_hub: {pip_install('local')}, or use a checkpoint file: "
             f"clip-export --model {model} --pretrained FILE.safetensors"
         ) from None
     try:

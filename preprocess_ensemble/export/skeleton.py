@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from preprocess_ensemble.errors import pip_install
 from preprocess_ensemble.export import parity
 from preprocess_ensemble.export.exportable import BuiltGraph, ExportableModel, GraphOptions, is_pixels
 from preprocess_ensemble.export.hub import download_weights
@@ -202,8 +203,7 @@ def find_skeleton(model: str) -> Skeleton:
         known = shipped_models()
         if model not in known:
             raise WrongChoice(
-                f"Exporting {model} needs PyTorch: pip install 'clip-triton[export]'. Without it: "
-                f"{similar(model, known)}"
+                f"Exporting {model} needs PyTorch: {pip_install('export')}. Without it: {similar(model, known)}"
             )
         path = SHIPPED / f"{model}{SKELETON_SUFFIX}"
     try:
@@ -249,7 +249,7 @@ class SkeletonModel(ExportableModel):
     def build(self, rows: Rows, stage: Path, options: GraphOptions) -> BuiltGraph:
         if options.weights_dtype == "fp16" or options.has_data_file:
             what = "fp16" if options.weights_dtype == "fp16" else "Writing the weights to a separate file"
-            raise WrongChoice(f"{what} needs PyTorch: pip install 'clip-triton[export]'.")
+            raise WrongChoice(f"{what} needs PyTorch: {pip_install('export')}.")
         skeleton, file = self._skeleton, stage / MODEL_FILE
         # The recorded vectors of generated weights belong to the skeleton's own preprocessing.
         tower, config, own_config, own_rows = skeleton.text, None, None, rows[:-1]

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
-from preprocess_ensemble.errors import first_line
+from preprocess_ensemble.errors import first_line, pip_install
 from preprocess_ensemble.export.model_source import ExportError
 
 Array = npt.NDArray[Any]
@@ -96,9 +96,7 @@ def read_checkpoint(path: Path, model: str, kinds: Mapping[str, TensorKind]) -> 
     import ml_dtypes  # noqa: F401  gives NumPy the dtype bfloat16
 
     if path.suffix != ".safetensors":
-        raise ExportError(
-            f"Reading {path.name} needs PyTorch: pip install 'clip-triton[export]', or use a .safetensors file."
-        )
+        raise ExportError(f"Reading {path.name} needs PyTorch: {pip_install('export')}, or use a .safetensors file.")
     try:
         file = cast("Any", safe_open(path, framework="numpy"))
     except (SafetensorError, OSError) as error:

@@ -34,6 +34,7 @@ from PIL import (
     features,
 )
 
+from preprocess_ensemble.errors import pip_install
 from preprocess_ensemble.imaging.containers.avif_repairs import repaired
 from preprocess_ensemble.imaging.jpeg_xl import JxlFile
 
@@ -68,7 +69,7 @@ class ImageFormat(NamedTuple):
 
     @property
     def refusal(self) -> str:
-        remedy = ": pip install 'clip-triton[phone]'" if self.package else ""
+        remedy = f": {pip_install('phone')}" if self.package else ""
         return f"The file is of format {self.name}, which cannot be read here{remedy}."
 
 
@@ -131,8 +132,8 @@ def identify(data: bytes) -> ImageFormat | None:
 
 
 def outdated_refusals() -> set[str]:
-    """Return the refusals of formats that can be read by now, because a package was installed."""
-    return {known.refusal for known in FORMATS if known.readable}
+    """Return the beginnings of refusals of formats that can be read by now, because a package was installed."""
+    return {known.refusal.partition(":")[0] for known in FORMATS if known.readable}
 
 
 def limit_decoder_threads() -> None:

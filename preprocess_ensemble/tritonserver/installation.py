@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.errors import ReportedError, pip_install
 
 TRITON_VARIABLE: Final = "CLIP_TRITON"  # the folder of an unpacked ``/opt/tritonserver``
 CONTAINER: Final = Path("/opt/tritonserver")  # NVIDIA's, where the linker and Triton find all parts by themselves
@@ -150,7 +150,7 @@ def _find_wheel() -> Triton:
     spec = importlib.util.find_spec("pytriton")
     if spec is None or not spec.submodule_search_locations:
         raise ReportedError(
-            "No tritonserver is installed: `pip install 'clip-triton[server]'` brings one for Python 3.11 and 3.12 on "
+            f"No tritonserver is installed: {pip_install('server')} brings one for Python 3.11 and 3.12 on "
             f"Linux x86-64 with glibc 2.35 or newer, and this is Python {platform.python_version()} on "
             f"{platform.system()} {platform.machine()}{' '.join(['', *platform.libc_ver()]).rstrip()}. Elsewhere, use "
             "NVIDIA's Triton container, or a server on another machine."

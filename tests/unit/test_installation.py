@@ -144,12 +144,22 @@ def test_a_command_without_its_extras_prints_the_line_that_installs_all_of_them(
     for module, commands in COMMANDS.items():
         by_extras: dict[str, list[str]] = {}
         for words, sentence in zip(commands, said(module, commands), strict=True):
-            found = re.findall(r"pip install ['\"]clip-triton\[([a-z,]+)\]['\"]", sentence)
+            found = re.findall(r"pip install '\.\[([a-z,]+)\]' in a clone", sentence)
             assert len(found) == 1, f"{words}: {sentence}"
             by_extras.setdefault(found[0], []).append(words)
         for named, satisfied in by_extras.items():
             for words, sentence in zip(satisfied, said(module, satisfied, named), strict=True):
                 assert "pip install" not in sentence, f"{words} with {named}: {sentence}"
+
+
+def test_nothing_is_installed_from_an_index_that_does_not_have_it() -> None:
+    """Anybody could register the name there."""
+    folders = ("clip_client", "preprocess_ensemble", "examples", "containers", "docs")
+    paths = (path for folder in folders for path in (ROOT / folder).rglob("*"))
+    texts = [path for path in paths if path.suffix in (".py", ".md", ".yaml", ".ipynb")]
+    assert len(texts) > 100
+    named = re.compile(r"pip install (?:-\S+ )*['\"\\]*clip-triton")
+    assert [path.name for path in texts if named.search(path.read_text("utf-8"))] == []
 
 
 def _modules(packages: set[str]) -> list[str]:

@@ -66,7 +66,7 @@ ROOMS: Final[dict[str, tuple[str, str]]] = {
     "dedup describe": ("clip_client.dedup.describe", "dedup types"),
     "dedup compare": (
         "clip_client.dedup.compare",
-        ("files, imaging, dedup types, dedup files, dedup formats, dedup store, dedup features, dedup proof, "
+        ("files, contract, imaging, dedup types, dedup files, dedup formats, dedup store, dedup features, dedup proof, "
          "dedup describe"),
     ),
     "dedup search": (

@@ -22,7 +22,7 @@ from clip_client._transports.factory import resolve_auto, transport_factory
 from clip_client.dedup.text import counted
 from preprocess_ensemble.command_line import DISTRIBUTION, try_port
 from preprocess_ensemble.cores import usable_cores
-from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.errors import ReportedError, pip_install
 from preprocess_ensemble.model_repository.location import default_repository, has_model
 from preprocess_ensemble.runtimes.precision import PRECISION_VARIABLE
 from preprocess_ensemble.runtimes.processor import OPENVINO, OPENVINO_BF16, Processor, row_of
@@ -104,7 +104,7 @@ async def check_server(config: ClientConfig, *, origin: str, timeout_s: float) -
     try:
         connect = transport_factory(config)
     except ImportError as error:
-        remedy = "install what this client needs with: pip install clip-triton"
+        remedy = f"install what this client needs with: {pip_install()}"
         return [
             Check(SERVER, "address", f"not asked, since gRPC does not import ({error})", Level.PROBLEM, remedy)
         ], False
@@ -251,7 +251,7 @@ def _packages() -> Iterator[Check]:
     yield _check("Python", system, "a server on this machine needs Python 3.11 or 3.12" if too_new else "")
     for name in _NEEDED:
         if (version := _version(name)) is None:
-            yield Check(CLIENT, name, "not installed", Level.PROBLEM, f"install it with: pip install {DISTRIBUTION}")
+            yield Check(CLIENT, name, "not installed", Level.PROBLEM, f"install it with: {pip_install()}")
         else:
             yield _check(name, version)
     for names, purpose, extra in _OPTIONAL:
@@ -261,7 +261,7 @@ def _packages() -> Iterator[Check]:
 
 
 def _install(extra: str) -> str:
-    return f"install it with: pip install '{DISTRIBUTION}[{extra}]'"
+    return f"install it with: {pip_install(extra)}"
 
 
 def _processor() -> Iterator[Check]:
@@ -290,7 +290,7 @@ def _decoder() -> Check:
     version = _version("PyTurboJPEG")
     if turbojpeg_decoder.installed() is None:
         lacks = "libturbojpeg is not installed" if version else "PyTurboJPEG is not installed"
-        package = "" if version else f"pip install '{DISTRIBUTION}[server]' and "
+        package = "" if version else f"{pip_install('server')}, and "
         remedy = (
             f"a server in this environment decodes large photos faster with: {package}the library libturbojpeg "
             "(on Debian and Ubuntu: apt-get install libturbojpeg0)"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from clip_client.cli.errors import CommandFailed, need
+from clip_client.cli.errors import need
 from clip_client.cli.options.connection import add_model_options
 from clip_client.cli.options.dedup import (
     NO_PHOTO,
@@ -19,7 +19,7 @@ from clip_client.cli.options.dedup import (
     read_search_options,
     tell_changes,
 )
-from clip_client.cli.options.paths import add_store_option, opened_store
+from clip_client.cli.options.paths import add_store_option, need_photos, opened_store
 from clip_client.cli.output import progress_bars
 from preprocess_ensemble.command_line import number_type
 
@@ -69,8 +69,7 @@ async def _serve(options: SearchOptions, for_search: Store, for_pages: Store, ar
 
     with progress_bars() as show:
         found = options.scan(show)  # before a model is loaded, which may need a download
-    if not found.files:
-        raise CommandFailed(NO_PHOTO)
+    need_photos(found, NO_PHOTO)
 
     def tell(what: str, done: int, _: int | None) -> None:
         if not done:

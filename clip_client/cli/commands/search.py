@@ -8,10 +8,9 @@ import re
 import sys
 from typing import Final
 
-from clip_client._files import printable
 from clip_client._storage.vectors import VECTOR_SUFFIXES
 from clip_client.cli.errors import CommandFailed
-from clip_client.cli.options.paths import meant, refuse_url
+from clip_client.cli.options.paths import meant, refuse_url, why_missing
 from clip_client.cli.options.search import NamedPlaces, add_search_options
 from clip_client.cli.picture_list import find_and_print
 from clip_client.search.query import Term, is_photo, terms_of
@@ -65,12 +64,13 @@ def _read_words(arguments: argparse.Namespace) -> tuple[list[Term], NamedPlaces]
             continue
         refuse_url(path)
         if not os.path.exists(path):
-            instead = meant(path) if os.sep in path else ""
-            if instead or _PATH.match(path) or suffix_of(path) in PHOTO_SUFFIXES | RAW_SUFFIXES:
-                raise CommandFailed(f"there is no file or folder {printable(path)}{instead}")
+            is_meant = os.sep in path and meant(path)
+            if is_meant or _PATH.match(path) or suffix_of(path) in PHOTO_SUFFIXES | RAW_SUFFIXES:
+                raise CommandFailed(why_missing(path))
         if os.path.exists(path) and not is_photo(path):
             kind = "folder" if os.path.isdir(path) else "file"
             note = f"clip-client: {word} is searched for as a word; write ./{word} for the {kind} of that name"
             print(note, file=sys.stderr)
         words.append(word)
+    arguments.parts = words  # the outputs name the query without its places
     return terms_of(words), NamedPlaces.of(places, arguments.store)

@@ -7,7 +7,7 @@ import os
 
 from clip_client._files import printable
 from clip_client.cli.errors import CommandFailed
-from clip_client.cli.options.paths import meant, refuse_url
+from clip_client.cli.options.paths import refuse_url, why_missing
 from clip_client.cli.options.search import NamedPlaces, add_search_options
 from clip_client.cli.picture_list import find_and_print
 from clip_client.search.query import Term
@@ -31,6 +31,6 @@ def run(arguments: argparse.Namespace) -> int:
     if os.path.isdir(photo):
         raise CommandFailed(f"{printable(photo)} is a folder, and clip-client similar needs a photo")
     if not os.path.lexists(photo):
-        raise CommandFailed(f"there is no file {printable(photo)}{meant(photo)}")
+        raise CommandFailed(why_missing(photo, "file"))
     named = NamedPlaces.of(arguments.places, arguments.store)
     return find_and_print(arguments, [Term(photo=photo)], named, without=[photo])

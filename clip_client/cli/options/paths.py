@@ -85,7 +85,7 @@ def read_walk_options(arguments: argparse.Namespace) -> WalkOptions:
     named = [found for path in arguments.paths for found in _resolved(path)]
     for path in named:
         if not os.path.lexists(path):  # probably misspelt; a path from a list may be gone by now
-            raise CommandFailed(f"there is no file or folder {printable(path)}{meant(path)}")
+            raise CommandFailed(why_missing(path))
     listed = [] if arguments.files_from is None else _listed(arguments.files_from, null=arguments.null)
     return WalkOptions(
         paths=(*named, *listed),
@@ -108,6 +108,28 @@ def _resolved(path: str) -> list[str]:
 def refuse_url(path: str) -> None:
     if _URL.match(path):
         raise CommandMisused(f"{path} is a URL, and only files are read; download it first: curl -O {path}")
+
+
+def need_photos(found: Scan, sentence: str) -> None:
+    """If no photo was found, list what cannot be read, and raise CommandFailed with ``sentence``."""
+    if not found.files:
+        from rich.console import Console
+
+        from clip_client.dedup.pages.terminal import print_failed
+
+        print_failed(found.failed, found.skipped, Console(stderr=True))
+        raise CommandFailed(sentence)
+
+
+def why_missing(path: str, what: str = "file or folder") -> str:
+    """Say that ``path`` is not there, with the existing path that may be meant, or that a permission hides it."""
+    try:
+        os.lstat(path)
+    except PermissionError:
+        return f"{printable(path)} cannot be read: you have no permission to look into its folder"
+    except (OSError, ValueError):
+        pass
+    return f"there is no {what} {printable(path)}{meant(path)}"
 
 
 def meant(path: str) -> str:

@@ -17,7 +17,7 @@ from clip_client._storage.vector_file import is_vector_folder
 from clip_client._storage.vectors import VECTOR_SUFFIXES
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.connection import add_model_options
-from clip_client.cli.options.paths import add_store_option, opened_store
+from clip_client.cli.options.paths import add_store_option, need_photos, opened_store, why_missing
 from clip_client.cli.output import ProgressBars, add_output_options
 from clip_client.dedup import Scan, Store, scan
 from clip_client.dedup.store.store import CACHE
@@ -71,8 +71,9 @@ class NamedPlaces:
         for name in named:
             path = Path(name)
             if not os.path.exists(name):  # Path.exists raises for a name that is too long
-                raise CommandFailed(f"there is no file or folder {printable(name)}")
-            is_store = any((path / name).is_file() for name in _STORE_FILES)
+                raise CommandFailed(why_missing(name))
+            # Use os.path: Path.is_file raises for a folder without permission.
+            is_store = any(os.path.isfile(path / file) for file in _STORE_FILES)
             if is_store or (is_vector_folder(path) if path.is_dir() else path.suffix in VECTOR_SUFFIXES):
                 if len(named) > 1:
                     raise CommandMisused(f"{name} holds vectors, which can only be searched alone: name no other path")
@@ -88,8 +89,7 @@ class NamedPlaces:
             show("looking for photos", 0, None)
             found = scan(self.photos, raw=True)
             show("looking for photos", len(found.files), len(found.files))
-            if not found.files:
-                raise CommandFailed(f"there is no photo in {', '.join(map(printable, self.photos))}")
+            need_photos(found, f"there is no photo in {', '.join(map(printable, self.photos))}")
             return found
         if store is not None and not stored_ids(store):
             raise CommandFailed(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from clip_client.dedup.actions.apply import Outcome
 from clip_client.dedup.files.reading import has_sha256
-from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.errors import ReportedError, pip_install
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,8 +31,7 @@ def check_photos() -> None:
         import photoscript  # noqa: F401
     except ImportError as error:
         raise NoAlbum(
-            f"photoscript, which drives Photos, cannot be imported ({error}); "
-            "install it with: pip install 'clip-triton[photos]'"
+            f"photoscript, which drives Photos, cannot be imported ({error}); install it with: {pip_install('photos')}"
         ) from None
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from clip_client._files import printable
 from clip_client.dedup.files.directories import DirectorySet
+from clip_client.dedup.files.file_types import PHOTO_SUFFIXES, RAW_SUFFIXES
 from clip_client.dedup.store.decisions import KEEP_ALL
 from clip_client.dedup.text import counted, date_and_time
 
@@ -133,6 +134,8 @@ def _rule(text: str) -> Rule:
         return _PLAIN[name]
     if name == "format" and value:
         wanted = {suffix.strip(" .").lower(): place for place, suffix in enumerate(value.split(","))}
+        if unknown := [suffix for suffix in wanted if f".{suffix}" not in PHOTO_SUFFIXES | RAW_SUFFIXES]:
+            raise ValueError(f"no photo has the ending {unknown[0]!r}, which {text} names; write format=heic,jpg")
         return Rule(
             lambda one: wanted.get(_suffix(one.path), len(wanted)),
             lambda kept, other: f"format {_suffix(kept.path)} rather than {_suffix(other.path)}",

@@ -74,6 +74,7 @@ def candidate_pairs(
     cameras: NDArray[np.object_],
     taken_ms: NDArray[np.float64],
     representatives: Indices,
+    named: Indices,
     exact_rows: int = _EXACT_ROWS,
 ) -> Indices:
     """Return the pairs of rows that may show the same picture, (P, 2), each once and the lower row first.
@@ -81,14 +82,17 @@ def candidate_pairs(
     - the nearest neighbours by vector, from a cosine of ``least_cosine`` on;
     - the nearest of the rows whose perceptual hashes or ``inner_hashes`` (N,) differ in at most :data:`WIDE_BITS` bits,
       turned and mirrored in all ways. An inner hash is 0 for a photo without a border;
-    - photos of one of the ``cameras`` (N,) whose ``taken_ms`` (N,) are equal; NaN if the time is not known.
+    - photos of one of the ``cameras`` (N,) whose ``taken_ms`` (N,) are equal; NaN if the time is not known;
+    - any two of the rows ``named`` (M,).
 
     ``representatives`` (N,) holds the row that is paired in place of each row: itself, or a row with the same pixels.
     """
+    first, second = np.triu_indices(len(named), k=1)
     found = (
         near_by_vectors(evidence.vectors, least_cosine, exact_rows),
         near_by_hashes(*with_inner_hashes(np.flatnonzero(evidence.has_hash), evidence.hashes, inner_hashes)),
         _by_capture_time(cameras, taken_ms),
+        [(named[first], named[second])],
     )
     pairs = [np.empty((0, 2), dtype=np.intp)]
     for left, right in itertools.chain.from_iterable(found):

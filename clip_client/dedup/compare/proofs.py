@@ -20,6 +20,7 @@ from clip_client.dedup.files.reading import read_file, sha256_of
 from clip_client.dedup.formats.embedded_parts import embedded_parts
 from clip_client.dedup.formats.encoding import read_encoding
 from clip_client.dedup.types import EXACT, RE_ENCODED, SAME_PIXELS, TIERS
+from preprocess_ensemble.errors import pip_install
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping, Sequence, Set
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from clip_client.dedup.store.store import Store
     from clip_client.dedup.types import OnProgress
 
-_NO_OPENCV: Final = "No copy was verified, because OpenCV cannot be imported ({}): pip install 'clip-triton[dedup]'"
+_NO_OPENCV: Final = f"No copy was verified, because OpenCV cannot be imported ({{}}): {pip_install('dedup')}"
 _MOST_PROOFS: Final = 16
 """A row that cannot move by as many proofs is aligned with no more rows than it is paired with."""
 

@@ -184,7 +184,9 @@ class _Collector:
         """Look up contents in the store. Refusals do not count if a package that was missing is installed by now."""
         from preprocess_ensemble.imaging.formats import outdated_refusals
 
-        names, outdated = list(contents), outdated_refusals() | ({NEEDS_RAWPY} if can_read_raw() else set())
+        names, outdated = list(contents), outdated_refusals()
+        # Compare beginnings: an earlier version may have stored another remedy.
+        begins = (*outdated, NEEDS_RAWPY.partition(":")[0]) if can_read_raw() else tuple(outdated)
         keys = [bytes.fromhex(name) for name in names]
         # Read whole rows of features: damaged rows count as missing and are made again.
         columns_of = (None, self._with_features), (["code", "message"], self._with_outcome)
@@ -194,7 +196,7 @@ class _Collector:
                 for position, code, message in zip(positions.tolist(), *texts, strict=True):
                     # If an earlier server found a file damaged that decodes here, ask the server again.
                     is_doubted = columns is not None and code in _DAMAGED and names[position] not in self._refused
-                    if message not in outdated and not is_doubted:
+                    if not (message or "").startswith(begins) and not is_doubted:
                         held.add(names[position])
                         if code:
                             self._refused[names[position]] = code, message

@@ -11,11 +11,12 @@ import numpy as np
 from clip_client._files import FailedFile
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.files.reading import read_file
+from preprocess_ensemble.errors import pip_install
 
 if TYPE_CHECKING:
     from PIL import Image
 
-NEEDS_RAWPY: Final = "Previews in RAW files are read by rawpy: pip install 'clip-triton[raw]'."
+NEEDS_RAWPY: Final = f"Previews in RAW files are read by rawpy: {pip_install('raw')}."
 _ORIENTATIONS: Final = (1, 2, 4, 3, 5, 8, 6, 7)
 """EXIF's orientation by LibRaw's ``flip``: bit 1 mirrors left to right, 2 top to bottom, 4 swaps rows and columns."""
 

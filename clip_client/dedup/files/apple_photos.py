@@ -15,10 +15,11 @@ from typing import Any, Final
 from clip_client._files import FailedFile
 from clip_client.dedup.files.file_types import EDITED, FILM
 from clip_client.dedup.types import RAW, Companion, LibraryPhoto
+from preprocess_ensemble.errors import pip_install
 
 _NOT_INSTALLED: Final = (
     "This is a library of Apple Photos, and nothing in it was compared. osxphotos can read it: "
-    "pip install 'clip-triton[photos]'."
+    f"{pip_install('photos')}."
 )
 _IN_ICLOUD: Final = (
     "Its original is only in iCloud: in Photos choose Settings, iCloud, Download Originals to this Mac, wait, "

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from clip_client.dedup.report import DuplicateReport
     from clip_client.dedup.store.contents import FileIndex
 
-WAITS: Final = "It moves only if you choose it in clip-client review, as every {} copy."
+WAITS: Final = "It moves only by your choice, as every {} copy."
 
 _COMPARED_ITSELF: Final = (
     "A RAW file beside it or beside the kept photo was compared as a photo of its own, so another group may keep or "
@@ -108,7 +108,7 @@ class _Judge:
         verdict = _proved(relation, member, is_trained=has_trained_vectors(self.report.model))
         try:
             if kept.not_kept:
-                raise CannotMove(f"The kept photo is in {kept.not_kept}, so nothing moves for it: {kept.path}.")
+                raise CannotMove(f"The kept photo is in {kept.not_kept}, so nothing moves for it.")
             self._check_may_move(photo, kept)
             # If the relation is to another copy, that copy may itself move, and a sidecar beside it would stay.
             is_group_kept = kept is metadata.kept

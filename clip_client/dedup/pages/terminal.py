@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from textwrap import wrap
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -12,6 +12,7 @@ from clip_client._files import printable
 from clip_client.dedup.pages.words import in_words, to_free_in_words
 from clip_client.dedup.text import at_least, counted, human_bytes, skipped_files
 from clip_client.dedup.types import BY_DEFAULT, EXACT, IF_CHOSEN, NEVER, NO_MODEL, ON_REQUEST, is_random
+from preprocess_ensemble.errors import pip_install
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from clip_client._files import FailedFile
     from clip_client.dedup.group import DuplicateGroup, Member
     from clip_client.dedup.report import DuplicateReport
+
+_Line = TypeVar("_Line")
 
 _WORDS: Final = {BY_DEFAULT: "copy", ON_REQUEST: "wait", IF_CHOSEN: "stay", NEVER: "stay"}
 
@@ -49,7 +52,7 @@ def print_notes(report: DuplicateReport, console: Console, *, can_read_raw: bool
     print_failed(report.failed, report.skipped, console, verbose=verbose)
     if report.bytes_only:
         # Only RAW files are compared by their bytes alone.
-        remedy = "" if can_read_raw else "; to read previews: pip install 'clip-triton[raw]'"
+        remedy = "" if can_read_raw else f"; to read previews: {pip_install('raw')}"
         raw_files = counted(len(report.bytes_only), "RAW file")
         _print(f"{raw_files} compared by bytes only, because no preview could be read{remedy}", console)
     if (cells := report.coverage) is not None and cells.method != "exact":
@@ -71,6 +74,11 @@ def print_notes(report: DuplicateReport, console: Console, *, can_read_raw: bool
         f"{counted(len(report.failed), 'file')} not compared" if report.failed else "",
     ]
     _print(", ".join(filter(None, compared)), console, style="bold")
+
+
+def _first(lines: Sequence[_Line], most: int) -> Sequence[_Line]:
+    """Return the first ``most``, or all if only one more would be hidden: the line about it takes as much space."""
+    return lines if len(lines) == most + 1 else lines[:most]
 
 
 def _print(text: str, console: Console, style: str = "") -> None:
@@ -96,13 +104,14 @@ def _print_group(
     if verbose and group.tier != EXACT:
         similarity = f", cosine of every pair at least {at_least(group.min_similarity)}" if has_cosines else ""
         _print(f"   {group.tier}{similarity}", console, style="dim")
-    shown = group.members if verbose else group.members[: _MOST_MEMBERS + 1]
+    moving_first = [kept, *sorted(others, key=lambda one: one.verdict.moves != BY_DEFAULT)]
+    shown = moving_first if verbose else _first(moving_first, _MOST_MEMBERS + 1)
     for member in shown:
         said = "" if is_uniform else words.get(member.path, "")
         cosine = f"{member.similarity:.4f}" if has_cosines and member is not kept else ""
         _print_member(member, said, cosine, console, is_kept=member is kept, verbose=verbose)
-    if len(shown) < len(group.members):
-        _print(f"   ... and {counted(len(group.members) - len(shown), 'more photo')}; -v lists them", console)
+    if hidden := len(group.members) - len(shown):
+        _print(f"   ... and {hidden:,} more photos; -v lists them", console)
     console.print()
     return {one.path: one.verdict.reason for one in shown if one is not kept and not one.verdict.is_copy}
 
@@ -147,12 +156,12 @@ def _below(text: str, indent: int, console: Console) -> str:
 def print_failed(
     failed: Sequence[FailedFile], skipped: Mapping[str, int], console: Console, *, verbose: bool = False
 ) -> None:
-    shown = failed if verbose else failed[:_MOST_FAILED]
+    shown = failed if verbose else _first(failed, _MOST_FAILED)
     for failure in shown:
         console.print(
             Text.assemble((failure.code, "yellow"), f" {printable(failure.path)}: {failure.message}"), soft_wrap=True
         )
     if len(shown) < len(failed):
-        _print(f"... and {counted(len(failed) - len(shown), 'more file')} not compared", console)
+        _print(f"... and {len(failed) - len(shown):,} more files not compared", console)
     if skipped:
         _print(skipped_files(skipped), console)

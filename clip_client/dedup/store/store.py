@@ -76,6 +76,8 @@ class Store:
             raise StoreError(f"the store {self.directory} is a file, and a folder is needed") from None
         except OSError as error:
             raise StoreError(f"the store {self.directory} cannot be created: {error.strerror}") from None
+        if not os.access(self.directory, os.R_OK | os.X_OK):
+            raise StoreError(f"the store {self.directory} cannot be read: you have no permission to look into it")
 
     def __enter__(self) -> Self:
         return self

@@ -112,9 +112,11 @@ def test_each_output_has_the_same_pictures(run: Run, album: Path, tmp_path: Path
     assert [os.path.basename(row["path"]) for row in rows if not row["copy_of"]] == plain
     assert [os.path.basename(row["path"]) for row in rows if row["copy_of"]] == ["red again.png"]
     page = tmp_path / "page.html"
-    printed = run("search", "red", "--copies", "--report", page).out
+    printed = run("search", "red", album, "--copies", "--report", page).out
     assert sorted(names(printed)) == sorted([*plain, "red again.png"])
     assert page.read_text().count("<img") == 5
+    assert "<title>red</title>" in page.read_text(), "the folder is not a part of the query"
+    assert json.loads(run("search", "red", album, "--json", "-").out)["query"] == "red"
 
 
 def test_a_camera_writes_nothing_to_the_terminal_but_its_name(run: Run, album: Path) -> None:

@@ -54,11 +54,11 @@ def test_without_a_server_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("absent", "level", "remedy"),
     [
-        ("grpcio", Level.PROBLEM, "install it with: pip install clip-triton"),
-        ("pyarrow", Level.HINT, "'clip-triton[cli]'"),
-        ("faiss-cpu", Level.HINT, "'clip-triton[dedup]'"),
-        ("onnxruntime onnxruntime-gpu onnxruntime-openvino", Level.HINT, "'clip-triton[local]'"),
-        ("openvino", Level.HINT, "'clip-triton[local]'"),
+        ("grpcio", Level.PROBLEM, "install it with: pip install . in a clone"),
+        ("pyarrow", Level.HINT, "pip install '.[cli]' in a clone"),
+        ("faiss-cpu", Level.HINT, "pip install '.[dedup]' in a clone"),
+        ("onnxruntime onnxruntime-gpu onnxruntime-openvino", Level.HINT, "pip install '.[local]' in a clone"),
+        ("openvino", Level.HINT, "pip install '.[local]' in a clone"),
     ],
 )
 def test_missing_packages_are_named_with_the_remedy(

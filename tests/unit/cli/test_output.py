@@ -13,7 +13,7 @@ from rich.progress import Progress
 from clip_client._storage.vector_file import FileVersion, npz_file, parquet_file, vector_row
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.main import main
-from clip_client.cli.output import ProgressBars, progress_bars, replacing
+from clip_client.cli.output import ProgressBars, _in_words, progress_bars, replacing
 from tests.fixtures.models.model_info import model_info
 
 needs_full_disk = pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
@@ -87,6 +87,18 @@ def test_without_a_terminal_a_line_comes_every_ten_seconds(each_second: int, tot
     now[0] += 10
     show("looking for photos", 40, None)
     assert lines[1].startswith("clip-client: looking for photos: 40, ")
+
+
+def test_a_rate_is_shown_only_after_a_second() -> None:
+    now = [0.0]
+    progress = Progress(get_time=lambda: now[0])
+    show = ProgressBars(progress, print, in_lines=False)
+    shown = []
+    for step in range(16):
+        now[0] = step / 10
+        show("drawing", step + 1, 27)
+        shown.append(len(_in_words(progress.tasks[0], "/")) > 1)
+    assert shown == [second / 10 >= 1 for second in range(16)]
 
 
 def test_what_is_said_between_is_printed_unless_it_shall_be_quiet(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,6 +46,7 @@ RAY = ["--engine", "ray"]
         (["search", "sunset", "--since", "2019", "Pictures"], "Pictures; put Pictures before the options\n"),
         (["dedup", "a", "--apply", "b", "c"], "unexpected arguments: b c; put b c before the options\n"),
         (["search", "dog", "--json"], "--json needs a FILE; - is standard output\n"),
+        (["similar", "--", "-coins.png", "--top", "3"], "--top after -- is not an option; put it before --\n"),
         (["decide"], "error: the following arguments are required: what\n"),
         (["decide", "list", "1.dng"], "list takes no PHOTO"),
         (["decide", "forget"], "keep, different, keep-all and forget need one"),
@@ -59,6 +64,15 @@ def test_wrong_usage_is_told_with_the_usage(words: list[str], said: str, run: Ru
     assert (out, error[: len(USAGE)]) == ("", USAGE)
     assert said in error
     assert error.count("\n") == 2 or not words
+
+
+@pytest.mark.parametrize("words", [["similar"], ["search"], ["dedup"], ["search", "dog"]])
+def test_a_file_that_is_named_like_an_option_can_be_named(
+    words: list[str], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "-coins.png", b"x")
+    monkeypatch.chdir(tmp_path)
+    assert run(main, *words, "-coins.png", code=2).err.endswith("; write ./-coins.png for the file of that name\n")
 
 
 @pytest.mark.parametrize(
@@ -98,6 +112,7 @@ def test_wrong_usage_is_told_with_the_usage(words: list[str], said: str, run: Ru
         (["embed", ".", "--output", "out/", "--retry-failed", *RAY], 2, "--retry-failed needs"),
         (["embed", ".", "--output", "out/", "--address", "auto", *RAY], 2, "--address needs --url, with servers"),
         # What is not there.
+        (["dedup", ".", "--keep", "format=heic,foo"], 2, "no photo has the ending 'foo', which format=heic,foo names"),
         (["rules", "save", "mine", "@other"], 1, "no rules are saved as @other"),
         (["rules", "save", "mine", "folder=/not/there"], 1, "there is no folder /not/there"),
         (["dedup", ".", "--keep", "@other"], 1, "no rules are saved as @other"),
@@ -112,6 +127,7 @@ def test_wrong_usage_is_told_with_the_usage(words: list[str], said: str, run: Ru
         (["similar", "x.jpg", "--in", "x" * 300], 1, "there is no file or folder"),
         (["similar", ".", "--in", "."], 1, ". is a folder, and clip-client similar needs a photo"),
         # Neither a server nor a model is asked.
+        (["search", "x", "--since=2021", "--until=2019"], 2, "--since 2021 is later than until 2019, so no photo"),
         (["similar", "nosuch.jpg"], 1, "there is no file nosuch.jpg\n"),
         (["similar", "fiel.pem"], 1, "there is no file fiel.pem; did you mean file.pem?"),
         (["search", "flower", "emtpy/"], 1, "there is no file or folder emtpy/; did you mean empty?"),
@@ -168,7 +184,56 @@ def test_a_current_folder_that_was_deleted_is_one_sentence(
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        *(
+            (words, "UNREADABLE {shut}: The file cannot be read: Permission denied.\nclip-client: there is no photo")
+            for words in (
+                ["search", "sunset", "{shut}"],
+                ["search", "sunset", "--in", "{shut}"],
+                ["similar", "{photo}", "--in", "{shut}"],
+                ["dedup", "{shut}"],
+                ["review", "{shut}"],
+            )
+        ),
+        *(
+            ([*words, "{shut}/x.jpg"], "clip-client: {shut}/x.jpg cannot be read: you have no permission to look into")
+            for words in (["search"], ["similar"], ["dedup"], ["search", "sunset", "--in"])
+        ),
+        *(
+            ([*words, "--store", "{shut}"], "clip-client: the store {shut} cannot be read: you have no permission")
+            for words in (["search", "sunset"], ["similar", "{photo}"], ["rules", "list"], ["undo"])
+        ),
+    ],
+)
+def test_a_folder_without_permission_is_named(
+    words: list[str], said: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The calls of the system are refused here, because root may look into any folder."""
+    places = {"photo": write(tmp_path / "x.jpg", b"x"), "shut": write(tmp_path / "shut" / "x.jpg", b"x").parent}
+    monkeypatch.setenv("CLIP_STORE", str(tmp_path / "store"))
+
+    def refuse(name: str, is_refused: Callable[[Path], bool]) -> None:
+        call = getattr(os, name)
+
+        def refusing(path: Any = ".", *more: Any, **named: Any) -> Any:
+            if isinstance(path, str | Path) and is_refused(Path(path)):
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return call(path, *more, **named)
+
+        monkeypatch.setattr(os, name, refusing)
+
+    for name in ("stat", "lstat"):
+        refuse(name, lambda path: path.parent == places["shut"])
+    for name in ("scandir", "listdir"):
+        refuse(name, lambda path: path == places["shut"])
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != places["shut"] and access(path, mode))
+    assert said.format(**places) in run(main, *(word.format(**places) for word in words), code=1).err
+
+
 def test_without_ray_the_command_says_how_to_install_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.delitem(sys.modules, "ray.data", raising=False)
-    assert "install it with: pip install 'clip-triton[ray]'" in run(main, *VECTORS, *RAY, code=1).err
+    assert "install it with: pip install '.[ray]' in a clone" in run(main, *VECTORS, *RAY, code=1).err

@@ -110,6 +110,18 @@ def test_perceptual_hashes_find_a_mirrored_copy_and_times_a_crop(album: Path, tm
     assert by_name(report)["crop.jpg"].tier == EDITED
 
 
+def test_photos_that_are_named_one_by_one_are_aligned_whatever_pairs_them(tmp_path: Path) -> None:
+    scene(0).save(tmp_path / "whole.jpg")
+    cropped(scene(0), 0.3, 0.1, 0.05, 0.2).save(tmp_path / "crop.jpg")
+    named = sorted(tmp_path.iterdir())
+    assert search(tmp_path, alike=UNLIKE).groups == ()
+    for report in (search(named, alike=UNLIKE), asyncio.run(find_duplicates(None, named))):
+        assert by_name(report)["crop.jpg"].tier == EDITED
+    for number in range(1, 8):
+        scene(number).save(tmp_path / f"{number}.jpg")
+    assert search(sorted(tmp_path.iterdir()), alike=UNLIKE).groups == (), "too many to align all of them"
+
+
 def test_the_order_of_the_paths_changes_nothing(found: DuplicateReport, album: Path) -> None:
     paths = sorted(album.iterdir())
     random.Random(1).shuffle(paths)

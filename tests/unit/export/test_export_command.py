@@ -116,7 +116,7 @@ def test_a_missing_onnx_runtime_is_named_before_the_download(
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     said = run(main, "--pretrained", "random", "--repository", tmp_path / "models", code=1).err
-    assert said == 'clip-export needs onnxruntime: pip install "clip-triton[local]"\n'
+    assert said == "clip-export needs onnxruntime: pip install '.[local]' in a clone of clip-triton\n"
     assert not (tmp_path / "models").exists()
 
 

@@ -201,7 +201,7 @@ def test_weights_of_another_model_are_refused(
     [
         ("weights.pt", {}, ExportError, r"Reading weights\.pt needs PyTorch: .*export"),
         ("weights.safetensors", {}, ExportError, r"weights\.safetensors cannot be read"),
-        ("", {"weights_dtype": "fp16"}, WrongChoice, r"fp16 needs PyTorch: pip install 'clip-triton\[export\]'"),
+        ("", {"weights_dtype": "fp16"}, WrongChoice, r"fp16 needs PyTorch: pip install '\.\[export\]' in a clone"),
     ],
 )
 def test_what_needs_pytorch_or_is_no_checkpoint_is_refused(

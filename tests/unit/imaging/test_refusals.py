@@ -101,11 +101,11 @@ def test_the_extra_of_a_missing_plugin_is_named(
     monkeypatch.setitem(sys.modules, module, None)  # as if it were not installed
     error = refused(GOOD_FILES[name])
     assert error.status is ImageStatus.UNSUPPORTED_FORMAT
-    remedy = "pip install 'clip-triton[phone]'"
+    remedy = "pip install '.[phone]' in a clone of clip-triton"
     assert error.message == f"The file is of format {format_name}, which cannot be read here: {remedy}."
-    assert error.message not in outdated_refusals()
+    assert not error.message.startswith(tuple(outdated_refusals()))
     monkeypatch.undo()
-    assert error.message in outdated_refusals(), "a stored refusal is dropped once the package is there"
+    assert error.message.startswith(tuple(outdated_refusals())), "a stored refusal is dropped once the package is there"
 
 
 def test_a_codec_that_pillow_lacks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,8 +99,8 @@ def of_terminal(report: DuplicateReport) -> dict[str, str]:
     return {path: word for word, path in lines}
 
 
-def of_page(report: DuplicateReport, tiers: tuple[str, ...]) -> dict[str, bool]:
-    """Return path -> whether it moves by the command of the page."""
+def of_page(report: DuplicateReport, tiers: tuple[str, ...]) -> dict[str, str]:
+    """Return path -> the word before the reason why it does not move by the command of the page, if it does not."""
     page = io.BytesIO()
     write_page(report, page, thumbnail=lambda path, side: None, tiers=tiers)
     figures = page.getvalue().decode().split("<figure")[1:]
@@ -109,7 +109,8 @@ def of_page(report: DuplicateReport, tiers: tuple[str, ...]) -> dict[str, bool]:
         href = re.search(r'<p class="name"><a href="file://([^"]*)"', figure)
         assert href
         if '<span class="keep">' not in figure:
-            moves[unquote(href[1])] = '<p class="mark">Stays.' not in figure
+            word = re.search(r'<p class="mark">(Stays|Waits)\.', figure)
+            moves[unquote(href[1])] = word[1] if word else ""
     return moves
 
 
@@ -167,7 +168,8 @@ def test_all_outputs_agree_about_each_photo(found: tuple[Path, DuplicateReport],
     assert {line[2]: line[4] for line in lines} == {path: expected[path] for path in with_edited}
     words = {BY_DEFAULT: "copy", ON_REQUEST: "wait", IF_CHOSEN: "stay", NEVER: "stay"}
     assert of_terminal(report) == {path: words[moves] for path, moves in expected.items()}
-    assert of_page(report, SAFE_TIERS) == {path: path in by_default for path in expected}
+    on_page = {"copy": "", "wait": "Waits", "stay": "Stays"}
+    assert of_page(report, SAFE_TIERS) == {path: on_page[word] for path, word in of_terminal(report).items()}
     said = found_in_words(count_verdicts(report.groups), sum(group.spare_bytes[0] for group in report.groups))
     assert re.fullmatch(r"5 photos, [\d.]+ kB, can move safely; 2 edited copies wait for you", said)
 

@@ -151,6 +151,8 @@ def test_a_group_says_what_apply_would_refuse(review: Review, album: Path) -> No
     by_default = re.findall(r'by-default">(.*?)</td>', review.get("/groups/2").text)
     assert by_default[:2] == ["keeps it", f"leaves it. {WAITS.format('similar')}"]
     assert "another frame of a burst" in by_default[2]
+    cards = re.findall(r'<p class="mark">(.*?)</p>', review.get("/groups/2").text)
+    assert cards[0] == WAITS.format("similar"), "a card says why its photo waits"
     assert review.get("/groups/2/plan?keep=0&move=1&move=2").json == {}
     # X and y look alike; y and z were never compared.
     (unknown,) = review.get("/groups/2/plan?keep=1&move=0&move=2").json.items()

@@ -132,6 +132,7 @@ def test_each_filter_says_what_it_leaves_out_and_how_much_of_that_lacks_the_fact
     [
         ({"since": "2015-02-30"}, "since must be a year, month or day"),
         ({"until": "today"}, "until must be a year"),
+        ({"since": "2021", "until": "2019"}, "since 2021 is later than until 2019, so no photo can fit"),
         ({"near": "91,0,5"}, "near must be latitude"),
         ({"min_pixels": "many"}, "min-pixels must be a number"),
         ({"min_pixels": "nan"}, "min-pixels must be a number"),

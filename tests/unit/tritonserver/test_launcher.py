@@ -266,7 +266,7 @@ def test_where_there_is_no_server_a_sentence_says_for_what_pip_has_one(command: 
     )
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
-    assert ended.stderr.startswith(f"{name}: No tritonserver is installed: `pip install 'clip-triton[server]'` brings")
+    assert ended.stderr.startswith(f"{name}: No tritonserver is installed: pip install '.[server]' in a clone")
     assert f"this is Python {platform.python_version()} on {platform.system()}" in ended.stderr
 
 

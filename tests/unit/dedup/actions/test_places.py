@@ -71,12 +71,13 @@ def test_what_vanishes_by_itself_is_searched_only_if_it_is_named(root: Path, fol
 @pytest.mark.parametrize("folder", ["#recycle", "#snapshot/hourly", "Old.aplibrary/Previews/2012"])
 def test_what_vanishes_by_itself_is_never_kept(root: Path, folder: str) -> None:
     live, what = write(root / "Rome" / "1.nef", b"photo"), VANISHING[folder]
-    first, _ = (old(root / folder / name) for name in ("1.nef", "2.nef"))
+    for name in ("1.nef", "2.nef"):
+        old(root / folder / name)
     (group,) = searched(live.parent, root / folder).groups
     assert (group.keep, group.reason) == (str(live), f"the other is in {what}")
     assert reasons(root, live.parent, root / folder) == [f"It is inside {what}, where nothing is moved."] * 2
     # A file that is only there is no reason for another one to move.
-    assert reasons(root, root / folder) == [f"The kept photo is in {what}, so nothing moves for it: {first}."]
+    assert reasons(root, root / folder) == [f"The kept photo is in {what}, so nothing moves for it."]
 
 
 def test_one_folder_of_each_kind_is_listed(root: Path) -> None:
@@ -163,4 +164,4 @@ def test_nothing_moves_if_only_what_may_not_last_would_stay(root: Path, where: s
     for chosen in (None, {copy.path: None}):
         plan = planned(report((kept, copy)), [root], chosen=chosen)
         assert plan.moves == ()
-        assert plan.skipped[0].reason == f"The kept photo is in {where}, so nothing moves for it: {kept.path}."
+        assert plan.skipped[0].reason == f"The kept photo is in {where}, so nothing moves for it."

@@ -39,6 +39,7 @@ def pairs(count: int, *, vectors: Any = None, hashes: Any = None, **given: Any) 
         "cameras": np.full(count, "", dtype=object),
         "taken_ms": np.full(count, np.nan),
         "representatives": np.arange(count),
+        "named": np.empty(0, dtype=np.intp),
     }
     return [(first, second) for first, second in candidate_pairs(evidence, **{**defaults, **given}).tolist()]
 
@@ -117,6 +118,7 @@ def test_20_000_frames_of_one_scene_take_no_memory_for_their_pairs() -> None:
             cameras=np.full(count, "a", dtype=object),
             taken_ms=np.full(count, 5.0),
             representatives=np.arange(count),
+            named=np.empty(0, dtype=np.intp),
         )
         return len(found), star_groups(evidence, 0.98, most_bits=HASH_BITS, cannot_link=CannotLink())
 

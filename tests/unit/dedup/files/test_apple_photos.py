@@ -99,7 +99,7 @@ def test_a_library_that_cannot_be_read_is_one_failure(
     found = scan([library.folder])
     (failure,) = found.failed
     assert (found.photos, failure.path) == ((), str(library.folder))
-    assert ("pip install 'clip-triton[photos]'" if damage == "no osxphotos" else "cannot be read") in failure.message
+    assert ("pip install '.[photos]' in a clone" if damage == "no osxphotos" else "cannot be read") in failure.message
     assert "\n" not in failure.message
 
 

@@ -127,6 +127,20 @@ def test_long_groups_and_lists_of_failures_are_cut() -> None:
     assert "f6.jpg" in printed(of, verbose=True)
 
 
+def test_a_line_says_that_more_is_hidden_only_if_it_hides_more_than_itself() -> None:
+    failed = tuple(FailedFile(path=f"f{number}.jpg", code="EMPTY", message="It is empty.") for number in range(6))
+    text = printed(report(tuple(member(f"m{number}.jpg") for number in range(7)), failed=failed))
+    assert ("m6.jpg" in text, "f5.jpg" in text, "... and" in text) == (True, True, False)
+
+
+def test_what_moves_is_shown_before_what_stays() -> None:
+    stays = Verdict(kept="m0.jpg", moves=NEVER, reason="It is in a reference folder.")
+    staying = [member(f"m{number}.jpg", verdict=stays) for number in range(1, 9)]
+    text = printed(report((member("m0.jpg"), *staying, member("moves.jpg"))))
+    assert text.index("m0.jpg") < text.index("moves.jpg") < text.index("m1.jpg")
+    assert "... and 4 more photos; -v lists them" in text
+
+
 def test_nothing_in_a_name_is_interpreted() -> None:
     failure = FailedFile(path="[red]x[/red]\x1b[2J.jpg", code="EMPTY", message="The file is empty.")
     text = printed(report((member("[bold]a.jpg"), member("b.jpg")), failed=(failure,)))
