@@ -65,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ExitStack() as stack:
         if parsed.workers > 1:
             os.environ[COUNTS_FOLDER] = stack.enter_context(TemporaryDirectory(prefix="clip-gateway-"))
+            stack.callback(os.environ.pop, COUNTS_FOLDER)
         uvicorn.run(
             make_app if parsed.workers == 1 else "clip_client.gateway.command:worker_app",
             factory=True,

@@ -312,6 +312,7 @@ def test_the_gateway_of_the_chart_and_of_compose_has_options_that_exist(monkeypa
         assert command[0] == "clip-gateway"
         assert main(command[1:]) == 0
     assert started == [("0.0.0.0", 8080, 2)] * 2
+    assert "PROMETHEUS_MULTIPROC_DIR" not in os.environ, "the folder is gone"
 
 
 def test_pods_of_the_chart_are_probed_by_the_canary_and_have_time_to_drain() -> None:
