@@ -52,6 +52,7 @@ def album(photos: Path, tmp_path: Path) -> Path:
     for name in ("coffee.jpg", "rocket.webp", "cell.jpg"):
         source = photos / name if (photos / name).exists() else next(photos.glob(f"{name.partition('.')[0]}.*"))
         shutil.copyfile(source, folder / source.name)
+    os.utime(folder / "coffee.jpg", (1_500_000_000, 1_500_000_000))  # so it is older by more than a second
     shutil.copyfile(photos / "coffee.jpg", folder / os.fsdecode(b"caf\xe9.jpg"))
     (folder / "text.jpg").write_text("This is no image.")
     return folder
