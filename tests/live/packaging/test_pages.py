@@ -91,7 +91,8 @@ def test_what_a_page_shows_runs_as_it_stands(
         (folder / name).write_bytes(original.read_bytes())
     for name in ("b.jpg", "cat.jpg", "B", "photos/b.jpg"):
         (folder / name).write_bytes(copy.read_bytes())
-    (folder / "C").write_bytes(b"any bytes")
+    for name in "CDE":
+        (folder / name).write_bytes(b"any bytes")
     (folder / "not a photo.txt").write_text("no photo", encoding="utf-8")
     for name in ("Pictures/Best", ".zfunc", ".config/fish/completions", ".local/share/bash-completion/completions"):
         (home / name).mkdir(parents=True)
