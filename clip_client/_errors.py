@@ -76,8 +76,7 @@ class ItemErrors(ClipError):
 
     def __init__(self, errors: Mapping[int, ItemError]) -> None:
         first = next(iter(errors.values()))
-        more = f", and {len(errors) - 1} more" if len(errors) > 1 else ""
-        super().__init__(f"{first}{more}")
+        super().__init__(f"{len(errors)} {first.item}s failed, such as {first}")
         self.errors = dict(errors)
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -30,7 +30,7 @@ class _FileMerged(Exception):
 
 
 class ParquetStore:
-    """A folder of Parquet files with one schema. Raises StoreError for other metadata, and for the disk."""
+    """A folder of Parquet files with one schema. Raises StoreError for a file with another, or if the disk fails."""
 
     key: ClassVar[str] = "sha256"
     # Hashes and vectors neither repeat nor compress, so compression would only cost time.

@@ -18,11 +18,17 @@ _BUSY_S: Final = 60.0
 
 _TURN_S: Final = 0.01  # pause between two attempts where SQLite itself does not wait
 _KEYS_AT_ONCE: Final = 900  # values in one query; old versions of SQLite allow 999
-OTHER_STORE: Final = ", or choose another folder with --store"
 
 
 class StoreError(ReportedError):
-    """The store cannot be used; the message is one sentence that says what to do."""
+    """The store cannot be used; ``message`` is one sentence that says what to do.
+
+    With ``or_other``, the text also advises another store.
+    """
+
+    def __init__(self, message: str, *, or_other: bool = False) -> None:
+        super().__init__(f"{message}, or choose another folder with --store" if or_other else message)
+        self.message = message
 
 
 class Database:
@@ -61,8 +67,7 @@ class Database:
                     remedy = "make its folder writable, with space for it"
                 else:
                     remedy = f"move it away to start again{', which loses its content' if self.DURABLE else ''}"
-                message = f"{path} cannot be used ({error}); {remedy}{OTHER_STORE}"
-                raise StoreError(message) from error
+                raise StoreError(f"{path} cannot be used ({error}); {remedy}", or_other=True) from error
             on_error.pop_all()
 
     def close(self) -> None:
@@ -116,8 +121,8 @@ class Tables:
 def other_version(path: Path, found: int, known: int) -> StoreError:
     age = "an older" if found < known else "a newer"
     return StoreError(
-        f"{path} was made by {age} version of clip-client (format {found}, this one knows {known}); use that "
-        f"version{OTHER_STORE}"
+        f"{path} was made by {age} version of clip-client (format {found}, this one knows {known}); use that version",
+        or_other=True,
     )
 
 

@@ -47,9 +47,9 @@ def find_and_print(
     if arguments.report is not None:
         need("jinja2")
     try:
-        wanted = Wanted.of({name: getattr(arguments, name) for name in FILTERS})
-    except QueryError as error:  # it begins with the name of the filter
-        raise CommandMisused(f"--{error}") from None
+        wanted = Wanted.of({name: getattr(arguments, name) for name in FILTERS}, prefix="--")
+    except QueryError as error:
+        raise CommandMisused(str(error)) from None
     with named.opened_store() as store, progress_bars() as show:
         photos = named.photos_in(store, show)
         query, space = asyncio.run(_embed(arguments, terms, named, store, photos, show))

@@ -66,7 +66,8 @@ class Wanted:
     """Name in :data:`FILTERS` -> the value that its ``read`` returned."""
 
     @classmethod
-    def of(cls, texts: Mapping[str, str]) -> Wanted:
+    def of(cls, texts: Mapping[str, str], *, prefix: str = "") -> Wanted:
+        """Read the text of each filter. Raises QueryError; its message has ``prefix`` before the names of filters."""
         conditions = {}
         for name, text in texts.items():
             try:
@@ -74,9 +75,10 @@ class Wanted:
                     conditions[name] = FILTERS[name].read(text)
             except ValueError as error:
                 form = FILTERS[name].form or error
-                raise QueryError(f"{name.replace('_', '-')} must be {form}, not {text!r}") from None
+                raise QueryError(f"{prefix}{name.replace('_', '-')} must be {form}, not {text!r}") from None
         if conditions.get("since", -np.inf) >= conditions.get("until", np.inf):
-            raise QueryError(f"since {texts['since']} is later than until {texts['until']}, so no photo can fit")
+            since, until = (f"{prefix}{name} {texts[name]}" for name in ("since", "until"))
+            raise QueryError(f"{since} is later than {until}, so no photo can fit")
         return cls(conditions)
 
     @property

@@ -105,13 +105,14 @@ class PhotoIndex:
                 if about["format"] != _FORMAT:
                     raise ValueError(f"its format is {about['format']}")
             except (KeyError, TypeError, ValueError) as error:
-                raise VectorsError(f"the index in {folder} is damaged ({error}); remove it") from error
+                raise VectorsError(f"the index in {folder} is damaged ({error}); remove this folder") from error
             try:
                 index._segments = [Segment.open(folder / name) for name in names]
             except FileNotFoundError:
                 # Another process may have just merged this segment.
                 if (folder / _ABOUT).read_text("utf-8") == text:
-                    raise VectorsError(f"the index in {folder} is damaged: a part is missing; remove it") from None
+                    message = f"the index in {folder} is damaged (a part is missing); remove this folder"
+                    raise VectorsError(message) from None
                 continue
             index.folder = folder
             return index
@@ -232,7 +233,10 @@ class PhotoIndex:
     def _direction(self, query: NDArray[Any]) -> NDArray[np.float32]:
         query = np.asarray(query, dtype=np.float32)
         if query.shape != (self.dimension,):
-            raise VectorsError(f"the index has vectors of {self.dimension} numbers, and the query is {query.shape}")
+            raise VectorsError(
+                f"the query must be one vector of {self.dimension} numbers, as in the index, but has the shape "
+                f"{query.shape}"
+            )
         norm = np.linalg.norm(query)
         if not 0 < norm < np.inf:
             raise ValueError(

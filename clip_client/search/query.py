@@ -24,6 +24,7 @@ import numpy as np
 from clip_client._errors import VectorsError
 from clip_client._files import printable
 from clip_client._model import ModelInfo, may_be_compared
+from clip_client.dedup.files.file_types import PHOTO_SUFFIXES, RAW_SUFFIXES, suffix_of
 from preprocess_ensemble.errors import ReportedError
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _WEIGHTED: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+):\s*(.*)", re.DOTALL)
 _MOST_WEIGHT: Final = 1000.0
 _NAMED_CHARACTERS: Final = 60
+_PATH: Final = re.compile(r"(~|\.{0,2})/|\.{1,2}$|~$")
 _SIGNS: Final = re.compile(r"(?:^|(?<=\s))([+-])(?=\s|$)")
 
 
@@ -87,15 +89,23 @@ class QueryVector:
                 )
 
 
-def terms_of(parts: Sequence[str], *, photos: bool = True) -> list[Term]:
-    """Read texts, signs and, with ``photos``, paths of existing files; adjacent texts are one. Raises QueryError."""
+def terms_of(parts: Sequence[str | os.PathLike[str]], *, photos: bool = True) -> list[Term]:
+    """Read texts, signs and, with ``photos``, paths of existing files; adjacent texts are one.
+
+    A ``Path`` is always a photo. Raises QueryError, also for a path without a file.
+    """
 
     def kind(part: str) -> str:
-        return "sign" if part in ("+", "-") else "photo" if photos and is_photo(_weighed(part)[1]) else "text"
+        if part in ("+", "-"):
+            return "sign"
+        name = _weighed(part)[1]
+        if photos and is_missing(name):
+            raise QueryError(f"there is no file {printable(name)}: check its path, or write words instead")
+        return "photo" if photos and is_photo(name) else "text"
 
     terms: list[Term] = []
     sign = ""  # the sign of the next term
-    for of, some in groupby(filter(None, map(str.strip, parts)), kind):
+    for of, some in groupby(filter(None, map(_name, parts)), kind):
         if of == "sign":
             sign, *others = some
             if others:
@@ -110,6 +120,10 @@ def terms_of(parts: Sequence[str], *, photos: bool = True) -> list[Term]:
     if not terms:
         raise QueryError("the query is empty: write what the photos should show, such as: dog on the beach")
     return terms
+
+
+def _name(part: str | os.PathLike[str]) -> str:
+    return part.strip() if isinstance(part, str) else os.path.abspath(os.path.expanduser(part))
 
 
 def _term(part: str, sign: str, *, is_photo: bool) -> Term:
@@ -128,6 +142,13 @@ def is_photo(name: str) -> bool:
     """Tell whether a file has this path. A name without a separator and a dot is a word, even if a file has it."""
     path = os.path.expanduser(name)
     return ("." in path or os.sep in path) and os.path.isfile(path)
+
+
+def is_missing(name: str) -> bool:
+    """Tell whether a text begins like a path or has the ending of a photo, and no file has this path."""
+    path = os.path.expanduser(name)
+    is_path = _PATH.match(path) or suffix_of(path) in PHOTO_SUFFIXES | RAW_SUFFIXES
+    return bool(is_path) and not os.path.isfile(path)
 
 
 def _weighed(part: str) -> tuple[float, str]:
@@ -165,8 +186,8 @@ async def search(clip: QueryEmbedder, index: PhotoIndex, *parts: str | os.PathLi
     """Return the ``k`` photos of an index that are nearest to a query, the best first.
 
     ``parts`` are texts, paths of photos, and the signs ``"+"`` and ``"-"``, as :func:`terms_of` reads them. Raises the
-    errors of :func:`query_vector` and :meth:`QueryVector.check`.
+    errors of :func:`terms_of`, :func:`query_vector` and :meth:`QueryVector.check`.
     """
-    query = await query_vector(clip, terms_of([os.fspath(part) for part in parts]))
+    query = await query_vector(clip, terms_of(parts))
     query.check(index.vector_id)
     return index.nearest(query.vector, k)

@@ -39,6 +39,7 @@ from preprocess_ensemble.runtimes.precision import PRECISION_VARIABLE
 from preprocess_ensemble.tritonserver.installation import TRITON_VARIABLE, Triton, find_triton
 
 logger = logging.getLogger(__name__)
+logger.setLevel(logging.INFO)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -199,7 +200,11 @@ async def _serve(config: ServeConfig, triton: Triton) -> None:
         host = config.client_host
         http = "" if config.http_port is None else f"http {config.http_host}:{config.http_port}, "
         ports = f"grpc {host}:{config.grpc_port}, {http}metrics {host}:{config.metrics_port}"
-        print_line(f"ready: {ports}, model {probe.model_id}\n")
+        ready = f"ready: {ports}, model {probe.model_id}"
+        if config.log_json:
+            logger.info("%s", ready)
+        else:
+            print_line(f"{ready}\n")
 
     async with contextlib.AsyncExitStack() as stack:
         supervisor = Supervisor(partial(ProbedTriton.start, config), config)

@@ -1,4 +1,4 @@
-"""Whether this machine has what a repository needs: a GPU, and TensorRT if an encoder is to run on it."""
+"""Checks that this machine has what a repository needs: a GPU, and TensorRT if an encoder is to run on it."""
 
 from __future__ import annotations
 

@@ -170,10 +170,10 @@ class TritonProcess:
         return await self._process.wait()
 
     async def reason(self) -> str:
-        """Return why it ended: the first error that it reported, since later ones follow from it, or its exit code."""
+        """Return why it ended: the first error that it reported (later ones follow from it), or its signal or code."""
         code = await self._process.wait()
         await asyncio.wait({self._listener}, timeout=_LISTEN_S)
-        reason = self._first_error or (f"signal {-code}" if code < 0 else f"exit code {code}")
+        reason = self._first_error or (_signal_name(-code) if code < 0 else f"exit code {code}")
         if self._lost_stub and not self._first_error:
             reason = f"the process of a model has ended: {self._last_words or 'it left no message'}"
         return f"{reason} {_RAISE_LIMIT}" if os.strerror(errno.EAGAIN) in reason else reason
@@ -234,6 +234,13 @@ class TritonProcess:
                 if level == logging.ERROR and self._first_error is None:
                     self._first_error = sentence
                 logger.log(level, "triton: %s", sentence)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # Python has no names for most of the real-time signals
+        return f"signal {number}"
 
 
 def reap_adopted() -> None:

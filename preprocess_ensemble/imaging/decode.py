@@ -78,8 +78,8 @@ def decode(
 ) -> Image.Image:
     """Decode the first picture of one image file and apply its EXIF orientation.
 
-    With ``at_least`` (height, width), which a model's ``PreprocessConfig.decode_at_least`` gives, a larger JPEG may be
-    decoded at 1/2, 1/4 or 1/8 of its size, but not below. The ``info`` of such an image holds the size of the whole
+    A JPEG may be decoded at 1/2, 1/4 or 1/8 of its size, if that is at least ``at_least`` (height, width), which a
+    model's ``PreprocessConfig.decode_at_least`` gives. The ``info`` of such an image holds the size of the whole
     picture under :data:`SCALE_INFO`, and ``preprocess`` keeps to that geometry. Without ``at_least`` the pixels are
     exact.
 

@@ -15,7 +15,7 @@ _BIG_TIFF_OFFSET: Final = 8
 
 
 class TagReader:
-    """Reads a file with a directory of tags, at most twice its length in all."""
+    """Reads the tags of a file: in all, at most twice as many bytes as the file has."""
 
     def __init__(self, source: IO[bytes]) -> None:
         self.seek, self.tell, self._read = source.seek, source.tell, source.read

@@ -13,9 +13,7 @@ from clip_client.cli.errors import CommandFailed
 from clip_client.cli.options.paths import meant, refuse_url, why_missing
 from clip_client.cli.options.search import NamedPlaces, add_search_options
 from clip_client.cli.picture_list import find_and_print
-from clip_client.search.query import Term, is_photo, terms_of
-
-_PATH: Final = re.compile(r"(~|\.{0,2})/|\.{1,2}$|~$")  # a word meant as a path, even if there is none
+from clip_client.search.query import Term, is_missing, is_photo, terms_of
 
 _EPILOG: Final = """\
 examples:
@@ -53,20 +51,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _read_words(arguments: argparse.Namespace) -> tuple[list[Term], NamedPlaces]:
-    from clip_client.dedup.files.file_types import PHOTO_SUFFIXES, RAW_SUFFIXES, suffix_of
-
     words, places = [], list(arguments.places)
     for word in arguments.parts:
         path = os.path.expanduser(word.partition(":")[2] if re.match(r"[\d.]+:", word) else word)
-        is_path = _PATH.match(path) or os.sep in path
+        is_path = os.sep in path or path in (".", "..")
         if path.endswith(VECTOR_SUFFIXES) or (is_path and os.path.isdir(path)):
             places.append(path)
             continue
         refuse_url(path)
-        if not os.path.exists(path):
-            is_meant = os.sep in path and meant(path)
-            if is_meant or _PATH.match(path) or suffix_of(path) in PHOTO_SUFFIXES | RAW_SUFFIXES:
-                raise CommandFailed(why_missing(path))
+        if is_missing(path) or (os.sep in path and not os.path.exists(path) and meant(path)):
+            raise CommandFailed(why_missing(path))
         if os.path.exists(path) and not is_photo(path):
             kind = "folder" if os.path.isdir(path) else "file"
             note = f"clip-client: {word} is searched for as a word; write ./{word} for the {kind} of that name"

@@ -206,11 +206,9 @@ def _print_result(
     purged: int = 0,
     nothing: str,
 ) -> int:
-    from clip_client.dedup.actions.apply import WAS_BACK
-
     if not write_json(arguments.json, outcomes_json(outcomes)):
         if outcomes:
-            back = sum(outcome.message.startswith(WAS_BACK) for outcome in outcomes)
+            back = sum(outcome.was_back for outcome in outcomes)
             already = f"; {counted(back, 'photo')} {'was' if back == 1 else 'were'} back already" if back else ""
             print(f"{counted(sum(outcome.done for outcome in outcomes) - back, 'photo')} restored{already}")
         if decisions:
@@ -265,8 +263,6 @@ def _print_list(entries: Sequence[JournalEntry], declared: Sequence[Choice], whe
 
 
 def _print_what_stays(outcomes: Sequence[Outcome]) -> None:
-    from clip_client.dedup.actions.apply import RESTORED, WAS_BACK
-
     for outcome in outcomes:
-        if outcome.done and outcome.message not in (RESTORED, WAS_BACK):
+        if outcome.left_behind:
             print(f"{printable(outcome.path)}: {printable(outcome.message)}", file=sys.stderr)

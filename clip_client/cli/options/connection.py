@@ -55,7 +55,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_server_options(parser: argparse.ArgumentParser, *, may_be_local: bool = False) -> None:
-    """Add ``--url`` and the TLS and token options. If no server is named, ``may_be_local`` allows a model here."""
+    """Add ``--url`` and the TLS and token options. Without a URL, ``may_be_local`` allows a model in this process."""
     parser.set_defaults(otherwise="auto:" if may_be_local else None, transfer=None)
     otherwise = f"localhost:8001{_ELSE_LOCAL if may_be_local else ''}"
     group = parser.add_argument_group("server")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from clip_client._files import printable
-from clip_client._storage.sqlite import OTHER_STORE, StoreError
+from clip_client._storage.sqlite import StoreError
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.dedup import Scan, Store, scan
 from clip_client.dedup.store.store import default_directory
@@ -189,7 +189,7 @@ def opened_store(directory: Path | None, *, has_moves: bool = False) -> Iterator
     except StoreError as error:
         if not has_moves:
             raise
-        raise StoreError(str(error).replace(OTHER_STORE, "")) from error
+        raise StoreError(error.message) from error
     except sqlite3.Error as error:  # while reading; errors of opening and writing are StoreErrors
         raise CommandFailed(
             f"a database of the store {folder} cannot be read ({error}); if it is cache.sqlite, move it away, "

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from clip_client.dedup.store.contents import FileIndex
     from clip_client.dedup.store.journal import Journal
 
-RESTORED: Final = "Restored."
-WAS_BACK: Final = "It was back already."
 _UNNAMED: Final = "No manifest names it; move it back by hand: its path in the folder of the run is its old path."
 
 
@@ -56,6 +54,10 @@ class Outcome:
     message: str
     is_out_of_reach: bool = False
     """True if the message is about the whole folder, such as that its disk is not connected."""
+    was_back: bool = False
+    """True if the photo was at its old path already."""
+    left_behind: str = ""
+    """Sentence of the message about sidecars that stay, although the photo is back."""
 
 
 def apply(
@@ -127,11 +129,11 @@ def undo_from(folder: str, *, only: Collection[int] | None = None) -> tuple[Outc
         problems = _bring_back(entry) if was_there else []
         remove_empty_folders(entry)
         give_back_times(around)
-        if was_there:
-            stay = [one.path for one in entry.sidecars if one.is_ours]
-            done = f"{RESTORED} The sidecar with its metadata stays: {', '.join(stay)}." if stay else RESTORED
-            message = problems[0] if problems else done
-            outcomes.append(Outcome(path=entry.files[0].original, done=not problems, message=message))
+        if problems:
+            outcomes.append(Outcome(path=entry.files[0].original, done=False, message=problems[0]))
+        elif was_there:
+            stay = ", ".join(one.path for one in entry.sidecars if one.is_ours)
+            outcomes.append(_restored(entry, f"The sidecar with its metadata stays: {stay}." if stay else ""))
     named = {file.quarantined for entry in entries for file in entry.files}
     for above, _, names in os.walk(os.path.join(folder, QUARANTINE_NAME), topdown=False):
         paths = (os.path.join(above, name) for name in names if name != MANIFEST and only is None)
@@ -157,7 +159,7 @@ def recover(journal: Journal) -> tuple[Outcome, ...]:
             was_there = may_be_quarantined(entry)
             at_end = State.ABANDONED if entry.state == State.PLANNED else State.RESTORED
             if not _restore_files(entry, journal, at_end=at_end) and was_there:
-                outcomes.append(Outcome(path=entry.files[0].original, done=True, message=RESTORED))
+                outcomes.append(_restored(entry))
     return tuple(outcomes)
 
 
@@ -249,9 +251,16 @@ def _undo(entry: JournalEntry, journal: Journal) -> Outcome:
         problem = _restore_files(entry, journal, at_end=State.RESTORED)
     if not (problem or was_there or _is_back(entry)):
         problem = "It was no longer in the quarantine, and another file has its name."
-    done = RESTORED if was_there else WAS_BACK
-    message = problem or f"{done} {remaining_sidecars(entry, journal)}".rstrip()
-    return Outcome(path=entry.files[0].original, done=not problem, message=message, is_out_of_reach=bool(out_of_reach))
+    if problem:
+        path = entry.files[0].original
+        return Outcome(path=path, done=False, message=problem, is_out_of_reach=bool(out_of_reach))
+    return _restored(entry, remaining_sidecars(entry, journal), was_back=not was_there)
+
+
+def _restored(entry: JournalEntry, left_behind: str = "", *, was_back: bool = False) -> Outcome:
+    message = f"{'It was back already.' if was_back else 'Restored.'} {left_behind}".rstrip()
+    path = entry.files[0].original
+    return Outcome(path=path, done=True, message=message, was_back=was_back, left_behind=left_behind)
 
 
 def _is_back(entry: JournalEntry) -> bool:

@@ -60,7 +60,7 @@ def manifest_entries(folder: str) -> list[JournalEntry]:
 
 
 def runs_near(folder: str) -> dict[str, set[str]]:
-    """Return folder -> runs in its quarantine, of the absolute ``folder``, those above it and those directly in it."""
+    """Return folder -> runs in its quarantine, for ``folder`` (absolute), all above it and those directly in it."""
     _, inside, _ = next(os.walk(folder), ("", [], []))
     found = {}
     here = Path(folder)

@@ -105,7 +105,7 @@ class KeepRules:
 
 
 def converted_from_lossy(pictures: Iterable[Collection[Photo]]) -> frozenset[str]:
-    """Return the lossless contents of each of ``pictures``, photos of equal pixels, if one is in another format."""
+    """Return the lossless contents beside a lossy photo of equal pixels; each of ``pictures`` has equal pixels."""
     found: set[str] = set()
     for photos in pictures:
         lossless = {photo.sha256 for photo in photos if photo.features.format in _LOSSLESS}

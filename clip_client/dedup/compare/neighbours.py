@@ -149,7 +149,7 @@ def with_inner_hashes(rows: Indices, hashes: Hashes, inner_hashes: Hashes) -> tu
 
 
 def near_by_hashes(rows: Indices, hashes: Hashes, part: int = 0, parts: int = 1) -> Iterator[tuple[Indices, Indices]]:
-    """Yield some of ``rows``, which may repeat, and those of the nearest ``hashes``, turned and mirrored."""
+    """Yield pairs of ``rows`` whose ``hashes`` are near, also turned or mirrored; a pair may come twice."""
     # Equal hashes are looked up once: a scene of thousands of frames would otherwise be compared with itself.
     distinct, firsts, which = np.unique(hashes, return_index=True, return_inverse=True)
     first_rows = rows[firsts]

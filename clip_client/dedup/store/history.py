@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from clip_client._storage.sqlite import OTHER_STORE, Database, StoreError, other_version
+from clip_client._storage.sqlite import Database, StoreError, other_version
 from clip_client.dedup.store.choices import DONE, KEEP, UNDONE, WAITING, Choice, Choices
 from clip_client.dedup.store.decisions import Decisions
 from clip_client.dedup.store.journal import State, right_to_move
@@ -78,8 +78,9 @@ class History(Database):
                 self._settle(first)
         except sqlite3.DatabaseError as error:
             raise StoreError(
-                f"{file} cannot be used ({error}); restore it from a backup, move it away to start again, which loses "
-                f"its content{OTHER_STORE}"
+                f"{file} cannot be used ({error}); restore it from a backup, or move it away to start again, which "
+                "loses its content",
+                or_other=True,
             ) from error
         for file in earlier:
             self._connection.execute(f"DETACH {file.stem}")

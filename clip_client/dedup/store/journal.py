@@ -134,7 +134,8 @@ def right_to_move(store: Path, *, wait_s: float = 0) -> Iterator[None]:
             raise StoreError("another clip-client is moving files with this store; wait for it") from None
         except OSError as error:
             reason = error.strerror or error
-            raise StoreError(f"{path} cannot be locked: {reason}; choose another folder with --store") from None
+            message = f"{path} cannot be locked ({reason}); move the store to a local disk"
+            raise StoreError(message, or_other=True) from None
         yield
 
 

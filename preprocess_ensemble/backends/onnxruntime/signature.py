@@ -74,7 +74,8 @@ def check_signature(config: ModelConfig, signature: Signature) -> None:
     for io in inputs:
         if batches and io.get("optional"):
             raise ModelLoadError(
-                f"config.pbtxt sets optional for the input {io['name']!r}, but the model has max_batch_size."
+                f"config.pbtxt sets optional for the input {io['name']!r}, but the model has max_batch_size: remove "
+                "optional."
             )
     for configured, tensors, exact in ((inputs, signature.inputs, False), (outputs, signature.outputs, True)):
         by_name = {tensor.name: tensor for tensor in tensors}

@@ -135,7 +135,7 @@ def _ready(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     said: list[str] = []
     for line in process.stdout:
-        if line.startswith("ready:"):
+        if '"message": "ready: ' in line:
             return "".join(said)
         said.append(line)
     raise AssertionError("".join(said))

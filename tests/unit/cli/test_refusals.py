@@ -127,7 +127,7 @@ def test_a_file_that_is_named_like_an_option_can_be_named(
         (["similar", "x.jpg", "--in", "x" * 300], 1, "there is no file or folder"),
         (["similar", ".", "--in", "."], 1, ". is a folder, and clip-client similar needs a photo"),
         # Neither a server nor a model is asked.
-        (["search", "x", "--since=2021", "--until=2019"], 2, "--since 2021 is later than until 2019, so no photo"),
+        (["search", "x", "--since=2021", "--until=2019"], 2, "--since 2021 is later than --until 2019, so no"),
         (["similar", "nosuch.jpg"], 1, "there is no file nosuch.jpg\n"),
         (["similar", "fiel.pem"], 1, "there is no file fiel.pem; did you mean file.pem?"),
         (["search", "flower", "emtpy/"], 1, "there is no file or folder emtpy/; did you mean empty?"),

@@ -41,7 +41,7 @@ def test_image_errors_survive_copies_and_processes() -> None:
     for twin in (copy.copy(TRUNCATED), *(pickle.loads(pickle.dumps(both)).errors[index] for index in (1, 5))):
         assert (twin.code, twin.index, twin.source, twin.request_id) == ("TRUNCATED", 1, "b.jpg", "r")
         assert str(twin) == "b.jpg: TRUNCATED: The file ends early. (request r)"
-    assert str(pickle.loads(pickle.dumps(both))) == str(both) == f"{TRUNCATED}, and 1 more"
+    assert str(pickle.loads(pickle.dumps(both))) == str(both) == f"2 images failed, such as {TRUNCATED}"
     assert str(ImageError("no.", code="EMPTY", index=7)) == "image 7: EMPTY: no."
 
 

@@ -121,7 +121,7 @@ def test_what_embed_wrote_is_an_index_by_path(tmp_path: Path, name: str) -> None
 
 @pytest.mark.parametrize(
     ("query", "message"),
-    [(np.ones(3), "vectors of 2"), (np.zeros(2), "zero"), (np.full(2, np.nan), "NaN"), (np.full(2, np.inf), "NaN")],
+    [(np.ones(3), "of 2 numbers"), (np.zeros(2), "zero"), (np.full(2, np.nan), "NaN"), (np.full(2, np.inf), "NaN")],
 )
 def test_a_query_that_cannot_be_searched_is_one_sentence(query: NDArray[np.float64], message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -52,6 +52,19 @@ def test_an_incomplete_query_is_refused(parts: list[str]) -> None:
         terms_of(parts)
 
 
+async def test_a_path_is_a_photo_and_never_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (photo := tmp_path / "beach").touch()
+    clip = Words(2, beach=[1, 0], **{str(photo): [0, 1]})
+    index = PhotoIndex.from_arrays(["text", "photo"], np.eye(2), vector_id=VECTOR_ID)
+    for part, nearest in (("beach", "text"), (Path("beach"), "photo")):
+        assert [hit.key for hit in await search(clip, index, part, k=1)] == [nearest]
+    for absent in ("./absent", "absent.jpg", "2:absent.HEIC", "~/absent", ".", Path("absent"), Path(".")):
+        with pytest.raises(QueryError, match=r"there is no file .*: check its path, or write words instead"):
+            await search(clip, index, absent)
+    assert terms_in("absent.jpg") == [Term(text="absent.jpg")], "the page has no files"
+
+
 def test_messages_name_a_long_text_by_its_beginning() -> None:
     assert Term(text="a dog " * 10_000).name == "a dog " * 10 + "..."
     assert Term(text="a dog").name == "a dog"

@@ -23,7 +23,7 @@ from clip_client.serving import command, tensorrt
 from clip_client.serving.command import main
 from clip_client.serving.config import ServeConfig
 from clip_client.serving.preflight import check_repository
-from clip_client.serving.probed_triton import Probe
+from clip_client.serving.probed_triton import Probe, ProbeOutcome
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.tensorrt import default_cache
 from tests.fixtures.commands import Run
@@ -37,7 +37,8 @@ def serve(
     """Run the command with a supervisor that sends this process the signal; return what is called on it."""
     called: list[str] = []
 
-    async def run(_: Callable[[Probe], None]) -> None:
+    async def run(on_ready: Callable[[Probe], None]) -> None:
+        on_ready(Probe(outcome=ProbeOutcome.OK, model_id="m@1"))
         before()
         os.kill(os.getpid(), number)
         # Python tells the loop of a signal before the loop does anything else.
@@ -70,6 +71,15 @@ def repository(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_stop_the_server(number: signal.Signals, repository: Path) -> None:
     assert serve(repository, number) == ["stop"]
+
+
+def test_a_log_of_json_also_says_when_it_is_ready(
+    repository: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for options, printed in (((), 1), (("--log-json",), 0)):
+        serve(repository, signal.SIGTERM, *options)
+        said = capsys.readouterr().out, "\n".join(caplog.messages)
+        assert [len(re.findall(r"^ready: grpc .*, model m@1$", text, re.M)) for text in said] == [printed, 1 - printed]
 
 
 def test_under_nohup_the_terminal_may_close(repository: Path) -> None:

@@ -45,10 +45,11 @@ async def test_its_end_is_noticed_while_a_stub_holds_its_output_and_the_stub_is_
     [
         ("echo 'error: creating server: the first'; echo 'error: a later one'; exit 1", "creating server: the first"),
         ("echo 'all is well'; exit 3", "exit code 3"),
-        ("echo 'all is well'; kill -9 $$", "signal 9"),
+        ("echo 'all is well'; kill -9 $$", "SIGKILL"),
+        ("kill -35 $$", "signal 35"),
         ("head -c 3000000 /dev/zero | tr '\\0' x; echo; echo 'error: after a long line'; exit 1", "after a long line"),
     ],
-    ids=["the first error", "exit code", "signal", "a line of megabytes"],
+    ids=["the first error", "exit code", "signal", "signal without a name", "a line of megabytes"],
 )
 async def test_the_reason_of_its_end_is_one_sentence(script: str, reason: str, tmp_path: Path) -> None:
     process = await start(script, tmp_path)
@@ -120,7 +121,7 @@ NO_PROCESS = "bash: fork: Resource temporarily unavailable"
         ("false & exec sleep 600", True, "has ended: it left no message"),
         ("sh -c 'echo no file model.py >&2; exit 1' & exec sleep 600", False, "has ended: no file model.py"),
         ("echo 'E1123 17:32:04.137233 12613 x.cc:1] \"boost::interprocess::lock_exception\"'; exit 1", True, "lock_e"),
-        ("kill -ABRT $$", True, "signal 6"),
+        ("kill -ABRT $$", True, "SIGABRT"),
         ("exit 1", False, "exit code 1"),
     ],
     ids=["process limit", "stub", "stub with a reason", "lock", "abort", "exit"],

@@ -6,7 +6,6 @@ import io
 import json
 import shlex
 import shutil
-import sqlite3
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -200,14 +199,10 @@ def test_a_damaged_journal_is_one_sentence(store: list[str], tmp_path: Path, sai
 
 
 def test_undo_and_purge_advise_no_other_store_than_the_one_with_their_moves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Callable[..., list[str]]
+    tmp_path: Path, said: Callable[..., list[str]]
 ) -> None:
-    def fail(*_: object) -> None:
-        raise sqlite3.OperationalError("disk I/O error")
-
-    monkeypatch.setattr("clip_client._storage.sqlite._set_journal_mode", fail)
-    file = tmp_path / "history.sqlite"
-    start = f"{file} cannot be used (disk I/O error); make its folder writable, with space for it"
+    (file := tmp_path / "history.sqlite").mkdir()
+    start = f"{file} cannot be used (unable to open database file); make its folder writable, with space for it"
     for command, end in (("undo", ""), ("purge", ""), ("decide list", ", or choose another folder with --store")):
         (line,) = said(*command.split(), "--store", tmp_path, code=1)
         assert line.endswith(start + end)
