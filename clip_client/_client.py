@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import threading
 from collections.abc import AsyncGenerator, Iterable, Sequence, Sized
@@ -299,9 +298,7 @@ class ClipClient(ClientBase):
         session, deadline = self._begin(timeout_s)
         encoder = session.encoders[tower]
         items = encoder.items(source)
-        model = await session.handshake.model(deadline, tower)
-        if timeout_s is None:
-            deadline.extended_by_s = self._config.timeout_s
+        model = session.handshake.known or await session.handshake.model(deadline)
         stream = Stream(items, model, encoder, session.sender, session.threads, deadline=deadline)
         chunk = await stream.at_once()
         if chunk is not None and chunk.vectors is not None:
@@ -310,7 +307,7 @@ class ClipClient(ClientBase):
                 errors={},
                 model_id=model.id,
                 vector_id=model.vector_id_of(tower),
-                truncated=tuple(itertools.compress(itertools.count(), chunk.truncated)),
+                truncated=tuple(row for row, is_cut in enumerate(chunk.truncated) if is_cut),
             )
         expected = len(items) if isinstance(items, Sized) else None
         collector = Collector(model, tower, expected=expected, keeps_late=timeout_s is not None)
@@ -327,7 +324,7 @@ class ClipClient(ClientBase):
         session, deadline = self._begin(timeout_s)
         encoder = session.encoders[tower]
         items = encoder.items(source)
-        model = await session.handshake.model(deadline, tower)
+        model = session.handshake.known or await session.handshake.model(deadline)
         limit = None if timeout_s is None else deadline
         async with Stream(
             items, model, encoder, session.sender, session.threads, deadline=limit, ordered=ordered, max_ahead=max_ahead
@@ -345,7 +342,8 @@ class ClipClient(ClientBase):
             )
         if timeout_s is not None:
             positive_seconds("timeout_s", timeout_s)
-        return session, Deadline(self._config.timeout_s if timeout_s is None else timeout_s)
+            return session, Deadline(timeout_s)
+        return session, Deadline(self._config.timeout_s, extended_by_s=self._config.timeout_s)
 
 
 class _Session:

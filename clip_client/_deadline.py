@@ -13,11 +13,11 @@ class Deadline:
 
     __slots__ = ("_now", "at", "extended_by_s", "since")
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, *, extended_by_s: float | None = None) -> None:
         self._now = asyncio.get_running_loop().time
         self.since = self._now()  # the beginning, or the last extension by a result
         self.at = self.since + seconds
-        self.extended_by_s: float | None = None  # what is left gets it again after each result; None if ``at`` is fixed
+        self.extended_by_s = extended_by_s  # what is left gets it again after each result; None if ``at`` is fixed
 
     @property
     def expired(self) -> bool:

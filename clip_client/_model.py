@@ -31,10 +31,6 @@ class Tower(Enum):
     def error(self) -> type[ItemError]:
         return ImageError if self is Tower.IMAGE else TextError
 
-    @property
-    def stream_method(self) -> str:
-        return "embed_stream" if self is Tower.IMAGE else "embed_text_stream"
-
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class TextInfo:

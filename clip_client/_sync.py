@@ -58,12 +58,9 @@ def _streaming(
                 await items.aclose()
 
         try:
-            while True:
-                try:
-                    item = self._call(step)
-                except StopAsyncIteration:
-                    return
-                yield item
+            with suppress(StopAsyncIteration):
+                while True:
+                    yield self._call(step)
         finally:
             if self._portal is portal and not self._is_forked:  # a closed client has ended the stream already
                 self._call(end)

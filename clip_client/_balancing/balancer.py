@@ -99,7 +99,7 @@ class Server:
 
     def available_slots(self, now: float, waiting: int, max_batch_size: int) -> int:
         """Return the number of images that the next request may carry. After a failure, send one request at a time."""
-        if now < self.backoff_until or (self.is_down and self.limit.in_flight):
+        if now < self.backoff_until or (self._failures and self.limit.in_flight):
             return 0
         return self.limit.available_slots(waiting, max_batch_size)
 
@@ -141,7 +141,7 @@ class Balancer:
         self._first_look_up = asyncio.Lock()
         self._resolved: Deadline | None = None  # begins at the last look-up of the names
         self._resolving: asyncio.Task[None] | None = None
-        self._chose_at = 0.0
+        self.chose_at = 0.0  # loop time of the last choice
 
     @property
     def servers(self) -> tuple[Server, ...]:
@@ -154,7 +154,7 @@ class Balancer:
 
     def choose(self, waiting: int, max_batch_size: int) -> tuple[Server, int] | None:
         """Return a server and the number of images that it takes now; None if all servers are busy or back off."""
-        now = self._chose_at = self._loop.time()
+        now = self.chose_at = self._loop.time()
         self._refresh()
         best, most = None, 0
         for server in self._servers.values():
@@ -176,7 +176,7 @@ class Balancer:
 
     def next_attempt_at(self) -> float | None:
         """Return the loop time at which the first back-off of the last choice ends; None without a back-off."""
-        times = [one.backoff_until for one in self._servers.values() if one.backoff_until > self._chose_at]
+        times = [one.backoff_until for one in self._servers.values() if one.backoff_until > self.chose_at]
         return min(times, default=None)
 
     async def aclose(self) -> None:
@@ -187,17 +187,11 @@ class Balancer:
             await server.transport.close()
 
     def _refresh(self) -> None:
-        if self._resolved is None or self._resolving is not None:
+        if self._resolved is None or (self._resolving is not None and not self._resolving.done()):
             return
         elapsed, servers = self._resolved.elapsed, self._servers.values()
         if elapsed > _RESOLVE_EVERY_S or (elapsed > _RESOLVE_WHEN_DOWN_S and any(one.is_down for one in servers)):
             self._resolving = asyncio.create_task(self._look_up(), name="clip_client names")
-            self._resolving.add_done_callback(self._on_looked_up)
-
-    def _on_looked_up(self, task: asyncio.Task[None]) -> None:
-        self._resolving = None
-        if not task.cancelled() and (error := task.exception()) is not None:
-            raise error
 
     async def _look_up(self) -> None:
         if self.endpoints[0].kind is EndpointKind.AUTO:  # it is the only one

@@ -11,7 +11,7 @@ from clip_client._balancing.balancer import RETRIED, backoff_s
 from clip_client._deadline import Deadline
 from clip_client._encoding import IMAGE_ENCODINGS
 from clip_client._errors import ClipError, DeadlineExceeded, ProtocolMismatch, Unauthorized, Unavailable
-from clip_client._model import ModelInfo, Tower
+from clip_client._model import ModelInfo
 
 if TYPE_CHECKING:
     from clip_client._balancing.balancer import Balancer, Server
@@ -31,13 +31,10 @@ class Handshake:
         self._latest = Deadline(config.timeout_s)  # of the callers that wait
         self._has_connected = False
 
-    async def model(self, deadline: Deadline, tower: Tower = Tower.IMAGE) -> ModelInfo:
-        """Return the model. Calls share a running handshake. Raises ModelNotReady if the model lacks the tower."""
-        model = self.known or await self._fetched(deadline)
-        model.check_tower(tower)
-        return model
-
-    async def _fetched(self, deadline: Deadline) -> ModelInfo:
+    async def model(self, deadline: Deadline) -> ModelInfo:
+        """Return the model. Calls share a running handshake."""
+        if self.known is not None:
+            return self.known
         task = self._fetching
         other = Deadline(self._config.timeout_s) if task is None else self._latest
         self._latest = max(deadline, other, key=lambda one: one.at)
@@ -101,15 +98,13 @@ class Handshake:
         servers = self._balancer.servers
         remaining = deadline.remaining
         tasks = [asyncio.ensure_future(server.transport.model(timeout_s=remaining)) for server in servers]
-        waiting = set(tasks)
-        patience: Deadline | None = None
+        waiting, has_model = set(tasks), False
         try:
-            while waiting and (patience is None or not patience.expired):
-                left_s = None if patience is None else patience.remaining
-                done, waiting = await asyncio.wait(waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-                if patience is None and any(not task.cancelled() and task.exception() is None for task in done):
-                    # If a later server has another model, the fingerprints of its vectors will show that.
-                    patience = Deadline(_PATIENCE_S)
+            while waiting and not has_model:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                has_model = any(not task.cancelled() and task.exception() is None for task in done)
+            if waiting:  # if a later server has another model, the fingerprints of its vectors will show that
+                await asyncio.wait(waiting, timeout=_PATIENCE_S)
         finally:
             for task in tasks:
                 task.cancel()

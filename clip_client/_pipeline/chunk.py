@@ -77,6 +77,7 @@ class Request:
     chunks: list[Chunk]
     started_at: float
     count: int  # of items
+    timeout_s: float
     task: asyncio.Task[Any] | None = None
     is_cancelled: bool = False
 

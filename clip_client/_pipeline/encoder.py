@@ -45,17 +45,15 @@ class Encoder(ABC):
     def payloads(self, items: Iterable[Any], most: int, most_bytes: int) -> list[bytes]:
         """Return the bytes to send for the first items, until one is not sent as it is or one of the limits is met."""
         payloads: list[bytes] = []
-        for item in islice(items, most):
-            try:
-                payload = self.unchanged(item)
-            except TypeError:
-                if payloads:
-                    break  # the next call raises it, after these items
+        try:
+            for payload in map(self.unchanged, islice(items, most)):
+                if payload is None or most_bytes <= 0:
+                    break
+                most_bytes -= len(payload)
+                payloads.append(payload)
+        except TypeError:
+            if not payloads:  # else the next call raises it, after these items
                 raise
-            if payload is None or most_bytes <= 0:
-                break
-            most_bytes -= len(payload)
-            payloads.append(payload)
         return payloads
 
     @abstractmethod

@@ -60,7 +60,7 @@ class Sender:
         self.free_bytes = _HELD_REQUESTS * config.max_request_bytes  # may be negative; then calls wait for room
         self._room = asyncio.Event()
         self._is_starting = False  # True if a task has been made that has not yet taken its items
-        self.latest: Chunk | None = None  # the last chunk that such a task will take; it may still grow
+        self.latest: Chunk | None = None  # the last chunk that such a task will take, if it may grow to a full batch
         self._timer: asyncio.TimerHandle | None = None
         self.closed = False
         self.open_streams: set[Callable[[], None]] = set()  # functions that end them
@@ -83,32 +83,26 @@ class Sender:
         self._waiting[chunk] = None
         if starts:
             self._start()
-            self.latest = chunk
+            self.latest = chunk if len(chunk) < chunk.call.model.max_batch_size else None
 
     async def send_alone(self, chunk: Chunk, payloads: list[bytes]) -> None:
         """Submit the only chunk of a call, and send it in this task, the call's, if no others can share its request."""
         self.submit(chunk, payloads, starts=False)
-        if len(chunk) < chunk.call.model.max_batch_size:
+        count, task, choice = len(payloads), asyncio.current_task(self._loop), None
+        if count < chunk.call.model.max_batch_size:
             await asyncio.sleep(0)  # calls that begin together share requests
-        task, count = asyncio.current_task(self._loop), len(chunk)
-        is_alone = len(self._waiting) == 1 and chunk in self._waiting and not self._is_starting
+        is_alone = len(self._waiting) == 1 and chunk in self._waiting and not self._is_starting and not self.closed
         fits = count == 1 or chunk.size <= self.config.max_request_bytes
-        if not (is_alone and fits) or task is None or task.cancelling():
-            self._start()
-        elif (choice := self._balancer.choose(count, count)) is None or choice[1] < count:
+        if is_alone and fits and task is not None and not task.cancelling():
+            choice = self._balancer.choose(count, count)
+        if choice is None or choice[1] < count:
             self._start()
         else:
             del self._waiting[chunk]
             choice[0].limit.started(count)
             deadline = chunk.deadline = chunk.deadline or Deadline(self.config.timeout_s)
             # No other request can extend the deadline, so it is that of the request.
-            request = Request(choice[0], [chunk], self._loop.time(), count, task)
-            await self._send(request, alone_s=deadline.remaining)
-            # On Python 3.11, ``asyncio.wait_for`` in a transport may drop a cancellation that comes with the answer.
-            if request.is_cancelled and task.cancelling():
-                task.uncancel()
-            if task.cancelling():
-                raise asyncio.CancelledError
+            await self._send(Request(choice[0], [chunk], self._balancer.chose_at, count, deadline.remaining, task))
 
     def give_up(self, chunks: Iterable[Chunk]) -> None:
         """Forget chunks whose results are not needed any more, and cancel requests that only have such chunks."""
@@ -168,25 +162,21 @@ class Sender:
             self._loop.create_task(self._send_waiting(), name="clip_client request")
 
     async def _send_waiting(self) -> None:
-        """Send all requests that servers have slots for: the first in this task, others in tasks of their own."""
+        """Send one request, if a server has slots for it. If items are left, another task sends the next request."""
         self._is_starting, self.latest = False, None
-        first: Request | None = None
-        while self._waiting and not self.closed:
-            call = next(iter(self._waiting)).call
-            most = call.model.max_batch_size
-            choice = self._balancer.choose(sum(map(len, itertools.islice(self._waiting, most))), most)
-            if choice is None:
-                self._wake_at(self._balancer.next_attempt_at())
-                break
-            request = self._take(*choice, call)
-            if request.chunks:
-                request.server.limit.started(request.count)
-                if first is None:
-                    first = request
-                else:
-                    self._loop.create_task(self._send(request), name="clip_client request")
-        if first is not None:
-            await self._send(first)
+        if not self._waiting or self.closed:
+            return
+        call = next(iter(self._waiting)).call
+        most = call.model.max_batch_size
+        choice = self._balancer.choose(sum(map(len, itertools.islice(self._waiting, most))), most)
+        if choice is None:
+            self._wake_at(self._balancer.next_attempt_at())
+            return
+        request = self._take(*choice, call)
+        self._start()
+        if request.chunks:
+            request.server.limit.started(request.count)
+            await self._send(request)
 
     def _wake_at(self, when: float | None) -> None:
         """Start again at ``when``, and when the first waiting chunk runs out of time.
@@ -217,6 +207,7 @@ class Sender:
         taken: list[Chunk] = []
         late: dict[Chunk, Deadline] = {}
         count = size = others = 0
+        timeout_s = 0.0  # the longest time of all chunks, because a call that has less time gives its own up
         tower, model, most_bytes = first.tower, first.model, self.config.max_request_bytes
         own = ample = None  # the deadline of chunks without a call's, and the last one that leaves time for an answer
         # If a server is down, items are late for that reason, not because of overload.
@@ -242,6 +233,7 @@ class Sender:
                 break
             part.deadline = deadline
             taken.append(part)
+            timeout_s = max(timeout_s, deadline.of_request)
             count += len(part)
             size += part.size
             if part is not chunk:
@@ -256,44 +248,38 @@ class Sender:
                 f"takes {latency or 0:.2f} s."
             )
             self.fail([chunk], error)
-        return Request(server, taken, self._loop.time(), count)
+        return Request(server, taken, self._balancer.chose_at, count, timeout_s)
 
-    async def _send(self, request: Request, *, alone_s: float | None = None) -> None:
-        """Send a request and give its chunks their results. In the task of its only call, ``alone_s`` is its time."""
-        server, chunks, count, started_at = request.server, request.chunks, request.count, request.started_at
-        task = request.task = request.task or asyncio.current_task(self._loop)
-        if task is None or self.closed or not any(chunk.is_open for chunk in chunks):  # given up before the task began
-            self.fail(chunks, Unavailable(_CLOSED))
-            self._release(request)
-            return
+    async def _send(self, request: Request) -> None:
+        """Send a request and give its chunks their results. If it has a task, this is the task of its only call."""
+        server, chunks, count, alone = request.server, request.chunks, request.count, request.task
+        request.task = alone or asyncio.current_task(self._loop)
         self._requests.add(request)
         request_id = f"{self._id}{next(self._numbers):08x}"
-        payloads = [payload for chunk in chunks for payload in chunk.payloads or [b""] * len(chunk)]
+        payloads = [*itertools.chain.from_iterable([chunk.payloads for chunk in chunks])]
         self._counts.bytes_sent += sum(map(len, payloads))
-        # The longest time of all chunks, because a call that has less time gives its own up.
-        timeout_s = alone_s or max(chunk.deadline.of_request for chunk in chunks if chunk.deadline)
         try:
             answer = await server.transport.infer(
-                payloads, tower=chunks[0].call.tower, request_id=request_id, timeout_s=timeout_s
+                payloads, tower=chunks[0].call.tower, request_id=request_id, timeout_s=request.timeout_s
             )
             now = self._loop.time()
-            given = min(chunk.deadline.given(chunk.submitted_at) for chunk in chunks if chunk.deadline)
+            given_s = min([chunk.deadline.given(chunk.submitted_at) for chunk in chunks if chunk.deadline])
             self._deliver(answer, request, request_id)
-            server.succeeded(count, started_at=started_at, now=now, time_given_s=given)
+            server.succeeded(count, started_at=request.started_at, now=now, time_given_s=given_s)
             self._budget.success()
         except ClipError as error:
-            self._retry_or_fail(request, error, is_alone=alone_s is not None)
+            self._retry_or_fail(request, error, is_alone=alone is not None)
         except asyncio.CancelledError:
             self._on_cancelled(request)
             # If this client was closed, the call's own task goes on, and says so.
-            if not (alone_s and request.is_cancelled and task.uncancel() == 0):
+            if not (alone and request.is_cancelled and alone.uncancel() == 0):
                 raise
         except Exception as error:
             # This is a bug in this package. The loop's exception handler reports it, and all callers get an error.
             message = f"The request failed: internal error ({type(error).__name__})."
             server.limit.release(count)
             self.fail(chunks, ClipError(message))
-            self._loop.call_exception_handler({"message": message, "exception": error, "task": task})
+            self._loop.call_exception_handler({"message": message, "exception": error, "task": request.task})
         finally:
             self._requests.discard(request)
             self._start()
@@ -310,8 +296,7 @@ class Sender:
         else:
             # A failure inside a server may be the server's fault, so try another server. If the request is the reason,
             # the other server fails as well, and then no server is left.
-            elsewhere = type(error) is ClipError and self._balancer.has_other(server)
-            again = chunks if elsewhere or isinstance(error, RETRIED) else []
+            again = chunks if isinstance(error, RETRIED) or (has_other and type(error) is ClipError) else []
         if again and self._budget.spend(now):
             self._counts.requests_retried += 1
             # Put them in front, in their order, because an ordered stream waits for them.
@@ -332,20 +317,19 @@ class Sender:
     def _deliver(self, answer: Answer, request: Request, request_id: str) -> None:
         if {*map(len, answer)} != {request.count}:
             raise ValueError(f"{[*map(len, answer)]} rows for {request.count} items")
-        call = request.chunks[0].call
-        numbers = answer.vectors.reshape(-1)
+        call, vectors, start = request.chunks[0].call, answer.vectors, 0
+        numbers = vectors.reshape(-1)
         # A sum of squares is finite only if all numbers are, and is made in one pass.
         is_finite = math.isfinite(numbers.dot(numbers))
         is_right = answer.fingerprints.count(call.model.fingerprint_of(call.tower)) == request.count
-        has_dimension = answer.vectors.shape[1] == call.model.dimension
+        has_dimension = vectors.shape[1] == call.model.dimension
         errors: dict[int, ClipError] = {}
         if not (is_finite and is_right and has_dimension) or any(answer.statuses):
             errors = self._errors_of(answer, call, request.server, request_id)
         self._counts.images_embedded += request.count - len(errors)
-        start = 0
         for chunk in request.chunks:
             end = start + len(chunk)
-            chunk.vectors = answer.vectors[start:end] if has_dimension else None
+            chunk.vectors = vectors[start:end] if has_dimension else None
             chunk.truncated = answer.truncated[start:end]
             own = {row - start: error for row, error in errors.items() if start <= row < end} if errors else {}
             self._finish(chunk, own)

@@ -7,15 +7,16 @@ import contextlib
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, KeysView, ValuesView
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, KeysView, ValuesView
 from contextvars import copy_context
-from itertools import islice
+from itertools import chain, islice
 from queue import SimpleQueue
 from typing import Any, Final
 
 import numpy as np
 
 _END: Final = object()
+_BUFFERS: Final = (bytearray, memoryview)
 _BLOCKED_S: Final = 0.1  # for an iterable that is making an item when the stream is left; later, its thread closes it
 _CONTAINERS: Final = (list, tuple, set, frozenset, deque, np.ndarray, KeysView, ValuesView)
 """Types whose iteration never blocks. Any other iterable might block, so it runs in a thread."""
@@ -34,7 +35,7 @@ class Source(ABC):
 
     def __init__(self, max_ahead: int) -> None:
         self._slots = max_ahead
-        self._slot_freed: asyncio.Event | None = None
+        self._slot_freed = asyncio.Event()
 
     @abstractmethod
     async def next(self) -> list[Any]:
@@ -42,14 +43,14 @@ class Source(ABC):
 
     async def _wait_for_slot(self) -> None:
         while not self._slots:
-            self._slot_freed = asyncio.Event()
+            self._slot_freed.clear()
             await self._slot_freed.wait()
 
     def delivered(self, count: int) -> None:
         """Let the iterable give ``count`` more items, because as many have reached the consumer."""
-        self._slots += count
-        if self._slot_freed is not None:
+        if not self._slots:
             self._slot_freed.set()
+        self._slots += count
 
     def untaken_items(self) -> list[Any] | None:
         """Return all items that were not taken yet; None if only the iterable knows them."""
@@ -78,16 +79,13 @@ class _ContainerSource(Source):
 class _AsyncSource(Source):
     def __init__(self, items: AsyncIterable[Any], max_ahead: int) -> None:
         super().__init__(max_ahead)
-        self._items = items
-        self._iterator: AsyncIterator[Any] | None = None
+        self._iterator = aiter(items)
 
     async def next(self) -> list[Any]:
         await self._wait_for_slot()
-        if self._iterator is None:
-            self._iterator = aiter(self._items)
-        item = _copied_if_buffer(await anext(self._iterator))
+        item = await anext(self._iterator)
         self._slots -= 1
-        return [item]
+        return [_copied(item) if isinstance(item, _BUFFERS) else item]
 
     async def aclose(self) -> None:
         if (close := getattr(self._iterator, "aclose", None)) is not None:
@@ -98,7 +96,7 @@ class _ThreadSource(Source):
     """Runs the iterable in its own thread: a generator that sleeps for hours must not occupy a shared thread."""
 
     def __init__(self, items: Iterable[Any], max_ahead: int) -> None:
-        super().__init__(max_ahead)
+        super().__init__(0)  # the permits are for all slots
         self._loop = asyncio.get_running_loop()
         self._buffer: deque[Any] = deque()
         self._arrival = asyncio.Event()
@@ -112,7 +110,7 @@ class _ThreadSource(Source):
         self._error: BaseException | None = None
         self._close_error: BaseException | None = None
         self._ended = asyncio.Event()
-        self._give_permits()
+        self._permits.put(max_ahead)
         # Use a daemon thread, because the program may end while the iterable blocks.
         work = (self._pump, items)
         threading.Thread(target=copy_context().run, args=work, name="clip_client source", daemon=True).start()
@@ -129,11 +127,8 @@ class _ThreadSource(Source):
     def delivered(self, count: int) -> None:
         self._slots += count
         if self._slots >= self._permits_at_once:
-            self._give_permits()
-
-    def _give_permits(self) -> None:
-        self._permits.put(self._slots)
-        self._slots = 0
+            self._permits.put(self._slots)
+            self._slots = 0
 
     def untaken_items(self) -> list[Any] | None:
         return list(self._buffer) if self._ended.is_set() else None
@@ -151,24 +146,26 @@ class _ThreadSource(Source):
 
     def _pump(self, items: Iterable[Any]) -> None:
         iterator: Iterator[Any] | None = None
+        item: Any = None
         try:
             iterator = iter(items)
-            permits = 0
-            while not self._closed:
-                if not permits:
-                    self._is_blocking = False
-                    permits = self._permits.get()
-                    self._is_blocking = True  # before _closed is read again, so that aclose() sees one of the two
-                    continue
-                permits -= 1
-                item = next(iterator, _END)
-                if item is _END:
+            marked = chain(iterator, (_END,))
+            while True:
+                self._is_blocking = False
+                permits = self._permits.get()
+                self._is_blocking = True  # before _closed is read again, so that aclose() sees one of the two
+                for item in islice(marked, 0 if self._closed else permits):
+                    if item is _END:
+                        break
+                    self._buffer.append(_copied(item) if isinstance(item, _BUFFERS) else item)
+                    # Wake the loop once for a burst. The loop clears the flag before it reads, so it misses none.
+                    if not self._announced:
+                        self._announced = True
+                        self._tell(self._arrived)
+                    if self._closed:
+                        break
+                if item is _END or self._closed:
                     break
-                self._buffer.append(_copied_if_buffer(item))
-                # Wake the loop once for a burst of items. The loop clears the flag before it reads, so it misses none.
-                if not self._announced:
-                    self._announced = True
-                    self._tell(self._arrived)
         except BaseException as error:
             self._error = error
         self._is_blocking = False
@@ -192,8 +189,8 @@ class _ThreadSource(Source):
         self._arrival.set()
 
 
-def _copied_if_buffer(item: Any) -> Any:
+def _copied(buffer: bytearray | memoryview) -> bytes | memoryview | bytearray:
     try:  # the iterable may change or release a buffer when it makes the next item
-        return bytes(item) if isinstance(item, (bytearray, memoryview)) else item
+        return bytes(buffer)
     except ValueError:  # the buffer was released; the encoder turns it into the error of this image
-        return item
+        return buffer

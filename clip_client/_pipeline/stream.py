@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterable, Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +33,6 @@ class Stream:
     _submitted = _delivered = 0  # items
     _woken: asyncio.Future[None] | None = None
     _source_error: BaseException | None = None
-    _timer: asyncio.TimerHandle | None = None
     _has_ended = False  # the consumer has left, the time is over, or the client was closed
 
     def __init__(
@@ -49,6 +47,8 @@ class Stream:
         ordered: bool = False,
         max_ahead: int | None = None,
     ) -> None:
+        """Raises ModelNotReady if the model lacks the tower."""
+        model.check_tower(encoder.tower)
         self.model, self.tower, self.deadline = model, encoder.tower, deadline
         self._encoder, self._sender, self._threads, self._ordered = encoder, sender, threads, ordered
         self._loop = asyncio.get_running_loop()
@@ -56,19 +56,18 @@ class Stream:
         # An item is in _items, then in _arrived, then in a chunk of pending, until its delivery.
         self._items = items
         self._max_ahead = max_ahead or 2 * sender.config.max_in_flight
-        self._arrived: deque[Any] = deque()
+        self._arrived: list[Any] = []
         self.pending: dict[Chunk, None] = {}
         self._finished: dict[int, Chunk] = {}  # by the first index, in the order in which the results came
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def at_once(self) -> Chunk | None:
         """Send a list that fits into one request. Returns None if a result is missing or an error; then iterate."""
-        if not isinstance(self._items, list):
+        items = self._items if isinstance(self._items, list) else []
+        payloads = self._encoder.payloads(items, self.model.max_batch_size, self._sender.free_bytes)
+        if not payloads or len(payloads) < len(items):
             return None
-        payloads = self._encoder.payloads(self._items, self.model.max_batch_size, self._sender.free_bytes)
-        if not payloads or len(payloads) < len(self._items):
-            return None
-        chunk, self._items = self._new_chunk([*self._items]), []
+        chunk, self._items = self._new_chunk([*items]), []
         try:
             await self._sender.send_alone(chunk, payloads)
         except asyncio.CancelledError:
@@ -108,8 +107,6 @@ class Stream:
 
     def _end(self) -> None:
         self._has_ended = True
-        if self._timer is not None:
-            self._timer.cancel()
         for task in self._tasks:
             task.cancel()
         if self.pending:
@@ -146,10 +143,11 @@ class Stream:
         arrived, most = self._arrived, self.model.max_batch_size
         while arrived and (free_bytes := self._sender.free_bytes) > 0:
             if payloads := self._encoder.payloads(arrived, most, free_bytes):
-                self._sender.submit(self._chunk_of([arrived.popleft() for _ in payloads]), payloads)
+                self._sender.submit(self._chunk_of(arrived[: len(payloads)]), payloads)
             else:
-                encoding = self._encode_and_submit(self._new_chunk([arrived.popleft()]))
+                encoding = self._encode_and_submit(self._new_chunk(arrived[:1]))
                 self._start(encoding, f"clip_client {self.tower.value}")
+            del arrived[: len(payloads) or 1]
 
     def _chunk_of(self, sources: list[Any]) -> Chunk:
         last = self._sender.latest
@@ -210,10 +208,6 @@ class Stream:
         self._finished[chunk.first] = chunk
         self._wake()
 
-    def _on_timer(self) -> None:
-        self._timer = None
-        self._wake()
-
     def _wake(self) -> None:
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
@@ -230,11 +224,8 @@ class Stream:
             if deadline is not None and deadline.expired:
                 self._give_up()
             else:
-                # A deadline that is extended meanwhile needs another timer, which is set when this timer has rung.
-                if deadline is not None and self._timer is None:
-                    self._timer = self._loop.call_at(deadline.at, self._on_timer)
                 self._woken = self._loop.create_future()
-                await self._woken
+                await (self._woken if deadline is None else asyncio.wait([self._woken], timeout=deadline.remaining))
         chunk = finished.pop(first)
         del self.pending[chunk]
         self._delivered += len(chunk)
@@ -249,21 +240,22 @@ class Stream:
 
     def items(self, chunk: Chunk) -> Iterator[EmbeddedItem]:
         """Take one item of a chunk after the other, until the client is closed. Raises errors of the service."""
-        for row, source in enumerate(chunk.sources):
-            if self._sender.closed:
+        sender, delivered, errors, truncated = self._sender, self._source.delivered, chunk.errors, chunk.truncated
+        vectors: Any = chunk.vectors  # an array, unless every item has an error
+        for row, (index, source) in enumerate(enumerate(chunk.sources, chunk.first)):
+            if sender.closed:
                 return
-            self._source.delivered(1)
-            error, vector, truncated = chunk.errors.get(row), None, False
-            if isinstance(error, ItemError):
-                error.index, error.source = chunk.first + row, self._encoder.path_of(source)
-            elif error is not None and error.ran_out_of_time and self.deadline is not None:
-                raise DeadlineExceeded(f"timeout_s is too short for all {self.tower.value}s of this stream: {error}")
-            elif error is not None:
-                raise error
-            elif chunk.vectors is not None:
+            delivered(1)
+            if row not in errors:
                 # A copy, because a view would keep the whole answer in memory.
-                vector, truncated = chunk.vectors[row].copy(), chunk.truncated[row]
-            yield EmbeddedItem(index=chunk.first + row, source=source, vector=vector, error=error, truncated=truncated)
+                yield EmbeddedItem(index, source, vectors[row].copy(), None, truncated[row])
+            elif isinstance(error := errors[row], ItemError):
+                error.index, error.source = index, self._encoder.path_of(source)
+                yield EmbeddedItem(index, source, None, error)
+            elif error.ran_out_of_time and self.deadline is not None:
+                raise DeadlineExceeded(f"timeout_s is too short for all {self.tower.value}s of this stream: {error}")
+            else:
+                raise error
 
     def _give_up(self) -> None:
         """End all items that have no result, because the time is over. Raises DeadlineExceeded if more may follow."""
@@ -277,8 +269,7 @@ class Stream:
             f"{min((chunk.first for chunk in late), default=self._submitted)}"
         )
         if untaken is None:
-            hint = f"embed a list, or use {self.tower.stream_method} without timeout_s"
-            raise DeadlineExceeded(f"{message}, and the iterator has not ended; {hint}.{down}")
+            raise DeadlineExceeded(f"{message}, and the iterator has not ended; embed a list, or omit timeout_s.{down}")
         error = DeadlineExceeded(f"{message}; use a longer timeout_s.{down}")
         if untaken:
             late.append(self._new_chunk(untaken))

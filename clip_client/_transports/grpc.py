@@ -290,18 +290,17 @@ def _read_answer(response: Any, rows: int, request_id: str) -> Answer:
     """Read the answer of an ensemble to ``rows`` images or texts, without copies. Raises ProtocolMismatch."""
     try:
         raw = _tensors(response)
-        answer = Answer(
-            vectors=np.frombuffer(raw[contract.EMBEDDING], _FLOAT).reshape(rows, -1),
-            statuses=struct.unpack(f"<{rows}i", raw[contract.STATUS]),
-            errors=_read_strings(raw[contract.ERROR], rows),
-            fingerprints=tuple(struct.iter_unpack("<2i", raw[contract.FINGERPRINT])),
-            truncated=struct.unpack(f"{rows}?", raw.get(contract.TRUNCATED, bytes(rows))),
-        )
+        vectors = np.frombuffer(raw[contract.EMBEDDING], _FLOAT).reshape(rows, -1)
+        statuses = struct.unpack(f"<{rows}i", raw[contract.STATUS])
+        errors = _read_strings(raw[contract.ERROR], rows)
+        fingerprints = tuple(struct.iter_unpack("<2i", raw[contract.FINGERPRINT]))
+        is_text = contract.TRUNCATED in raw
+        truncated = struct.unpack(f"{rows}?", raw[contract.TRUNCATED]) if is_text else (False,) * rows
     except _MALFORMED:
         raise _malformed(request_id) from None
-    if len(answer.fingerprints) != rows or len(answer.errors) != rows:
+    if len(fingerprints) != rows or len(errors) != rows:
         raise _malformed(request_id)
-    return answer
+    return Answer(vectors, statuses, errors, fingerprints, truncated)
 
 
 def _read_strings(raw: bytes, count: int) -> tuple[str, ...]:

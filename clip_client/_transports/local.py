@@ -101,7 +101,9 @@ class LocalTransport(Transport):
         except RuntimeError:
             raise Unavailable("This client is closed.", request_id=request_id) from None
         try:
-            return await asyncio.wait_for(future, timeout_s)
+            # On Python 3.11, ``asyncio.wait_for`` would drop a cancellation that comes with the answer.
+            async with asyncio.timeout(timeout_s):
+                return await future
         except TimeoutError:
             raise DeadlineExceeded("This machine did not answer in time.", request_id=request_id) from None
         except ClipError:

@@ -256,7 +256,7 @@ async def test_an_iterator_that_has_not_ended_has_no_batch() -> None:
     server = FakeTriton()
     async with connected(server) as clip:
         server.script(Reply(), NEVER, NEVER)
-        with pytest.raises(DeadlineExceeded, match=r"the iterator has not ended; embed a list, or use embed_stream"):
+        with pytest.raises(DeadlineExceeded, match=r"the iterator has not ended; embed a list, or omit timeout_s"):
             await clip.embed(asynchronous(images(1000)), timeout_s=10)
         server.script(Reply(), *[NEVER] * 10)
         batch = await clip.embed(asynchronous(images(200)), timeout_s=10)  # fewer than are taken at a time
