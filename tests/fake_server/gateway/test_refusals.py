@@ -137,11 +137,10 @@ async def test_the_token_guards_all_but_the_probes(triton: FakeTriton) -> None:
         assert (await http.post("/v1/embeddings", json=BODY, headers=right)).status_code == 200
 
 
-async def test_too_many_items(triton: FakeTriton) -> None:
-    async with gateway(triton.url) as http:
-        for count, status in ((2048, 200), (2049, 422)):
-            assert (await http.post("/embed/base64", json={"images": ["YQ=="] * count})).status_code == status
-            assert (await http.post("/embeddings", json={"input": ["a"] * count})).status_code == status
+async def test_too_many_items(http: httpx.AsyncClient) -> None:
+    for count, status in ((2048, 200), (2049, 422)):
+        assert (await http.post("/embed/base64", json={"images": ["YQ=="] * count})).status_code == status
+        assert (await http.post("/embeddings", json={"input": ["a"] * count})).status_code == status
 
 
 async def test_a_body_that_is_too_large_is_refused_before_it_is_read(triton: FakeTriton) -> None:

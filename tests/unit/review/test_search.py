@@ -18,7 +18,6 @@ from tests.fixtures.reviews import Review, review_of, save_scenes
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("search")
     save_scenes(folder / "Pictures")
-    scene(9, (480, 360)).save(folder / "asked.png")
     return folder
 
 
