@@ -1,7 +1,5 @@
 """``clip-client embed``: what it writes, and what is left of it when it is stopped, killed or called again."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

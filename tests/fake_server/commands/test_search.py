@@ -1,7 +1,5 @@
 """``clip-client search`` with a server whose vectors are those of the bytes: what is printed, and what is refused."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Refusals of the gateway: each has the status, the words and the shape of the dialect, and the item."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

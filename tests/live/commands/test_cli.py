@@ -1,7 +1,5 @@
 """``clip-client`` against a real server, or with a real model in its own process."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

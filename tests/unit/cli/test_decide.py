@@ -1,7 +1,5 @@
 """``decide`` and ``rules``: what they record, list and forget, and what a search makes of it."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Commands that cannot work end at once: with exit code 2 for wrong usage, 1 if something is missing, and a message."""
 
-from __future__ import annotations
-
 import errno
 import os
 import sys

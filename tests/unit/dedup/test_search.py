@@ -1,7 +1,5 @@
 """Proofs of a search on generated pictures: the copies, the photo that it keeps, and the photos that never move."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

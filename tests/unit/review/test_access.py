@@ -1,7 +1,5 @@
 """Strangers get nothing. Each test sends what a hostile page, program or name server could send."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import queue

@@ -1,7 +1,5 @@
 """The pages, the plan and the pictures: the real server, and requests as a browser sends them."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os

@@ -1,7 +1,5 @@
 """The search by words on the pages: the real server, and requests as a browser sends them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

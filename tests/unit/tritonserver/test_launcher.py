@@ -1,7 +1,5 @@
 """The search for ``tritonserver``, its start, and the removal of leftovers of dead servers before that."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import importlib.metadata

@@ -1,7 +1,5 @@
 """A person's choice moves a photo whatever its tier is; nothing else moves. It counts once, until the next choice."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The commands that need no server: what undo, purge and decide say, and what a dry run and ``--apply`` do."""
 
-from __future__ import annotations
-
 import io
 import json
 import shlex

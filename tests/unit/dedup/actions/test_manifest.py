@@ -1,7 +1,5 @@
 """``undo --from`` restores photos without the store that moved them, from a folder that may lie at another path."""
 
-from __future__ import annotations
-
 import errno
 import os
 import platform

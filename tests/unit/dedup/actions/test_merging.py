@@ -1,7 +1,5 @@
 """Metadata that only a copy has: it keeps the copy, or goes into a sidecar that can be undone."""
 
-from __future__ import annotations
-
 import errno
 import os
 from dataclasses import replace

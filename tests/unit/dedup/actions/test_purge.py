@@ -1,7 +1,5 @@
 """Files that go to the trash, and files that stay in the quarantine, where undo still finds them."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shlex

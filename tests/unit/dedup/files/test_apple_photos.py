@@ -1,7 +1,5 @@
 """Libraries of Apple Photos: read by the real osxphotos from a library made here; only Photos itself is played."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

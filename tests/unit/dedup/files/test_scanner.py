@@ -1,7 +1,5 @@
 """Which files are photos, which are passed over and counted, and what stops no walk."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """The forms for programs are what the documents say: the JSON Schema, and the columns of the CSV file."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os

@@ -1,7 +1,5 @@
 """Times of files that lie: set back after a change, later than a computer can count, or of a clock that was not set."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

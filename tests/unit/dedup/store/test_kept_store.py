@@ -1,7 +1,5 @@
 """A store and a quarantine of commit b5eb4341 open, undo and purge: the options that moved the photos may be gone."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import sqlite3
