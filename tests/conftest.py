@@ -1,7 +1,5 @@
 """Fixtures for every test. The marker of a test is the name of its folder."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -1,7 +1,5 @@
 """Paths of the tree and of the files beside it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final
 

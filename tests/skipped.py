@@ -1,7 +1,5 @@
 """A pytest plugin: the summary of skipped tests, with the number, the reason and what to install."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Generator

@@ -1,7 +1,5 @@
 """The review in Chromium: marked photos, keys that act on photos which nobody saw, and the counts of the rest."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """A tritonserver without a supervisor, so nothing restarts it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

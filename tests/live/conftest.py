@@ -1,7 +1,5 @@
 """A real tritonserver, started once, with a small CLIP whose weights are random."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The health of a server, and its processes that are still running."""
 
-from __future__ import annotations
-
 import json
 import urllib.error
 import urllib.request

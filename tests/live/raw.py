@@ -1,7 +1,5 @@
 """Triton as any other client sees it: one blocking inference with tritonclient, without this package."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

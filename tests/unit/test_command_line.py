@@ -1,7 +1,5 @@
 """The parts that the four commands share: one parser, and one table of removed options."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 

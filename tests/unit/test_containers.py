@@ -1,7 +1,5 @@
 """Checks that need no container engine: Dockerfiles, Compose, manifests and dashboards against their rules."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The number of cores that a process may use, told by files that look like those of Linux."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The pages name files that exist, and repeat the contract as the code defines it."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The public names are complete and documented, and importing them is cheap."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import subprocess

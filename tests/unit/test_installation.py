@@ -1,7 +1,5 @@
 """The packages that an installation brings, without installing: the extras in setup.cfg, and what make would run."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.metadata
 import json

@@ -1,7 +1,5 @@
 """The version is one number: that of setup.cfg."""
 
-from __future__ import annotations
-
 import re
 from configparser import ConfigParser
 from importlib import metadata

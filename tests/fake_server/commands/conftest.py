@@ -1,7 +1,5 @@
 """Servers for commands, which have an event loop of their own or are processes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 

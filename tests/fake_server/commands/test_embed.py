@@ -1,7 +1,5 @@
 """``clip-client embed``: what it writes, and what is left of it when it is stopped, killed or called again."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -149,11 +147,20 @@ def test_a_single_file_that_sigterm_stops_keeps_what_was_answered(
     assert set(folder.iterdir()) == {output, partial}
 
 
-def test_a_killed_run_goes_on_where_it_was(
+def test_a_stopped_run_keeps_all_that_was_answered_and_a_killed_one_goes_on_where_it_was(
     slow: FakeTriton, server: FakeTriton, many: Path, tmp_path: Path, run: Run
 ) -> None:
     output = tmp_path / "vectors"
-    stopped(many, output, slow)
+    summary = stopped(many, output, slow)
+    # The one that failed has a row, too. Answers come in any order: few or many may be there when it is printed.
+    written = re.fullmatch(
+        rf"([\d,]+) vectors? written to {re.escape(str(output))} \(1 new file\), 1 failed; "
+        "run the same command to continue",
+        summary,
+    )
+    assert written is not None
+    assert int(written[1].replace(",", "")) == rows_in(output).total() - 1
+    assert max(rows_in(output).values()) == 1
     asked = len(slow.requests)
     process = started(many, output, slow)
     wait_until(lambda: len(slow.requests) > asked + 5, "the second run has had answers")
@@ -169,20 +176,6 @@ def test_a_killed_run_goes_on_where_it_was(
     assert rows_in(output) == Counter(os.fsencode(path) for path in scan([many]).photos)
     assert all(shard.read_bytes() == content for shard, content in before.items())
     assert {path.name for path in output.iterdir()} == {".lock", *(shard.name for shard in files_in(output))}
-
-
-def test_an_interrupted_run_keeps_all_that_was_answered(slow: FakeTriton, many: Path, tmp_path: Path) -> None:
-    output = tmp_path / "vectors"
-    summary = stopped(many, output, slow)
-    # The one that failed has a row, too. Answers come in any order: few or many may be there when it is printed.
-    written = re.fullmatch(
-        rf"([\d,]+) vectors? written to {re.escape(str(output))} \(1 new file\), 1 failed; "
-        "run the same command to continue",
-        summary,
-    )
-    assert written is not None
-    assert int(written[1].replace(",", "")) == rows_in(output).total() - 1
-    assert max(rows_in(output).values()) == 1
 
 
 def test_a_folder_is_added_to(server: FakeTriton, album: Path, tmp_path: Path, run: Run) -> None:

@@ -1,7 +1,5 @@
 """``clip-client review`` as a process: its address, its end, and searches that fail."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket

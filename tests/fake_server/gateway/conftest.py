@@ -1,7 +1,5 @@
 """A scripted Triton, and a gateway in front of it."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import httpx

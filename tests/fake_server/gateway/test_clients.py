@@ -1,7 +1,5 @@
 """Requests and answers of the clients of other services: openai, infinity's, and forms (docs/migrate.md: LangChain)."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

@@ -1,7 +1,5 @@
 """The command, and the pages about the gateway itself."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

@@ -1,7 +1,5 @@
 """Answers to callers when Triton fails, and to callers that are slow or leave."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

@@ -1,7 +1,5 @@
 """Malformed bodies: each gets an answer of its dialect at once. 200 here, and 10,000 with ``make fuzz``."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

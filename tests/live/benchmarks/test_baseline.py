@@ -1,7 +1,5 @@
 """The plain service beside the ensemble."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

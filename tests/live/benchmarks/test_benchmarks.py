@@ -1,7 +1,5 @@
 """A slice of each experiment that needs no other environment, with the small model, so that none rots."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

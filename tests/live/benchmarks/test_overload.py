@@ -1,7 +1,5 @@
 """Ten times what a real server can do, for five seconds, from two clients: nothing is lost, and all recover."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import os

@@ -1,7 +1,5 @@
 """A machine without a model gets one with its first command, unless the user has named a repository."""
 
-from __future__ import annotations
-
 import io
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@ The small CLIP's weights are random. On the sample photos it keeps copies, crops
 different photos below 0.9975, so the default for random weights must find exactly the families.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import signal

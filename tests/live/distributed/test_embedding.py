@@ -1,7 +1,5 @@
 """Embedding on a real Ray cluster of two nodes, through real servers. What is killed loses and doubles nothing."""
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import sys

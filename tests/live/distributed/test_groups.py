@@ -1,7 +1,5 @@
 """Grouping on a real Ray cluster: the same groups as on one machine, whatever is killed."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

@@ -1,7 +1,5 @@
 """A gateway in front of a real Triton: the vectors of gRPC, its errors, its limits, and its restarts."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The programs on docs/gateway.md get vectors from a gateway and from Triton, and all get the same."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

@@ -1,7 +1,5 @@
 """The distributions of this tree, built once, and an environment with the wheel in it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The notebook and the scripts in examples/, and the code in docs/client.md, do what they say with the small model."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import contextlib

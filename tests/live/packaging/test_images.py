@@ -1,7 +1,5 @@
 """Container images, built and run for real; only the base image is a stand-in."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import re

@@ -3,8 +3,6 @@
 The blocks of a page that no comment excepts run in their order.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

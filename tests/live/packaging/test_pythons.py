@@ -3,8 +3,6 @@
 Debian's testing and unstable releases have these Pythons. A compiler, PyTorch and Triton are not installed there.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

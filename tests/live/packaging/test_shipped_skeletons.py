@@ -1,7 +1,5 @@
 """The shipped skeleton of ViT-B-32 gives the very file that PyTorch gives. Other tests show it for a small model."""
 
-from __future__ import annotations
-
 import filecmp
 from dataclasses import replace
 from pathlib import Path

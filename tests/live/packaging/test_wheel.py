@@ -1,7 +1,5 @@
 """The wheel of ``make dist``, installed by pip, works without the tree."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 What the test changes are addresses and the folder of the secrets; everything else runs as it stands.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import io

@@ -1,7 +1,5 @@
 """The end of ``clip-serve``: requests in flight are answered, and a kill leaves no process behind."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import struct

@@ -1,7 +1,5 @@
 """The fidelity contract: vectors from the whole Triton path, compared with open_clip's."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The first start as operations.md begins: ``clip-serve --model ViT-B-32`` downloads, exports and serves."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Damaged files among good ones in a real server: a slice here, and 10,000 with ``make fuzz``."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

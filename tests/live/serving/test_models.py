@@ -3,8 +3,6 @@
 Bad images among good ones are in test_fuzz.py and tests/live/client/test_local.py.
 """
 
-from __future__ import annotations
-
 import re
 import urllib.request
 from collections import Counter

@@ -1,7 +1,5 @@
 """Every query of the dashboard and of the alerts, evaluated by a real Prometheus that scrapes a real server."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """The Python-based ``onnxruntime`` backend inside a real tritonserver, with models of a few nodes."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 On a machine with an NVIDIA card, install onnxruntime-gpu in place of onnxruntime and run this file.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from pathlib import Path

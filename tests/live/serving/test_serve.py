@@ -1,7 +1,5 @@
 """``clip-serve`` with a real tritonserver: how it starts, how it ends, and what it does about deaths between."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

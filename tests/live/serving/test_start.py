@@ -1,7 +1,5 @@
 """``clip-serve`` in surroundings that are not made for it: folders, paths, ports, a broken shell, and as process 1."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Mutual TLS on a real server under ``clip-serve``; tests/unit/serving/test_tls.py has the check of its files."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The same server has a repository with TensorRT's settings, and sends its spans to a collector, here a small one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil

@@ -4,8 +4,6 @@
 image,text`` wrote there, without both ``model.onnx`` and without ``tokenizer.json``, which have megabytes.
 """
 
-from __future__ import annotations
-
 import json
 import tarfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A model configuration becomes a session: options, providers, files and tensors, batches; and what is refused."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path

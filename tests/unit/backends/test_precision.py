@@ -1,7 +1,5 @@
 """Reduced precision of weights and providers: what it changes, and what the parity check says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

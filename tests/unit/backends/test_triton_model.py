@@ -1,7 +1,5 @@
 """The Triton models with a stand-in for Triton's in-process API only; images, texts, threads and files are real."""
 
-from __future__ import annotations
-
 import json
 import os
 import types

@@ -1,7 +1,5 @@
 """The accuracy benchmark's meaning of harm, and the truth of its cases, which is what their pictures show."""
 
-from __future__ import annotations
-
 from math import comb
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The records and measurements of the harness, and the conclusions that experiments draw from them."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import itertools

@@ -1,7 +1,5 @@
 """``python -m benchmarks gpu`` and its kit: files and processes. A live test runs the experiments."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Copies that the tools of a web site made: which names say that a file is a copy, and what counts as a loss."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatch

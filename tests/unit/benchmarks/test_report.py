@@ -1,7 +1,5 @@
 """The report: kept results in, tables and charts out."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The command line itself: help, version and completion, a server that is not there, and interruptions."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """``decide`` and ``rules``: what they record, list and forget, and what a search makes of it."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -20,17 +18,13 @@ from clip_client.cli.options.paths import add_store_option
 from clip_client.dedup import Store
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES
 from tests.fixtures.albums import searched, write
+from tests.fixtures.commands import Run
 
 
 @pytest.fixture
-def said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def said(tmp_path: Path, run: Run) -> Callable[..., str]:
     """Run a command that ends with this code, and return what it prints."""
-
-    def run(*words: str, code: int = 0) -> str:
-        assert main([*words, "--store", str(tmp_path / "store")]) == code
-        return "".join(capsys.readouterr())
-
-    return run
+    return lambda *words, code=0: "".join(run(main, *words, "--store", tmp_path / "store", code=code))
 
 
 @pytest.fixture

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import socket
 from contextlib import suppress
@@ -14,6 +12,7 @@ from clip_client.cli.commands.doctor_checks import CLIENT, SERVER, Check, Level,
 from clip_client.cli.main import main
 from preprocess_ensemble.runtimes import processor
 from tests.fixtures.commands import Run
+from tests.fixtures.packaging.unpacked_triton import lay_out_triton
 
 
 def machine(*, server_answers: bool = False) -> dict[str, Check]:
@@ -23,10 +22,7 @@ def machine(*, server_answers: bool = False) -> dict[str, Check]:
 @pytest.fixture
 def unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder as ``/opt/tritonserver`` of NVIDIA's image, version 2.58, which ``CLIP_TRITON`` names."""
-    folder = tmp_path / "tritonserver"
-    for name in ("bin/tritonserver", "backends/python/triton_python_backend_stub", "TRITON_VERSION"):
-        (file := folder / name).parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("2.58.0\n")
+    folder = lay_out_triton(tmp_path / "tritonserver", "2.58.0")
     monkeypatch.setenv("CLIP_TRITON", str(folder))
     return folder
 
@@ -114,8 +110,6 @@ def test_a_numpy_with_which_the_server_cannot_run_is_named(unpacked: Path, monke
 
 
 def test_a_gpu_needs_its_libraries(unpacked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (backend := unpacked / "backends" / "onnxruntime").mkdir()
-    (backend / "libtriton_onnxruntime.so").touch()
     needs = {"libonnxruntime_providers_cuda.so": ["libcublas.so.13"]}
     monkeypatch.setattr(doctor_checks, "missing_libraries", lambda _, files: needs[files[0].name])
     monkeypatch.setattr(doctor_checks, "_NVIDIA_DEVICE", tmp_path / "absent")

@@ -1,7 +1,5 @@
 """Options that commands share: the server and the way there, and which files a command takes."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import os

@@ -1,7 +1,5 @@
 """The output of commands: files that are whole or not there, full disks, bars, and the lines that stand for them."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Commands that cannot work end at once: with exit code 2 for wrong usage, 1 if something is missing, and a message."""
 
-from __future__ import annotations
-
 import errno
 import os
 import sys
@@ -133,6 +131,13 @@ def test_a_file_that_is_named_like_an_option_can_be_named(
         (["search", "flower", "emtpy/"], 1, "there is no file or folder emtpy/; did you mean empty?"),
         (["search", "flower", "./empty"], 1, "there is no photo in ./empty"),
         (["search", "flower"], 1, "holds no photos yet: name a folder"),
+        (["search", "flower", "absent.JPG"], 1, "there is no file or folder absent.JPG"),
+        (["search", "flower", "absent.parquet"], 1, "there is no file or folder absent.parquet"),
+        (["search", "flower", "--in", "absent"], 1, "there is no file or folder absent"),
+        (["search", "https://example.org/cat.jpg"], 2, "download it first"),
+        (["search", "flower", "-"], 1, "ends with -"),
+        (["search", " "], 1, "the query is empty"),
+        (["search", "flower", "--near", "here"], 2, "--near must be latitude"),
         (["review", "{empty}"], 1, "there is no photo to compare in the given paths"),
         (["review", "emtpy"], 1, "there is no file or folder emtpy; did you mean empty?"),
         (["decide", "list", "--store", __file__], 1, "is a file, and a folder is needed"),

@@ -1,7 +1,5 @@
 """A store may hold settings that count no longer: the commands say so, and go on."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from contextlib import closing

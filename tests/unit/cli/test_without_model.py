@@ -1,7 +1,5 @@
 """``dedup --without-model``: bytes, pixels, perceptual hashes and alignment need neither a model nor a network."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import json

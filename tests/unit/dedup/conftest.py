@@ -1,8 +1,6 @@
 """Fixtures that the tests of the store and of the actions share."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ from clip_client.cli.main import main
 from clip_client.dedup import Store
 from clip_client.dedup.store.journal import Journal
 from tests.fixtures.albums import opened
+from tests.fixtures.commands import Run, Said
 from tests.fixtures.crashes import kills
 
 __all__ = ("kills",)
@@ -35,13 +34,6 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
+def said(run: Run) -> Said:
     """Run a command that ends with this code, and return the lines that it prints, errors last."""
-
-    def run(*words: object, code: int = 0) -> list[str]:
-        capsys.readouterr()
-        assert main(list(map(str, words))) == code
-        captured = capsys.readouterr()
-        return captured.out.splitlines() + captured.err.splitlines()
-
-    return run
+    return lambda *words, code=0: [line for text in run(main, *words, code=code) for line in text.splitlines()]

@@ -1,7 +1,5 @@
 """Searches whose vectors are as alike as a test wants them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Searches by the contents of files: pixels, previews, films, and bytes that no decoder reads."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from pathlib import Path

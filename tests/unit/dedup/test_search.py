@@ -1,7 +1,5 @@
 """Proofs of a search on generated pictures: the copies, the photo that it keeps, and the photos that never move."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -21,7 +19,7 @@ from clip_client.dedup.types import ALTERED, BURST, EDITED, EXACT, RE_ENCODED, S
 from tests.fixtures.albums import planned
 from tests.fixtures.images.camera_files import exif
 from tests.fixtures.images.scenes import cropped, noisy, resized, scene
-from tests.fixtures.report_schema import check
+from tests.fixtures.report_schema import validator
 from tests.unit.dedup.searches import DUPLICATES, UNLIKE, by_name, search
 
 Change = Callable[[Image.Image], Image.Image]
@@ -78,7 +76,7 @@ def test_copies_are_proved_and_named_although_no_threshold_links_them(found: Dup
     left, top, width, height = other.alignment.region or (0, 0, 0, 0)
     assert (left, top, left + width, top + height) == pytest.approx((0.75, 0.067, 0.95, 0.2), abs=0.08)
     assert (members[other_small].copy_of, members[other_small].copy_tier) == (other.path, RE_ENCODED)
-    check(json.loads(found.to_json()))
+    validator().validate(json.loads(found.to_json()))
     assert all(member.alignment or member.copy_alignment for member in group.members[1:])
     moving = moved(found, album, EDITED)
     assert moving.keys() >= {"small", "marked small"}
@@ -263,7 +261,7 @@ def test_the_original_stays_although_enlarged_noisy_and_bordered_copies_are_larg
     assert moved(report, folder) == proved
     assert moved(report, folder, EDITED) == proved | {"bordered": "original"}
     assert "not proved to show all" in by_name(report)["noisy.png"].verdict.reason
-    check(json.loads(report.to_json()))
+    validator().validate(json.loads(report.to_json()))
     # The rules that a person gives come before doubts. Whichever is kept, nothing moves that it does not show.
     assert Path(by_pixels.groups[0].keep).stem == "enlarged"
     assert by_pixels.groups[0].reason.startswith("most pixels")

@@ -1,7 +1,5 @@
 """The folder that a cluster fills: what is finished, what is refused, and what a search reads in it."""
 
-from __future__ import annotations
-
 import os
 import uuid
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The steps of a search on a cluster, in this process: the groups of one machine, and what a stopped search keeps."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Generator, Iterable
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Partitions name their images, are the same in the next run, and refuse what cannot be read."""
 
-from __future__ import annotations
-
 import io
 import pickle
 import tarfile

@@ -1,7 +1,5 @@
 """Repositories that a test may change."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

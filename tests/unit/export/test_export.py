@@ -1,7 +1,5 @@
 """Exports of a small seeded CLIP: what is written, and what belongs to whom in a repository."""
 
-from __future__ import annotations
-
 import io
 import json
 from dataclasses import replace

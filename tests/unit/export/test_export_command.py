@@ -1,7 +1,5 @@
 """Messages of ``clip-export`` about wrong choices and unusable files, and the table of models that it lists."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -3,8 +3,6 @@
 tests/unit/text/ compares the ids that a tokenizer gives.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Models that the parity check rejects, and files that a rejected, interrupted or killed export leaves."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

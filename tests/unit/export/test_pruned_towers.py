@@ -1,7 +1,5 @@
 """Towers compute only what a vector needs, and the vectors are open_clip's own."""
 
-from __future__ import annotations
-
 import shutil
 from contextlib import suppress
 from pathlib import Path

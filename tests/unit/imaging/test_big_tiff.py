@@ -1,7 +1,5 @@
 """BigTIFF in both byte orders; Pillow's own reader takes the big-endian one for a classic TIFF."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Sequence

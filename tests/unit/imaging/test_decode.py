@@ -1,7 +1,5 @@
 """Decoding, compared with Pillow: good files have its pixels, and all others give an image or a status."""
 
-from __future__ import annotations
-
 import io
 import struct
 import warnings

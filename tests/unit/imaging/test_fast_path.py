@@ -3,8 +3,6 @@
 It is libjpeg-turbo, or Pillow's own at reduced size, straight into the caller's memory if the size fits.
 """
 
-from __future__ import annotations
-
 import ctypes
 import io
 import threading

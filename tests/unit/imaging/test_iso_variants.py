@@ -1,7 +1,5 @@
 """HEIC and AVIF files as other encoders write them: read, or refused with the reason."""
 
-from __future__ import annotations
-
 import io
 import struct
 from collections.abc import Callable

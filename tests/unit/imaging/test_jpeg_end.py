@@ -1,7 +1,5 @@
 """A JPEG without its end marker is read if every block is there, and only then."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The reader of JPEG headers, on headers put together byte by byte: what it says of them, and which it refuses."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

@@ -1,7 +1,5 @@
 """HEIC, AVIF and JPEG XL: what their boxes say, the right way up exactly once, and refused before they cost much."""
 
-from __future__ import annotations
-
 import io
 import struct
 from collections.abc import Callable, Mapping, Sequence

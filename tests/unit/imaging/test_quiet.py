@@ -1,7 +1,5 @@
 """Pillow and libtiff say nothing about unusual files, and are as before afterwards."""
 
-from __future__ import annotations
-
 import io
 import logging
 import struct

@@ -1,7 +1,5 @@
 """Every kind of refused file has its status, and a message of one sentence."""
 
-from __future__ import annotations
-
 import struct
 import sys
 from concurrent.futures import ThreadPoolExecutor

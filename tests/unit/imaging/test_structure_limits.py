@@ -1,7 +1,5 @@
 """Parts and frames of a file are counted from its bytes, before Pillow reads it: each part may cost far more."""
 
-from __future__ import annotations
-
 import io
 import struct
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Resize and crop, compared with open_clip's own transform: no pixel may differ."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

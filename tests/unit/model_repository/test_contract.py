@@ -1,7 +1,5 @@
 """The tracked model repository against the code on both of its sides. Live tests load it in the server."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The files beside an exported model, the settings that stay, and the repository if a command names none."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

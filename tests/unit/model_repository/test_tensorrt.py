@@ -1,7 +1,5 @@
 """The block that ``clip-export --tensorrt`` writes into the configuration of encoders."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A review of two groups: exact copies, and photos that only look alike."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

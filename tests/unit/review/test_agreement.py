@@ -1,7 +1,5 @@
 """Every output says the same about each photo: what moves by default, what with ``edited``, and what stays."""
 
-from __future__ import annotations
-
 import asyncio
 import csv
 import io

@@ -1,7 +1,5 @@
 """Rules choose for many groups what ``dedup --apply`` would move, and nothing else, as one step."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

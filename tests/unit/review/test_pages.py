@@ -1,7 +1,5 @@
 """The pages, the plan and the pictures: the real server, and requests as a browser sends them."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os
@@ -10,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from anyio import to_thread
@@ -31,9 +29,6 @@ from tests.fixtures.images.image_files import jpeg
 from tests.fixtures.images.raw_files import dng
 from tests.fixtures.reviews import Review, of_report, review_of
 from tests.unit.review.albums import ALL_NAMES, applied, done, found_in, names, session_of, states
-
-if TYPE_CHECKING:
-    from clip_client.dedup.types import OnProgress
 
 
 def test_enter_opens_the_first_undecided_group(review: Review) -> None:
@@ -113,7 +108,7 @@ def test_a_page_made_at_the_end_of_the_search_is_loaded_again(tmp_path: Path, mo
     may_end = threading.Event()
     read_version: Callable[[Session], int] = vars(Session)["version"].fget
 
-    async def search(_on_progress: OnProgress) -> DuplicateReport:
+    async def search(_on_progress: object) -> DuplicateReport:
         await to_thread.run_sync(may_end.wait)
         return report()
 

@@ -1,7 +1,5 @@
 """The search by words on the pages: the real server, and requests as a browser sends them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +16,6 @@ from tests.fixtures.reviews import Review, review_of, save_scenes
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("search")
     save_scenes(folder / "Pictures")
-    scene(9, (480, 360)).save(folder / "asked.png")
     return folder
 
 

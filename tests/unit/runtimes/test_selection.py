@@ -1,7 +1,5 @@
 """The runtime that is chosen on each kind of processor, with runtimes that return what a test needs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path

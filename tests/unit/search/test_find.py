@@ -1,7 +1,5 @@
 """A search in a store: filters, one row for each picture, files that are gone."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import replace

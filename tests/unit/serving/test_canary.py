@@ -1,7 +1,5 @@
 """The requests of the canary of ``clip-serve``, and its conclusions from the answers."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """The work of ``clip-serve --model`` before the server starts; a script takes the place of ``clip-export``."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """The answers of the health port, and the connections that it closes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable

@@ -1,7 +1,5 @@
 """The log: lines of Triton, the log file, and records as JSON."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """The kernel's choice between servers that share a port, with sockets in the place of the servers."""
 
-from __future__ import annotations
-
 import socket
 from contextlib import ExitStack
 

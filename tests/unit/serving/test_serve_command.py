@@ -1,7 +1,5 @@
 """Signals, proxies, ports and incomplete repositories in ``clip-serve``; no server is started here."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """The supervisor of a server that is slow or frozen, in simulated time."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The supervisor stops a server, in simulated time: requests in flight are answered before Triton is told to end."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -3,8 +3,6 @@
 tests/live/serving/test_serve.py tests it with a real server.
 """
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Messages about repositories that need a GPU or TensorRT that is missing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

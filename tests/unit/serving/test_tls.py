@@ -1,7 +1,5 @@
 """The certificates of ``clip-serve``: checked before the start, and read again at every restart."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A server's process from its start to its end, with a shell script in the place of tritonserver."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The type of the file system decides how SQLite keeps its journal."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import sys

@@ -1,7 +1,5 @@
 """Rows by content: that few are read without the others, by any number of processes, from files of any version."""
 
-from __future__ import annotations
-
 import builtins
 import io
 import os

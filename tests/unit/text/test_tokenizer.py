@@ -4,8 +4,6 @@ CLIP's vocabulary is the real one. Those of SigLIP 2 and XLM-R are stand-ins of 
 transformers: the real ones are on a hub. What each bad text gets, and that its neighbours do not notice.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

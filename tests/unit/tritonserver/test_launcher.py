@@ -1,7 +1,5 @@
 """The search for ``tritonserver``, its start, and the removal of leftovers of dead servers before that."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import importlib.metadata
@@ -25,10 +23,10 @@ from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.tritonserver import installation, launcher
 from preprocess_ensemble.tritonserver.cleanup import LINKS_SUFFIX, TEMPORARY, region_prefix, remove_leftovers
 from preprocess_ensemble.tritonserver.installation import Triton, find_triton
+from tests.fixtures.packaging.unpacked_triton import STUB, lay_out_triton
 from tests.paths import ROOT
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-STUB = "backends/python/triton_python_backend_stub"
 
 
 @pytest.fixture
@@ -55,17 +53,7 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Triton:
 
 @pytest.fixture
 def nvidia(tmp_path: Path) -> Path:
-    """A folder with the layout of NVIDIA's /opt/tritonserver, and nothing in its files but the version."""
-    for name in (
-        "bin/tritonserver",
-        "backends/python/libtriton_python.so",
-        STUB,
-        "backends/onnxruntime/libtriton_onnxruntime.so",
-        "TRITON_VERSION",
-    ):
-        (file := tmp_path / "opt" / name).parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("2.75.0\n", encoding="utf-8")
-    return tmp_path / "opt"
+    return lay_out_triton(tmp_path / "opt", "2.75.0")
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """The links through which tritonserver reaches its repositories, and the guardian that removes what a server leaves."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

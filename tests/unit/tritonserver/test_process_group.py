@@ -1,7 +1,5 @@
 """Processor time and end of a group of processes."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """Moving copies away and back over real files: what is said and recorded when something stops it."""
 
-from __future__ import annotations
-
 import errno
 import os
 import sys

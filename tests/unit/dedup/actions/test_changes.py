@@ -1,7 +1,5 @@
 """Moving copies away while other programs and file systems change the photos."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

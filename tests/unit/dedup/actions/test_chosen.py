@@ -1,9 +1,7 @@
 """A person's choice moves a photo whatever its tier is; nothing else moves. It counts once, until the next choice."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.journal import JournalEntry, MovedFile, State
 from clip_client.dedup.types import BURST, SIMILAR
 from tests.fixtures.albums import carried_out, link_what_moved, member, planned, report, write
+from tests.fixtures.commands import Said
 from tests.fixtures.crashes import Kills, fork_and_kill
 
 
@@ -76,9 +75,7 @@ def states(store: Path) -> list[str]:
         return [choice.state for choice in opened.choices.all()]
 
 
-def test_the_last_choice_about_a_group_moves_and_nothing_else_does(
-    root: Path, store: Path, said: Callable[..., list[str]]
-) -> None:
+def test_the_last_choice_about_a_group_moves_and_nothing_else_does(root: Path, store: Path, said: Said) -> None:
     found = a_group(root, other_shot=BURST)
     a, b, c = (root / f"{name}.jpg" for name in "abc")
     for choice in ([a, b], [c, b]):
@@ -235,7 +232,7 @@ def test_a_choice_that_is_taken_back_after_the_plan_moves_nothing(root: Path, st
     assert left(root) == "0a 0b 1a"
 
 
-def test_undo_of_a_run_takes_its_decisions_back_too(store: Path, said: Callable[..., list[str]]) -> None:
+def test_undo_of_a_run_takes_its_decisions_back_too(store: Path, said: Said) -> None:
     def undo(*words: str, code: int = 0) -> list[str]:
         return said("undo", *words, "--store", store, code=code)
 

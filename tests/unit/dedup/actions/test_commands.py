@@ -1,13 +1,11 @@
 """The commands that need no server: what undo, purge and decide say, and what a dry run and ``--apply`` do."""
 
-from __future__ import annotations
-
 import io
 import json
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +21,7 @@ from clip_client.dedup.judge.verdicts import with_verdicts
 from clip_client.dedup.pages.terminal import print_groups
 from clip_client.dedup.types import SAME_PIXELS, SIMILAR
 from tests.fixtures.albums import album, carried_out, carry_out, copies, member, planned, planned_copies, report, write
+from tests.fixtures.commands import Said
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def store(root: Path, tmp_path: Path) -> list[str]:
     return ["--store", str(tmp_path / "store")]
 
 
-def test_undo_lists_and_brings_back_what_is_named(store: list[str], root: Path, said: Callable[..., list[str]]) -> None:
+def test_undo_lists_and_brings_back_what_is_named(store: list[str], root: Path, said: Said) -> None:
     of_run, _, *lines = said("undo", "--list", *store)
     run = of_run.split()[0]
     assert of_run == f"{run}  3 photos, 23 B; restore with: clip-client undo --run {run} {shlex.join(store)}"
@@ -67,7 +66,7 @@ def test_undo_lists_and_brings_back_what_is_named(store: list[str], root: Path, 
 
 
 def test_undo_of_a_folder_restores_what_was_below_it(
-    store: list[str], root: Path, monkeypatch: pytest.MonkeyPatch, said: Callable[..., list[str]]
+    store: list[str], root: Path, monkeypatch: pytest.MonkeyPatch, said: Said
 ) -> None:
     """Whether or not the folder is still there. Paths are compared: a link to it and a part of its name are others."""
     shutil.rmtree(root / "b")
@@ -80,7 +79,7 @@ def test_undo_of_a_folder_restores_what_was_below_it(
     assert said("undo", "/", *store) == ["1 photo restored"]
 
 
-def test_undo_and_purge_of_nothing_say_so(tmp_path: Path, said: Callable[..., list[str]]) -> None:
+def test_undo_and_purge_of_nothing_say_so(tmp_path: Path, said: Said) -> None:
     where = ["--store", tmp_path]
     assert said("purge", *where) == ["this store knows of no photo in a quarantine"]
     for command in (["purge"], ["undo"], ["undo", "--list"], ["undo", "--dry-run"]):
@@ -115,7 +114,7 @@ def test_undo_and_purge_print_json_and_say_what_is_out_of_reach(
 
 
 def test_a_renamed_folder_is_one_sentence_that_says_how_to_go_on(
-    store: list[str], root: Path, tmp_path: Path, said: Callable[..., list[str]]
+    store: list[str], root: Path, tmp_path: Path, said: Said
 ) -> None:
     """The single photo of another folder is named."""
     plan, (_, alone) = planned_copies(tmp_path / "other")
@@ -131,9 +130,7 @@ def test_a_renamed_folder_is_one_sentence_that_says_how_to_go_on(
         )
 
 
-def test_purge_sums_up_by_folder_and_needs_somebody_to_agree(
-    store: list[str], root: Path, said: Callable[..., list[str]]
-) -> None:
+def test_purge_sums_up_by_folder_and_needs_somebody_to_agree(store: list[str], root: Path, said: Said) -> None:
     *summary, refused = said("purge", *store, code=1)
     assert summary == [
         "the quarantine holds 3 photos of 23 B",
@@ -178,7 +175,7 @@ def test_purge_sends_no_more_than_it_has_summed_up(
 def test_dedup_refuses_what_would_do_harm_or_nothing_before_any_work(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    said: Callable[..., list[str]],
+    said: Said,
     options: list[str],
     code: int,
     sentence: str,
@@ -190,7 +187,7 @@ def test_dedup_refuses_what_would_do_harm_or_nothing_before_any_work(
     assert [path.name for path in tmp_path.iterdir()] == ["1.jpg"]
 
 
-def test_a_damaged_journal_is_one_sentence(store: list[str], tmp_path: Path, said: Callable[..., list[str]]) -> None:
+def test_a_damaged_journal_is_one_sentence(store: list[str], tmp_path: Path, said: Said) -> None:
     journal = tmp_path / "store" / "history.sqlite"
     sound = journal.read_bytes()
     journal.write_bytes(sound[:4096] + b"\xff" * (len(sound) - 4096))  # the header and the schema are whole
@@ -198,9 +195,7 @@ def test_a_damaged_journal_is_one_sentence(store: list[str], tmp_path: Path, sai
     assert "cannot be read (database disk image is malformed)" in line
 
 
-def test_undo_and_purge_advise_no_other_store_than_the_one_with_their_moves(
-    tmp_path: Path, said: Callable[..., list[str]]
-) -> None:
+def test_undo_and_purge_advise_no_other_store_than_the_one_with_their_moves(tmp_path: Path, said: Said) -> None:
     (file := tmp_path / "history.sqlite").mkdir()
     start = f"{file} cannot be used (unable to open database file); make its folder writable, with space for it"
     for command, end in (("undo", ""), ("purge", ""), ("decide list", ", or choose another folder with --store")):
@@ -259,7 +254,7 @@ def test_apply_counts_what_stays_by_reason(root: Path) -> None:
     assert lines_of(report((member(kept), *stay)), root, {"verbose": True}, apply=True) == [*listed, "0 photos moved"]
 
 
-def test_the_way_back_can_be_pasted_into_a_shell(root: Path, tmp_path: Path, said: Callable[..., list[str]]) -> None:
+def test_the_way_back_can_be_pasted_into_a_shell(root: Path, tmp_path: Path, said: Said) -> None:
     found, (kept, _) = copies(root)
     moved, purged = lines_of(found, root, apply=True)
     store = ["--store", str(tmp_path / "my store")]

@@ -1,7 +1,5 @@
 """Moving copies away and back in processes that are killed between any two steps: over real files."""
 
-from __future__ import annotations
-
 import errno
 import os
 import tempfile

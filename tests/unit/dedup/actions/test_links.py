@@ -1,7 +1,5 @@
 """Links among the searched files: no link is left dangling, and none stands in for a file that is moved away."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

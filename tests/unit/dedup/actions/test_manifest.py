@@ -1,11 +1,8 @@
 """``undo --from`` restores photos without the store that moved them, from a folder that may lie at another path."""
 
-from __future__ import annotations
-
 import errno
 import os
 import platform
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +31,7 @@ from tests.fixtures.albums import (
     without_access,
     write,
 )
+from tests.fixtures.commands import Said
 from tests.fixtures.crashes import Kills, contents
 from tests.fixtures.images.camera_files import packet
 from tests.fixtures.images.image_files import jpeg
@@ -41,9 +39,7 @@ from tests.fixtures.images.image_files import jpeg
 UNNAMED = "No manifest names it; move it back by hand: its path in the folder of the run is its old path."
 
 
-def test_photos_come_back_where_another_computer_mounts_their_folder(
-    root: Path, journal: Journal, said: Callable[..., list[str]]
-) -> None:
+def test_photos_come_back_where_another_computer_mounts_their_folder(root: Path, journal: Journal, said: Said) -> None:
     found = album(root)
     before = snapshot(root)
     apply(planned(found, [root]), journal)
@@ -71,9 +67,7 @@ def test_photos_come_back_where_another_computer_mounts_their_folder(
     assert said("undo", "--store", journal.directory) == ["0 photos restored; 3 photos were back already"]
 
 
-def test_what_cannot_come_back_stays_whole_and_is_named(
-    root: Path, journal: Journal, said: Callable[..., list[str]]
-) -> None:
+def test_what_cannot_come_back_stays_whole_and_is_named(root: Path, journal: Journal, said: Said) -> None:
     """A sidecar would come back beside another photo, or a photo without what belongs to it."""
     for number in range(1, 5):
         write(root / f"{number}.xmp", b"stars")
@@ -114,7 +108,7 @@ def test_a_line_that_was_cut_off_or_leads_out_of_the_folder_restores_nothing(
 
 
 def test_undo_from_needs_a_quarantine_and_no_store(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Callable[..., list[str]]
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
 ) -> None:
     monkeypatch.setenv("CLIP_STORE", str(tmp_path / "none"))
     root.mkdir()
@@ -137,7 +131,7 @@ def of_another_store(root: Path, tmp_path: Path) -> tuple[list[str], Path]:
 
 
 def test_a_folder_near_the_quarantine_leads_to_it(
-    of_another_store: tuple[list[str], Path], root: Path, said: Callable[..., list[str]]
+    of_another_store: tuple[list[str], Path], root: Path, said: Said
 ) -> None:
     below = root / "deep" / "er"
     for folder in (below, root.parent, root / "gone"):  # below it, one above it, and in it
@@ -155,7 +149,7 @@ def test_a_folder_near_the_quarantine_leads_to_it(
 
 
 def test_a_folder_of_another_user_does_not_hide_it(
-    of_another_store: object, root: Path, said: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+    of_another_store: object, root: Path, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (closed := root.parent / "closed").mkdir()
     look = os.stat
@@ -171,7 +165,7 @@ def test_a_folder_of_another_user_does_not_hide_it(
 
 
 def test_undo_without_a_store_names_the_quarantine_of_another_store(
-    of_another_store: tuple[list[str], Path], root: Path, said: Callable[..., list[str]]
+    of_another_store: tuple[list[str], Path], root: Path, said: Said
 ) -> None:
     """As after the loss of the store, or on another computer."""
     store, copy = of_another_store

@@ -1,10 +1,7 @@
 """Metadata that only a copy has: it keeps the copy, or goes into a sidecar that can be undone."""
 
-from __future__ import annotations
-
 import errno
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +30,7 @@ from tests.fixtures.albums import (
     take_back,
     write,
 )
+from tests.fixtures.commands import Said
 from tests.fixtures.crashes import Kills, contents, fork_and_kill
 from tests.fixtures.images.camera_files import packet
 from tests.fixtures.images.image_files import jpeg
@@ -208,7 +206,7 @@ def test_a_merge_writes_a_sidecar_and_undo_removes_it(root: Path, journal: Journ
 
 @pytest.mark.parametrize("how", ["changed", "refused"])
 def test_undo_says_that_a_sidecar_stays(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Callable[..., list[str]], how: str
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said, how: str
 ) -> None:
     with Store(tmp_path / "store") as store:
         apply(merging(root, SAID), store.journal)

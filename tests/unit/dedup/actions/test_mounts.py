@@ -3,8 +3,6 @@
 ``test_quarantine.py`` shows without mounts what else is refused for them.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 Each file that must not be kept is the older one, which the rules would prefer.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

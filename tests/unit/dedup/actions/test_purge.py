@@ -1,14 +1,12 @@
 """Files that go to the trash, and files that stay in the quarantine, where undo still finds them."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shlex
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +19,7 @@ from clip_client.dedup.actions.purge import purge, suspects
 from clip_client.dedup.store.journal import IN_QUARANTINE, Folder, Journal, JournalEntry, State
 from clip_client.dedup.types import EDITED, EXACT, QUARANTINE_NAME, RE_ENCODED, SAME_PIXELS, SIMILAR
 from tests.fixtures.albums import album, carry_out, files, member, opened, planned, report, write
+from tests.fixtures.commands import Said
 
 
 def move(journal: Journal, kept: Path, *copies: Path, tier: str = EXACT, chosen: Collection[str] = ()) -> str:
@@ -53,7 +52,7 @@ def test_purge_reaches_the_real_trash(root: Path, tmp_path: Path) -> None:
 
 
 def test_a_journal_that_fails_says_what_is_in_the_trash_and_so_does_undo(
-    root: Path, tmp_path: Path, said: Callable[..., list[str]]
+    root: Path, tmp_path: Path, said: Said
 ) -> None:
     """The first photo is recorded; the second one is in the trash, too."""
 

@@ -1,7 +1,5 @@
 """The quarantine: why a file cannot go there, and the single steps there and back, which replace nothing."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Files that come back from the quarantine, and files that must wait."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Sequence

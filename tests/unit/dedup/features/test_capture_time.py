@@ -1,7 +1,5 @@
 """The time of capture in EXIF, and its meaning for two photos that look alike."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The features that a search collects, whichever thread is faster and whatever the store holds already."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Parts of files beside their picture."""
 
-from __future__ import annotations
-
 import io
 import struct
 import tracemalloc

@@ -1,7 +1,5 @@
 """The hash of what a picture looks like, and that of its pixels, which moves a copy without a question."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import struct

@@ -1,7 +1,5 @@
 """The results of one decode of a photo: features (of a RAW file, those of its preview), and the bytes for a model."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import sys

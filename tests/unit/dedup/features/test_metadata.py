@@ -1,7 +1,5 @@
 """The metadata that is read from files, wherever a program has written it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

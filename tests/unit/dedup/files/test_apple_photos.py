@@ -1,10 +1,7 @@
 """Libraries of Apple Photos: read by the real osxphotos from a library made here; only Photos itself is played."""
 
-from __future__ import annotations
-
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +12,7 @@ from clip_client.dedup.files.apple_photos import is_library, read_library
 from clip_client.dedup.files.file_types import EDITED, FILM
 from clip_client.dedup.types import RAW
 from tests.fixtures.albums import member, planned, report, snapshot, without_access, write
+from tests.fixtures.commands import Said
 from tests.fixtures.photos_libraries import Photos, PhotosLibrary, on_a_mac
 
 pytest.importorskip("osxphotos")
@@ -148,7 +146,7 @@ def test_the_album_gets_nothing_that_has_changed_or_is_unknown(
 
 
 def test_the_album_needs_a_mac(
-    library: PhotosLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Callable[..., list[str]]
+    library: PhotosLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
 ) -> None:
     wanted = entries(library, tmp_path)
     monkeypatch.setattr("platform.system", lambda: "Linux")

@@ -1,7 +1,5 @@
 """What belongs to a photo by its name goes where the photo goes: into the quarantine, back, and to the trash."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from pathlib import Path

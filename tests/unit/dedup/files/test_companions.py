@@ -1,7 +1,5 @@
 """Which files belong to a photo, by their names alone, in any folder."""
 
-from __future__ import annotations
-
 import os
 import unicodedata
 from pathlib import Path

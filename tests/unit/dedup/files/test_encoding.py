@@ -1,7 +1,5 @@
 """What one file of a picture has that another one lacks: channels, bits, frames, and colours of a wider space."""
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 

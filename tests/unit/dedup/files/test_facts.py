@@ -1,7 +1,5 @@
 """Which facts of a file another file lacks, wherever programs have written them."""
 
-from __future__ import annotations
-
 import os
 import plistlib
 import sys

@@ -1,7 +1,5 @@
 """Every field of a file by the name that people know, and all names that ExifTool sees in one."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Which files are photos, which are passed over and counted, and what stops no walk."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -27,6 +25,7 @@ from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.formats import FORMATS
 from tests.fixtures import members
 from tests.fixtures.albums import without_inodes
+from tests.fixtures.commands import Said
 from tests.fixtures.images.image_files import file, jpeg
 
 
@@ -276,7 +275,7 @@ def test_every_output_says_what_was_skipped() -> None:
         assert "1 .e10, 1 more kind" in output
 
 
-def test_a_search_that_finds_no_photo_says_what_it_found(tmp_path: Path, said: Callable[..., list[str]]) -> None:
+def test_a_search_that_finds_no_photo_says_what_it_found(tmp_path: Path, said: Said) -> None:
     write(tmp_path / "photo.dat", jpeg())
     skipped = "1 file skipped, not named like photos: 1 JPEG image with the ending .dat"
     for command in (("dedup", "--store", tmp_path / "store"), ("embed", "--output", tmp_path / "vectors.npz")):

@@ -1,7 +1,5 @@
 """The texts and offers of the page; tests/browser shows that it works."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """The small pictures of a page: their sizes, where they are kept, and what is drawn again."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os

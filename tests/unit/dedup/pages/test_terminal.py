@@ -1,7 +1,5 @@
 """Reports in the terminal, as lines for other programs and as CSV, and the words in all of them."""
 
-from __future__ import annotations
-
 import csv
 import io
 import os

@@ -1,7 +1,5 @@
 """A computer is told from others by the id of its system, and by its name only where there is no id."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 import sys

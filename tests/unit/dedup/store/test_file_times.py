@@ -1,9 +1,6 @@
 """Times of files that lie: set back after a change, later than a computer can count, or of a clock that was not set."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +14,7 @@ from clip_client.dedup.actions.apply import apply
 from clip_client.dedup.files.reading import hash_file, sha256_of
 from clip_client.dedup.types import PhotoFile
 from tests.fixtures.albums import files, planned, searched, write
+from tests.fixtures.commands import Said
 from tests.fixtures.images.image_files import jpeg
 
 AFTER_2262_S = 10_413_792_000
@@ -65,9 +63,7 @@ def test_a_failed_move_makes_the_next_search_read_the_files_again(root: Path, st
     assert names(store, root) == []
 
 
-def test_a_file_of_the_far_future_moves_and_comes_back_with_its_time(
-    root: Path, tmp_path: Path, said: Callable[..., list[str]]
-) -> None:
+def test_a_file_of_the_far_future_moves_and_comes_back_with_its_time(root: Path, tmp_path: Path, said: Said) -> None:
     """The far future is not a reason to keep the photo, and Parquet can hold the time."""
     dated, future = write(root / "a longer name.jpg", jpeg()), write(root / "b.jpg", jpeg())
     os.utime(future, (1e9, AFTER_2262_S))

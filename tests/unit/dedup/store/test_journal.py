@@ -1,7 +1,5 @@
 """The journal returns what it has written, in this process and in the next one."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from contextlib import closing

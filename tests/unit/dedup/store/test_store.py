@@ -1,7 +1,5 @@
 """The parts of a store: caches, the index of files, decisions, settings, and what is done with damaged ones."""
 
-from __future__ import annotations
-
 import io
 import os
 import sqlite3
