@@ -7,19 +7,15 @@ import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from clip_client._deadline import Deadline
 from clip_client._errors import ClipError, DeadlineExceeded, ProtocolMismatch, Unavailable
-from clip_client._model import Tower
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from clip_client._deadline import Deadline
-    from clip_client._model import ModelInfo
-    from clip_client._transports.base import Transport
+from clip_client._model import ModelInfo, Tower
+from clip_client._transports.base import Transport
 
 CANARY_MIN_COSINE: Final = 0.999
 """Least cosine between the vector of a canary in the passport and the vector that the server makes now. Reduced

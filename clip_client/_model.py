@@ -8,13 +8,12 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clip_client._errors import ImageError, ItemError, ModelNotReady, ProtocolMismatch, TextError
 from preprocess_ensemble.contract import CONTRACT_VERSION
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from preprocess_ensemble.model_repository.passport import Passport, TextTower
 
 _TEXT: Final = "text-"

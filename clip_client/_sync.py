@@ -9,17 +9,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Gene
 from concurrent.futures import Future
 from contextlib import aclosing, suppress
 from functools import cached_property, partial, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import anyio
 from anyio.from_thread import BlockingPortal
 
 from clip_client._client import ClientBase, ClipClient
-
-if TYPE_CHECKING:
-    from typing import Self
-
-    from clip_client._results import ClientStats
+from clip_client._results import ClientStats
 
 P = ParamSpec("P")
 T = TypeVar("T")

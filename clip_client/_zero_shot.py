@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from clip_client._errors import ItemError
-    from clip_client._model import TextInfo
+from clip_client._errors import ItemError
+from clip_client._model import TextInfo
 
 TEMPLATES: Final = (
     "itap of a {}.",

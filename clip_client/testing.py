@@ -18,20 +18,16 @@ import json
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Self
 
 import grpc
 import numpy as np
+from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
 from preprocess_ensemble import contract
 from preprocess_ensemble.model_repository.passport import Canary, Parity, Passport, TextTower
-
-if TYPE_CHECKING:
-    from typing import Self
-
-    from numpy.typing import NDArray
 
 __all__ = ("PNG_1X1", "FakeTriton", "ReceivedRequest", "Reply", "fake_vector")
 

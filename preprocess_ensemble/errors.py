@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from preprocess_ensemble.contract import ImageStatus
+from preprocess_ensemble.contract import ImageStatus
 
 
 class ReportedError(Exception):

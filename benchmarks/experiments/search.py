@@ -52,7 +52,8 @@ def _measure(size: int, run: Run) -> dict[str, Any]:
     queries, vectors = vectors[:_QUERIES].copy(), vectors[_QUERIES:]
     folder = run.scratch / str(size)
     began = time.perf_counter()
-    index = PhotoIndex.from_arrays([f"/photos/{number}.jpg" for number in range(size)], vectors)
+    index = PhotoIndex(vectors.shape[1])
+    index.add([f"/photos/{number}.jpg" for number in range(size)], vectors)
     index.save(folder)
     made_s = time.perf_counter() - began
     _leave_memory(folder)

@@ -23,7 +23,8 @@ from typing import Final, NamedTuple
 import psutil
 
 from benchmarks.harness.results import commit
-from clip_client.serving.tensorrt import TensorrtMissing, check_tensorrt, usable_gpus
+from clip_client.serving.tensorrt import check_tensorrt, usable_gpus
+from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.config import installed_passport
 
 LOG: Final = "gpu.log"
@@ -79,7 +80,7 @@ def unusable(name: str, device: str) -> str | None:
     if name == "tensorrt":
         try:
             check_tensorrt(None)
-        except TensorrtMissing as missing:
+        except ReportedError as missing:
             return str(missing)
     return None
 

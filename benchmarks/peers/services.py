@@ -87,12 +87,12 @@ def _infinity_model(python: Path, model: str, pretrained: str) -> Path:
     import open_clip
     import torch
 
-    from preprocess_ensemble.export.exporter import load_model
+    from preprocess_ensemble.export.pytorch.open_clip_model import find_source, load_open_clip_model
 
     directory = BUILD / "infinity-pairs" / f"{Path(model).stem}-{pretrained.replace(':', '-')}"
     if (directory / "preprocessor_config.json").exists():
         return directory
-    network = cast("Any", load_model(model, pretrained))
+    network = cast("Any", load_open_clip_model(find_source(model, pretrained)))
     directory.mkdir(parents=True, exist_ok=True)
     weights = directory / "open_clip.pt"
     tokenizer = open_clip.SimpleTokenizer()

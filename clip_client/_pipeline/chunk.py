@@ -6,19 +6,16 @@ import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
+from clip_client._balancing.balancer import Server
+from clip_client._deadline import Deadline
 from clip_client._errors import ClipError, ItemError
+from clip_client._model import ModelInfo, Tower
 from clip_client._results import EmbeddingBatch
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from clip_client._balancing.balancer import Server
-    from clip_client._deadline import Deadline
-    from clip_client._model import ModelInfo, Tower
 
 
 class Call(Protocol):

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, Union, overload
+from typing import Any, Final, NamedTuple, TypeAlias, Union, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clip_client._errors import VectorsError
 from clip_client._model import may_be_compared
 from clip_client._results import EmbeddingBatch
 from clip_client._storage.vectors import stored_batches
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _BLOCK_ROWS: Final = 8192  # rows compared at a time: 16 MB with 512 numbers each
 

@@ -12,15 +12,13 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clip_client._storage.sqlite import StoreError
 from preprocess_ensemble.whole_file import whole_file
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _ABANDONED_S: Final = 3600.0  # age at which an unfinished file is a killed process's
 

@@ -10,23 +10,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clip_client._errors import ItemError, VectorsError
-from clip_client._files import printable, stored_ns
-from clip_client._model import tower_of
+from clip_client._files import FailedFile, printable, stored_ns
+from clip_client._model import ModelInfo, tower_of
 from clip_client._results import EmbeddingBatch
 from clip_client._storage.parquet_store import ParquetStore, table_of
 from clip_client._storage.sqlite import StoreError
 from preprocess_ensemble.errors import first_line
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from clip_client._files import FailedFile
-    from clip_client._model import ModelInfo
 
 _ROWS_PER_GROUP: Final = 1024
 """2 MB with 512 numbers each, the memory that writing and reading take."""

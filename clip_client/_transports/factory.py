@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from clip_client._config import ClientConfig
 from clip_client._endpoint import DEFAULT_URL, Endpoint, EndpointKind, parse_url
 from clip_client._errors import ClipError, DeadlineExceeded, Unavailable
-
-if TYPE_CHECKING:
-    from clip_client._config import ClientConfig
-    from clip_client._transports.base import Transport, TransportFactory
+from clip_client._transports.base import Transport, TransportFactory
 
 _LIVE_TIMEOUT_S: Final = 5.0  # a running server says that it is live within milliseconds, even if it is busy
 _logger = logging.getLogger("clip_client")

@@ -155,9 +155,8 @@ class LocalTransport(Transport):
         import onnxruntime
 
         from preprocess_ensemble.runtimes import onnx_session as ort
-        from preprocess_ensemble.runtimes.model import RuntimeUnusable
+        from preprocess_ensemble.runtimes.model import RuntimeUnusable, precision_of_environment
         from preprocess_ensemble.runtimes.openvino_model import open_openvino
-        from preprocess_ensemble.runtimes.precision import precision_of_environment
         from preprocess_ensemble.runtimes.selection import select
 
         options = ort.session_options(self._threads, weights_dtype=passport.weights_dtype)

@@ -6,6 +6,7 @@ import argparse
 import errno
 import io
 import os
+import re
 import signal
 import sys
 import threading
@@ -27,8 +28,7 @@ from clip_client.cli.commands import (
     similar,
     undo,
 )
-from clip_client.cli.completion import add_completion_option
-from clip_client.cli.errors import CommandMisused
+from clip_client.cli.errors import CommandMisused, need
 from clip_client.cli.output import read_outputs
 from preprocess_ensemble.command_line import Parser
 from preprocess_ensemble.errors import ReportedError
@@ -77,12 +77,15 @@ def _interruptible() -> Iterator[Callable[[], int]]:
 
 
 def _run(words: Sequence[str]) -> int:
+    parser = _parser()
     try:
         try:
-            arguments = _parsed(words)
+            if not words:
+                parser.exit(2, parser.format_help())
+            arguments = parser.parse_args(words)
         finally:
             sys.stdout.flush()  # after --help; otherwise Python fails at its exit if the reader has closed the output
-        arguments.outputs = read_outputs(arguments)
+        arguments.words, arguments.outputs = words, read_outputs(arguments)
         exit_code: int = arguments.run(arguments)
         sys.stdout.flush()
     except CommandMisused as error:
@@ -109,15 +112,6 @@ def _lacks_current_folder(error: OSError) -> bool:
     return False
 
 
-def _parsed(words: Sequence[str]) -> argparse.Namespace:
-    parser = _parser()
-    if not words:
-        parser.exit(2, parser.format_help())
-    arguments = parser.parse_args(words)
-    arguments.words = words
-    return arguments
-
-
 def _parser() -> Parser:
     parser = Parser(
         prog="clip-client",
@@ -126,13 +120,39 @@ def _parser() -> Parser:
         description="Embed photos with CLIP on a Triton server, search them by words, and find near-duplicate photos.",
     )
     parser.add_version_option()
-    add_completion_option(parser)
+    parser.add_argument(
+        "--completion",
+        choices=("bash", "zsh", "fish", "tcsh"),
+        action=_CompletionAction,
+        help="print a script that lets this shell complete commands, options and paths, and exit",
+    )
     commands: Any = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, prog="clip-client")
     for command in _COMMANDS:
         command.add_to(commands)
     for command, subparser in zip(_COMMANDS, commands.choices.values(), strict=True):
         subparser.set_defaults(parser=subparser, run=command.run)
     return parser
+
+
+class _CompletionAction(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
+        need("shtab")
+        import shtab
+
+        for action in _actions(parser):
+            names = action.metavar if isinstance(action.metavar, str) else ""
+            if re.search("PATH|PHOTO|FILE|DIR", names):
+                action.complete = shtab.DIRECTORY if names == "DIR" else shtab.FILE  # type: ignore[attr-defined]
+        print(shtab.complete(parser, values))
+        parser.exit()
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for subparser in action.choices.values():
+                yield from _actions(subparser)
 
 
 def _without_output() -> int:

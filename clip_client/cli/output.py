@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 from clip_client._storage.lock import AlreadyLocked, exclusive_lock
 from clip_client.cli.errors import CommandFailed, CommandMisused
+from clip_client.dedup.files.file_types import COMPANION_KINDS, PHOTO_SUFFIXES, suffix_of
 from preprocess_ensemble.command_line import user_path
 from preprocess_ensemble.whole_file import whole_file
 
@@ -73,8 +74,6 @@ def write_text(path: Path, pieces: Iterable[str]) -> None:
 
 def check_place(path: Path) -> None:
     """Raise CommandFailed if a file cannot be written, or CommandMisused if it is named like a photo or a sidecar."""
-    from clip_client.dedup.files.file_types import COMPANION_KINDS, PHOTO_SUFFIXES, suffix_of
-
     if suffix_of(path.name) in PHOTO_SUFFIXES | COMPANION_KINDS.keys() - {".json"}:
         raise CommandMisused(f"{path} is named like a photo or its sidecar; choose another output file")
     if os.path.isdir(path):

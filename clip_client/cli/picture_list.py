@@ -6,32 +6,28 @@ import argparse
 import asyncio
 import csv
 import io
+import logging
 import os
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from clip_client._files import printable
 from clip_client.cli.errors import CommandMisused, need
 from clip_client.cli.options.connection import client_config, connected
+from clip_client.cli.options.search import NamedPlaces
 from clip_client.cli.output import STDOUT, ProgressBars, output, progress_bars, write_json, write_text
+from clip_client.dedup import Scan, Store
 from clip_client.dedup.features.preview import thumbnail
 from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.text import counted, date_and_time, escaped
 from clip_client.search.filters import FILTERS, Wanted
 from clip_client.search.find import find
-from clip_client.search.pictures import write_page
-from clip_client.search.query import QueryError, query_vector
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from clip_client.cli.options.search import NamedPlaces
-    from clip_client.dedup import Scan, Store
-    from clip_client.search.pictures import FoundPicture, FoundPictures
-    from clip_client.search.query import QueryVector, Term
-    from clip_client.search.space import SearchSpace
+from clip_client.search.pictures import FoundPicture, FoundPictures, write_page
+from clip_client.search.query import QueryError, QueryVector, Term, query_vector
+from clip_client.search.space import SearchSpace
 
 _PREVIEW_COLUMNS: Final = 24
 _PREVIEW_PIXELS: Final = 384  # longest side, enough for terminals with fine pixels
@@ -178,8 +174,6 @@ def _print_table(pictures: Sequence[FoundPicture], console: Any, *, copies: bool
 
 
 def _preview(path: str) -> Any:
-    import logging
-
     from textual_image.renderable import Image  # asks the terminal what it can draw
 
     logging.getLogger("textual_image").setLevel(logging.CRITICAL)  # it warns of a terminal that does not answer

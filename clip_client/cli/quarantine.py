@@ -5,15 +5,13 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from clip_client._files import printable
 from clip_client.cli.errors import CommandFailed
+from clip_client.dedup.actions.apply import Outcome
 from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, JournalEntry
 from clip_client.dedup.text import counted
-
-if TYPE_CHECKING:
-    from clip_client.dedup.actions.apply import Outcome
 
 _TOGETHER: Final = 2  # photos of one missing folder that get one line
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from clip_client.dedup.aligned import Alignment, Match
+from clip_client.dedup.photo import Photo
 from clip_client.dedup.types import BY_DEFAULT, EXACT, NEVER, ON_REQUEST, SAFE_TIERS, SAME_PIXELS, SIMILAR, TIERS
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from clip_client.dedup.aligned import Alignment, Match
-    from clip_client.dedup.photo import Photo
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from clip_client._files import FailedFile
+from clip_client.dedup.group import DuplicateGroup, Member
 from clip_client.dedup.types import NO_MODEL, RecallEstimate, SearchStats, Thresholds
-
-if TYPE_CHECKING:
-    from clip_client._files import FailedFile
-    from clip_client.dedup.group import DuplicateGroup, Member
 
 
 def count_verdicts(groups: Iterable[DuplicateGroup]) -> Counter[tuple[str, str]]:
@@ -81,10 +78,6 @@ class DuplicateReport:
             "skipped": dict(self.skipped),
             "note": self.note,
         }
-
-    def to_json(self) -> str:
-        """Return the report as ASCII JSON; a byte of a name that is not UTF-8 becomes ``\\udc80`` to ``\\udcff``."""
-        return json.dumps(self.to_mapping(), indent=2) + "\n"
 
 
 def _member(member: Member, *, has_cosine: bool) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from anyio import from_thread, to_thread
 
+from clip_client._results import Embedder
 from clip_client.dedup.compare.cells import join_vectors
 from clip_client.dedup.compare.compared import Compared
 from clip_client.dedup.compare.groups import make_groups, stars
@@ -23,7 +24,7 @@ from clip_client.dedup.compare.same_pixels import number_by_pixels
 from clip_client.dedup.compare.similarity_join import UnionFind
 from clip_client.dedup.compare.star_groups import CannotLink
 from clip_client.dedup.compare.thresholds import thresholds_for
-from clip_client.dedup.features.collect import collect_features
+from clip_client.dedup.features.collect import CollectedFeatures, collect_features
 from clip_client.dedup.files.companions import companions
 from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.files.places import why_not_kept
@@ -31,21 +32,23 @@ from clip_client.dedup.files.scanner import Scan, scan
 from clip_client.dedup.judge.verdicts import with_verdicts
 from clip_client.dedup.photo import Photo
 from clip_client.dedup.report import DuplicateReport
+from clip_client.dedup.store.cache import Spool
+from clip_client.dedup.store.decisions import Decision
 from clip_client.dedup.store.store import Store
-from clip_client.dedup.types import NO_MODEL, SearchStats
+from clip_client.dedup.types import (
+    NO_MODEL,
+    LibraryPhoto,
+    OnProgress,
+    PhotoFile,
+    RecallEstimate,
+    SearchStats,
+    Thresholds,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from clip_client._results import Embedder
     from clip_client.dedup.compare.aligner import Aligner
-    from clip_client.dedup.features.collect import CollectedFeatures
-    from clip_client.dedup.store.blob_table import Spool
-    from clip_client.dedup.store.decisions import Decision
-    from clip_client.dedup.types import LibraryPhoto, OnProgress, PhotoFile, RecallEstimate, Thresholds
 
-    Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
-
+Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 _MOST_NAMED: Final = 8  # photos, 28 pairs
 
@@ -111,7 +114,7 @@ async def find_duplicates(
     else:
         named = [os.fsdecode(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
         found = await to_thread.run_sync(partial(scan, [*named, *kept_folders], raw=True))
-    with nullcontext(store) if store is not None else Store() as opened, opened.spool() as pictures:
+    with nullcontext(store) if store is not None else Store() as opened, Spool(opened.directory) as pictures:
         collected, rules = await collect(
             clip, found, opened, progress, threshold, kept_folders, keep, verify, pictures=pictures
         )

@@ -23,12 +23,8 @@ def folder_above(folders: Sequence[str]) -> str:
 
 def escaped(path: str) -> str:
     """Write two backslashes for one, and ``\\xNN`` for a byte that is not printable UTF-8; ``printf %b`` undoes it."""
-
-    def in_hexadecimal(char: str) -> str:
-        return "".join(f"\\x{byte:02x}" for byte in os.fsencode(char))
-
     chars = path.replace("\\", "\\\\")
-    return "".join(char if char.isprintable() else in_hexadecimal(char) for char in chars)
+    return "".join(c if c.isprintable() else "".join(f"\\x{byte:02x}" for byte in os.fsencode(c)) for c in chars)
 
 
 def why_unreadable(error: OSError | ValueError) -> str:

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from clip_client._files import stored_ns
 
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable
+# Arrays, named by their content; functions that use them state the shapes.
+Floats = NDArray[np.float32]
+Hashes = NDArray[np.uint64]
+Indices = NDArray[np.intp]
+Mask = NDArray[np.bool_]
+Pixels = NDArray[np.uint8]
+Vectors = NDArray[np.float32]
 
-    import numpy as np
-    from numpy.typing import NDArray
-
-    # Arrays, named by their content; functions that use them state the shapes.
-    Floats = NDArray[np.float32]
-    Hashes = NDArray[np.uint64]
-    Indices = NDArray[np.intp]
-    Mask = NDArray[np.bool_]
-    Pixels = NDArray[np.uint8]
-    Vectors = NDArray[np.float32]
-
-    OnProgress = Callable[[str, int, int | None], None]
-    """``on_progress(what, done, total)``; the total is None while it is not known."""
+OnProgress = Callable[[str, int, int | None], None]
+"""``on_progress(what, done, total)``; the total is None while it is not known."""
 
 EXACT: Final = "exact"
 """All files of the group have the same bytes."""

@@ -11,25 +11,19 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clip_client.dedup.compare.cells import Cells, RecallSample
 from clip_client.dedup.compare.neighbours import join_hashes, near_by_hashes, near_by_vectors
 from clip_client.dedup.compare.similarity_join import Projection, UnionFind, alike_links
+from clip_client.dedup.types import Indices, Mask, RecallEstimate, Vectors
 from clip_client.distributed.embedded_rows import VECTOR, Chunk, vectors_in
+from clip_client.distributed.storage import Location
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from clip_client.dedup.types import RecallEstimate
-    from clip_client.distributed.storage import Location
-
-    Vectors = NDArray[np.float32]
-    Indices = NDArray[np.intp]
-    IsUsed = NDArray[np.bool_]
-    Edges = tuple[Indices, Indices, Vectors]  # two arrays of rows, and the cosines of the pairs
+Edges = tuple[Indices, Indices, Vectors]  # two arrays of rows, and the cosines of the pairs
 
 ROW: Final = "row"
 _RUN_AGAIN: Final = "remove it and run again"
@@ -49,7 +43,7 @@ class Division:
 
 
 def find_alike(
-    chunk: Chunk, is_used: IsUsed, rows: Indices, sampled: Vectors, threshold: float, projection: Projection | None
+    chunk: Chunk, is_used: Mask, rows: Indices, sampled: Vectors, threshold: float, projection: Projection | None
 ) -> RecallSample:
     """Compare ``sampled`` vectors (S, D) with the used vectors of a chunk; return what is alike, without the vectors.
 
@@ -68,7 +62,7 @@ def find_alike(
     return replace(found, vectors=found.vectors[:0])
 
 
-def put_into_cells(chunk: Chunk, is_used: IsUsed, place: Location, division: Division) -> NDArray[np.int64]:
+def put_into_cells(chunk: Chunk, is_used: Mask, place: Location, division: Division) -> NDArray[np.int64]:
     """Write the used rows of a chunk, sorted by cell, unless the file exists; return the rows of each cell (K,)."""
     import pyarrow as pa
     from pyarrow import fs

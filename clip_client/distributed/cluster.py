@@ -23,7 +23,6 @@ _TASKS_PER_CPU: Final = 3
 ATTEMPTS: Final = 3
 """Workers that may die with one task. Machines go away, but a task that kills every worker must be named."""
 
-
 _Call = tuple[int, tuple[Any, ...]]  # number of a call, and its own arguments
 
 

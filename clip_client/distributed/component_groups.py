@@ -6,31 +6,26 @@ import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clip_client._files import printable
 from clip_client.dedup.compare.similarity_join import UnionFind
 from clip_client.dedup.features.collect import CollectedFeatures
 from clip_client.dedup.features.image_features import FeatureTable, feature_columns
+from clip_client.dedup.group import DuplicateGroup
 from clip_client.dedup.judge.verdicts import as_proved
+from clip_client.dedup.report import DuplicateReport
 from clip_client.dedup.search import GroupRules, group_contents
 from clip_client.dedup.store.store import Store
-from clip_client.dedup.types import PhotoFile, RecallEstimate, Thresholds
+from clip_client.dedup.types import Indices, PhotoFile, RecallEstimate, Thresholds
 from clip_client.distributed.cell_join import ROW, read_buckets
 from clip_client.distributed.cluster import DistributedError
 from clip_client.distributed.embedded_rows import vectors_in
 from clip_client.distributed.storage import Location, read_photo
 from preprocess_ensemble.errors import first_line
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from clip_client.dedup.group import DuplicateGroup
-    from clip_client.dedup.report import DuplicateReport
-
-    Indices = NDArray[np.intp]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,10 @@ import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clip_client._errors import require
 from clip_client.dedup.compare.cells import ALL_COMPARED, EXACT_ROWS, Cells, RecallSample, fit_cells, sample_size
@@ -23,6 +24,8 @@ from clip_client.dedup.compare.similarity_join import UnionFind, fit_projection
 from clip_client.dedup.compare.thresholds import thresholds_for
 from clip_client.dedup.report import DuplicateReport
 from clip_client.dedup.search import GroupRules
+from clip_client.dedup.store.store import Store
+from clip_client.dedup.types import Indices, RecallEstimate
 from clip_client.distributed import cell_join, component_groups
 from clip_client.distributed.cluster import EXTRA, cluster, in_tasks
 from clip_client.distributed.component_groups import DuplicateSummary
@@ -36,15 +39,8 @@ from clip_client.distributed.embedded_rows import (
 )
 from clip_client.distributed.storage import Location
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from clip_client.dedup.store.store import Store
-    from clip_client.dedup.types import RecallEstimate
-
-    Indices = NDArray[np.intp]
-    OnTasks = Callable[[str, int, int | None], None]
-    Results = Generator[tuple[int, Any], None, None]
+OnTasks = Callable[[str, int, int | None], None]
+Results = Generator[tuple[int, Any], None, None]
 
 ROWS_AT_ONCE: Final = 65_536
 """Vectors that a worker compares at a time: 134 MB with 512 numbers each."""

@@ -15,22 +15,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clip_client._errors import VectorsError
 from clip_client._storage.parquet_store import table_of
 from clip_client._storage.vector_file import PART_FILE, WRITER_OPTIONS, FileModel, vector_schema, version_key
 from clip_client.dedup.features.image_features import ALGORITHM, feature_columns
+from clip_client.dedup.types import Indices
 from clip_client.distributed.cluster import DistributedError
 from clip_client.distributed.sources import Partition, id_of
 from clip_client.distributed.storage import FOOTERS_AT_ONCE, Location
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Indices = NDArray[np.intp]
 
 VECTOR: Final = "vector"
 _KEY_COLUMNS: Final = ("path_bytes", "size_bytes", "mtime_ns")

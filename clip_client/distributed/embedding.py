@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from clip_client._client import ClipClient, make_config
+from clip_client._config import ClientConfig
 from clip_client._errors import require
 from clip_client._storage.parquet_store import table_of
 from clip_client._storage.vector_file import FileModel
@@ -18,15 +19,12 @@ from clip_client._sync import SyncClipClient
 from clip_client.distributed.cluster import ATTEMPTS, EXTRA, DistributedError, cluster, in_tasks
 from clip_client.distributed.embedded_rows import PartitionFolder, embedded_schema
 from clip_client.distributed.image_rows import embed_images
-from clip_client.distributed.sources import DamagedInput, check_column, flattened, image_in_row
+from clip_client.distributed.sources import DamagedInput, Partition, check_column, flattened, image_in_row
 from clip_client.distributed.storage import Location
 from preprocess_ensemble.errors import ReportedError, first_line
 
 if TYPE_CHECKING:
     from ray.data import Dataset
-
-    from clip_client._config import ClientConfig
-    from clip_client.distributed.sources import Partition
 
 _logger = logging.getLogger("clip_client")
 

@@ -10,26 +10,22 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from clip_client._client import ClipClient
+from clip_client._config import ClientConfig
 from clip_client._errors import ImageError, VectorsError
 from clip_client._pipeline.images import too_large
-from clip_client._storage.vector_file import vector_row
+from clip_client._storage.vector_file import FileModel, FileVersion, vector_row
 from clip_client.dedup.features.image_features import BYTES_ONLY, ModelInput, extract_features
 from clip_client.dedup.features.preview import picture_file
 from clip_client.dedup.files.file_types import is_raw
 from clip_client.distributed.cluster import DistributedError
+from clip_client.distributed.sources import SourceImage
 from preprocess_ensemble.errors import first_line
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from clip_client._client import ClipClient
-    from clip_client._config import ClientConfig
-    from clip_client._storage.vector_file import FileModel, FileVersion
-    from clip_client.distributed.sources import SourceImage
 
 _THREADS: Final = 16
 """Threads that read and extract features: more than cores, because most wait for a disk or a bucket."""

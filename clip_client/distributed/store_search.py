@@ -6,34 +6,28 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from anyio import to_thread
 
+from clip_client._config import ClientConfig
 from clip_client._files import FailedFile
-from clip_client._storage.vector_file import FileVersion, VectorFolder, vector_row
+from clip_client._results import Embedder
+from clip_client._storage.vector_file import FileModel, FileVersion, VectorFolder, vector_row
+from clip_client.dedup.features.collect import CollectedFeatures
 from clip_client.dedup.features.image_features import cached_features
 from clip_client.dedup.files.file_types import is_raw
-from clip_client.dedup.search import collect, group_contents, judge, told_by_thread
-from clip_client.dedup.store.store import folder_name
-from clip_client.dedup.types import PhotoFile
+from clip_client.dedup.files.scanner import Scan
+from clip_client.dedup.report import DuplicateReport
+from clip_client.dedup.search import GroupRules, collect, group_contents, judge, told_by_thread
+from clip_client.dedup.store.store import Store, folder_name
+from clip_client.dedup.types import OnProgress, PhotoFile
 from clip_client.distributed.duplicates import ROWS_AT_ONCE, FolderSearch
 from clip_client.distributed.embedded_rows import EmbeddedRows, embedded_schema, vectors_in
 from clip_client.distributed.embedding import embed_partitions, served_model
 from clip_client.distributed.sources import image_files
 from clip_client.distributed.storage import Location
-
-if TYPE_CHECKING:
-    from clip_client._config import ClientConfig
-    from clip_client._results import Embedder
-    from clip_client._storage.vector_file import FileModel
-    from clip_client.dedup.features.collect import CollectedFeatures
-    from clip_client.dedup.files.scanner import Scan
-    from clip_client.dedup.report import DuplicateReport
-    from clip_client.dedup.search import GroupRules
-    from clip_client.dedup.store.store import Store
-    from clip_client.dedup.types import OnProgress
 
 _ROWS_AT_ONCE: Final = 1024
 

@@ -7,7 +7,7 @@ import hmac
 import os
 from collections.abc import Coroutine, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -17,14 +17,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from clip_client._config import ClientConfig
 from clip_client._errors import ClipError
 from clip_client.gateway import embeddings
 from clip_client.gateway.body import Body
 from clip_client.gateway.dialect import Endpoint, Refusal, json_response, refuse
 from clip_client.gateway.service import Service, running
-
-if TYPE_CHECKING:
-    from clip_client._config import ClientConfig
 
 COUNTS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 """Folder of the common counts of worker processes; prometheus-client reads the variable when it is imported."""

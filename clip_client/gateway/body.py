@@ -9,17 +9,15 @@ import logging
 import math
 import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from python_multipart import FormParser
 from python_multipart.multipart import Field, File, parse_options_header
+from starlette.requests import Request
 
 from clip_client.gateway.dialect import Refusal
 from clip_client.gateway.items import MAX_ITEMS, TOKENS
-
-if TYPE_CHECKING:
-    from starlette.requests import Request
 
 # python_multipart would log a line for each malformed form.
 logging.getLogger("python_multipart").setLevel(logging.ERROR)

@@ -11,7 +11,9 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from starlette.applications import Starlette
 
 from clip_client._client import URL_VARIABLE, make_config
 from clip_client._endpoint import DEFAULT_URL, Endpoint
@@ -30,9 +32,6 @@ try:
     from clip_client.gateway.service import HEALTH_S
 except ModuleNotFoundError as missing:
     sys.exit(f"clip-gateway: {missing.name} is not installed; install it with: {pip_install('gateway')}")
-
-if TYPE_CHECKING:
-    from starlette.applications import Starlette
 
 _CALLERS_VARIABLE: Final = "CLIP_GATEWAY_TOKEN"  # the token that callers must send
 _LOG: Final = {"handlers": ["default"], "level": "INFO", "propagate": False}

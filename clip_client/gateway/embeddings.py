@@ -8,21 +8,18 @@ import time
 import uuid
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, Field
+from starlette.responses import Response
 
 from clip_client._errors import ClipError
+from clip_client._model import ModelInfo
 from clip_client.gateway.body import Body
 from clip_client.gateway.dialect import Endpoint, Refusal, json_response
 from clip_client.gateway.items import ITEM_FORMS, MAX_ITEMS, Item, Modality, decoded, items_of
+from clip_client.gateway.service import Service
 from preprocess_ensemble.contract import ImageStatus
-
-if TYPE_CHECKING:
-    from starlette.responses import Response
-
-    from clip_client._model import ModelInfo
-    from clip_client.gateway.service import Service
 
 
 class Embeddings(BaseModel):

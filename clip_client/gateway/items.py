@@ -27,6 +27,7 @@ _DATA_URI: Final = re.compile(r"data:(image/|[^,]*;base64,|[\w.+-]+/[\w.+-]+[;,]
 _URL: Final = re.compile(r"https?://\S+", re.IGNORECASE)
 _ENCODED: Final = re.compile(r"[\w+/=-]{48,}", re.ASCII)
 """The smallest image file, a GIF of 35 bytes, has 48 letters in base64."""
+_KINDS: Final = tuple(map(re.compile, ("[a-z]", "[A-Z]", "[0-9]")))  # base64 has all; words and paths rarely do
 _PIECE: Final = 2**20
 """Letters that are decoded at once, a multiple of 4; they take about a millisecond."""
 
@@ -66,18 +67,13 @@ def _guessed(index: int, value: str) -> Item:
         return _image(index, stripped)
     if _URL.fullmatch(stripped):
         looks_like = "a URL"
-    elif any(map(_is_mixed, _ENCODED.findall(value))):
+    elif any(all(kind.search(letters) for kind in _KINDS) for letters in _ENCODED.findall(value)):
         looks_like = "a file in base64"
     else:
         return value
     forms = 'data:image/jpeg;base64,... if it is an image, and {"text": ...} if it is a text'
     message = f"Item {index} is {looks_like}, and may be an image or a text: send {forms}."
     raise Refusal(400, message, code="ambiguous_item", index=index)
-
-
-def _is_mixed(letters: str) -> bool:
-    """Whether ``letters`` hold digits and letters of both cases: base64 does, words and paths rarely do."""
-    return all(re.search(kind, letters) for kind in ("[a-z]", "[A-Z]", "[0-9]"))
 
 
 def _image(index: int, address: str) -> bytes:

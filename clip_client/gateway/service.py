@@ -6,21 +6,19 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from prometheus_client import Counter
 
 from clip_client._client import ClipClient
+from clip_client._config import ClientConfig
 from clip_client._deadline import Deadline
 from clip_client._errors import ClipError, ItemError, ProtocolMismatch
+from clip_client._model import ModelInfo
 from clip_client._results import EmbeddingBatch
 from clip_client.gateway.dialect import DOWN, Refusal
-
-if TYPE_CHECKING:
-    from clip_client._config import ClientConfig
-    from clip_client._model import ModelInfo
-    from clip_client.gateway.items import Item
+from clip_client.gateway.items import Item
 
 _logger = logging.getLogger("clip_client.gateway")
 

@@ -11,37 +11,30 @@ sentence"}`` with status 400 or 409.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from html import escape
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from clip_client.dedup.actions.plan import Skip
+from clip_client.dedup.actions.plan import Move, Skip
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, RETIRED_RULES
 from clip_client.review import pages
+from clip_client.review.state.applying import Worker
 from clip_client.review.state.bulk import BulkCount, choose_by_rules, count_by_rules, open_by_default
-from clip_client.review.state.photo_search import MOST_UPLOADED
+from clip_client.review.state.found_groups import FoundGroup
+from clip_client.review.state.photo_search import FIELDS, MOST_UPLOADED, PhotoSearch
 from clip_client.review.state.previews import SIZES, PreviewCache
-from clip_client.review.state.session import READY, SCANNING, Busy, CannotChoose
+from clip_client.review.state.session import READY, SCANNING, CannotChoose, Session
 from preprocess_ensemble.errors import ReportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from starlette.requests import Request
-
-    from clip_client.dedup.actions.plan import Move
-    from clip_client.review.state.applying import Worker
-    from clip_client.review.state.found_groups import FoundGroup
-    from clip_client.review.state.photo_search import PhotoSearch
-    from clip_client.review.state.session import Session
 
 _ASSETS: Final = ("clip_client.review", "clip_client.dedup.pages")
 _GROUPS, _LINES, _PHOTOS = 50, 200, 60
@@ -149,7 +142,8 @@ class _Handlers:
     async def search(self, request: Request) -> Response:
         """The photos nearest to the words ``q``, the uploaded ``photo`` or the photo ``like`` that pass the filters."""
         self._need_groups()
-        state, form, found, error = self._state(), pages.read_form(request), None, ""
+        form = {name: request.query_params.get(name, "")[:2000].strip() for name in FIELDS}
+        state, found, error = self._state(), None, ""
         if self._photos is not None:
             try:
                 found = await self._photos.find(form)
@@ -178,11 +172,7 @@ class _Handlers:
         return await self._write(lambda: self._session.choose(found.id, **body))
 
     async def take_back(self, _request: Request) -> Response:
-        def take_back() -> None:
-            if not self._session.take_back():
-                raise Busy("there is no choice to undo; the history lists what was applied")
-
-        return await self._write(take_back)
+        return await self._write(self._session.take_back)
 
     def rules(self, request: Request) -> Response:
         self._need_groups()

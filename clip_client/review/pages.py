@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 from urllib.parse import urlencode
 
 import jinja2
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 
 from clip_client._files import printable
 from clip_client.dedup.files.file_types import suffix_of
 from clip_client.dedup.pages.html import page_environment
 from clip_client.dedup.pages.previews import fit
 from clip_client.dedup.pages.words import TIER_NAMES
+from clip_client.dedup.photo import Photo
 from clip_client.dedup.store.choices import KEEP, OPEN, SKIP
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.text import folder_above
 from clip_client.dedup.types import SAFE_TIERS
 from clip_client.review.state.found_groups import APPLIED, STAGED, STAGED_STATES, Filter
-from clip_client.review.state.photo_search import FIELDS
 from clip_client.search.filters import FILTERS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from starlette.requests import Request
-
-    from clip_client.dedup.photo import Photo
 
 _STATE_NAMES: Final = {
     OPEN: "undecided",
@@ -47,10 +42,6 @@ def read_filter(given: Mapping[str, Any]) -> Filter:
     if wanted.state not in ("", STAGED, *_STATE_NAMES):
         raise HTTPException(400, f"a state must be one of {', '.join((*_STATE_NAMES, STAGED))}")
     return wanted
-
-
-def read_form(request: Request) -> dict[str, str]:
-    return {name: request.query_params.get(name, "")[:2000].strip() for name in FIELDS}
 
 
 def query_of(wanted: Filter | None, **more: object) -> str:

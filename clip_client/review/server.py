@@ -6,7 +6,7 @@ import asyncio
 import socket
 import webbrowser
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import uvicorn
 from anyio import CancelScope, to_thread
@@ -15,18 +15,12 @@ from clip_client.review.access import Access
 from clip_client.review.app import review_app
 from clip_client.review.state.applying import Worker
 from clip_client.review.state.photo_search import PhotoSearch
+from clip_client.review.state.session import Search, Session
+from clip_client.search.query import QueryEmbedder
 from preprocess_ensemble.errors import ReportedError
-
-if TYPE_CHECKING:
-    from clip_client.review.state.session import Search, Session
-    from clip_client.search.query import QueryEmbedder
 
 _HOST: Final = "127.0.0.1"
 _PATIENCE_S: Final = 2
-
-
-class CannotListen(ReportedError):
-    """The port cannot be used."""
 
 
 async def serve(
@@ -41,7 +35,7 @@ async def serve(
     """Serve the pages, and run ``search`` for them. Returns after SIGINT or SIGTERM.
 
     ``clip`` embeds the queries of the pages; without it the pages cannot search by words. ``port`` 0 takes a free port.
-    ``say`` gets the address, whose path is a secret. Raises CannotListen.
+    ``say`` gets the address, whose path is a secret. Raises ReportedError if the port cannot be used.
     """
     worker = Worker(session)
     access = Access(review_app(session, worker, None if clip is None else PhotoSearch(session, clip)))
@@ -99,5 +93,5 @@ def _listening(port: int) -> socket.socket:
         listener.listen()
     except OSError as error:
         listener.close()
-        raise CannotListen(f"port {port} cannot be used ({error.strerror}); choose another with --port") from None
+        raise ReportedError(f"port {port} cannot be used ({error.strerror}); choose another with --port") from None
     return listener

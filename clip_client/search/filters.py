@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clip_client.dedup.text import counted
 from clip_client.dedup.types import RAW
 from clip_client.search.query import QueryError
-from clip_client.search.space import is_below
+from clip_client.search.space import SearchSpace, is_below
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     import pyarrow as pa
-    from numpy.typing import NDArray
-
-    from clip_client.search.space import SearchSpace
 
 FACTS: Final = ("width", "height", "format", "taken_ms", "camera", "latitude", "longitude")
 

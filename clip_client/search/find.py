@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 import numpy as np
 
 from clip_client.dedup.text import counted
 from clip_client.search.filters import Wanted
+from clip_client.search.photo_index import Hit
 from clip_client.search.pictures import FoundPicture, FoundPictures
-from clip_client.search.space import is_below
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from clip_client.search.photo_index import Hit
-    from clip_client.search.query import QueryVector
-    from clip_client.search.space import SearchSpace
+from clip_client.search.query import QueryVector
+from clip_client.search.space import SearchSpace, is_below
 
 _EVERYTHING: Final = Wanted()
 

@@ -6,11 +6,13 @@ import json
 import os
 import shutil
 import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clip_client._errors import VectorsError, require
 from clip_client._storage.vectors import stored_batches
@@ -18,10 +20,7 @@ from clip_client.search.segment import KEY, Segment
 from preprocess_ensemble.whole_file import whole_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
     import pyarrow as pa
-    from numpy.typing import NDArray
 
 MOST_IN_SEGMENT: Final = 131_072
 """Most vectors in a segment: 268 MB with 512 numbers each. This limits the cost of adding a photo."""
@@ -57,16 +56,6 @@ class PhotoIndex:
         self.about: dict[str, Any] = {}
         self.folder: Path | None = None
         self._segments: list[Segment] = []
-
-    @classmethod
-    def from_arrays(cls, keys: Sequence[str], vectors: NDArray[Any], *, vector_id: str = "") -> Self:
-        """Make an index of vectors (N, D), of any length, with the keys of their photos; see :meth:`add`."""
-        vectors = np.asarray(vectors, dtype=np.float32)
-        if vectors.ndim != 2:
-            raise ValueError(f"the vectors of an index must be an array (N, D), got {vectors.shape}")
-        index = cls(vectors.shape[1], vector_id=vector_id)
-        index.add(keys, vectors)
-        return index
 
     @classmethod
     def from_vectors(cls, path: str | os.PathLike[str]) -> Self:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 
+from clip_client.dedup.pages.html import report_environment
 from clip_client.dedup.pages.previews import Picture, fit
 from clip_client.dedup.types import is_random
 from clip_client.search.filters import taken_text
 from preprocess_ensemble.cores import usable_cores
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 _SIDE: Final = 320
 """Longest side of a 4:3 picture on the page, in pixels: about 15 kB of JPEG."""
@@ -69,8 +68,6 @@ def write_page(
     query: str, found: FoundPictures, file: IO[bytes], *, thumbnail: Callable[[str, int], bytes | None]
 ) -> None:
     """Write a page in UTF-8; ``thumbnail`` is that of :func:`~clip_client.dedup.pages.html.write_page`."""
-    from clip_client.dedup.pages.html import report_environment
-
     with ThreadPoolExecutor(usable_cores()) as pool:
         drawn = list(pool.map(lambda picture: _drawn(picture, thumbnail), found.pictures))
     template = report_environment(picture.path for picture in found.pictures).get_template("search.html.j2")

@@ -17,21 +17,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clip_client._errors import VectorsError
 from clip_client._files import printable
 from clip_client._model import ModelInfo, may_be_compared
+from clip_client._results import EmbeddingBatch
 from clip_client.dedup.files.file_types import PHOTO_SUFFIXES, RAW_SUFFIXES, suffix_of
+from clip_client.search.photo_index import Hit, PhotoIndex
 from preprocess_ensemble.errors import ReportedError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from clip_client._results import EmbeddingBatch
-    from clip_client.search.photo_index import Hit, PhotoIndex
 
 _WEIGHTED: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+):\s*(.*)", re.DOTALL)
 _MOST_WEIGHT: Final = 1000.0

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clip_client._errors import VectorsError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pyarrow as pa
-    from numpy.typing import NDArray
 
 KEY: Final = "key"
 """Column of the keys: paths, or contents in hexadecimal, as bytes."""

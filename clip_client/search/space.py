@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
+from clip_client._files import FailedFile
 from clip_client.dedup.files.directories import DirectorySet
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from clip_client._files import FailedFile
-    from clip_client.dedup.store.store import Store
-    from clip_client.search.photo_index import PhotoIndex
+from clip_client.dedup.store.store import Store
+from clip_client.search.photo_index import PhotoIndex
 
 NOTHING: Final = DirectorySet(())
 

@@ -4,32 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import numpy as np
 from anyio import to_thread
+from numpy.typing import NDArray
 
 from clip_client._errors import VectorsError
+from clip_client._model import ModelInfo
+from clip_client._results import Embedder
 from clip_client._storage.lock import AlreadyLocked, exclusive_lock
+from clip_client._storage.parquet_store import ParquetStore
 from clip_client._storage.sqlite import StoreError
 from clip_client.dedup.features.collect import collect_features
 from clip_client.dedup.features.image_features import ALGORITHM, cached_features
 from clip_client.dedup.store.store import Store, folder_name
+from clip_client.dedup.types import OnProgress, PhotoFile
 from clip_client.search.filters import FACTS, facts_table
 from clip_client.search.photo_index import MOST_IN_SEGMENT, PhotoIndex
 from clip_client.search.space import SearchSpace
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from clip_client._model import ModelInfo
-    from clip_client._results import Embedder
-    from clip_client._storage.parquet_store import ParquetStore
-    from clip_client.dedup.types import OnProgress, PhotoFile
 
 _PATIENCE_S: Final = 120.0
 """Longest wait, in seconds, for another process that updates the index; a million vectors take half a minute."""

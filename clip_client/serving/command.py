@@ -35,7 +35,7 @@ from preprocess_ensemble.model_repository.location import (
     default_repository,
     model_to_export,
 )
-from preprocess_ensemble.runtimes.precision import PRECISION_VARIABLE
+from preprocess_ensemble.runtimes.model import PRECISION_VARIABLE
 from preprocess_ensemble.tritonserver.installation import TRITON_VARIABLE, Triton, find_triton
 
 logger = logging.getLogger(__name__)

@@ -6,14 +6,11 @@ import secrets
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from preprocess_ensemble.contract import DEFAULT_NAME, SERVER_ID, ModelNames
+from clip_client.serving.tls import ServerTls
+from preprocess_ensemble.contract import DEFAULT_NAME, SERVER_ID, ModelNames, Precision
 from preprocess_ensemble.model_repository.location import model_names
-
-if TYPE_CHECKING:
-    from clip_client.serving.tls import ServerTls
-    from preprocess_ensemble.contract import Precision
 
 _ADMIN_KEY: Final = "clip-admin"
 _ADMIN_PROTOCOLS: Final = "model-repository,shared-memory,trace,logging"

@@ -10,14 +10,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final, NoReturn
 
+from clip_client.serving.config import ServeConfig
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.config import installed_passport
 from preprocess_ensemble.tritonserver.launcher import with_package
-
-if TYPE_CHECKING:
-    from clip_client.serving.config import ServeConfig
 
 logger = logging.getLogger(__name__)
 # Log progress, although it is not a warning.

@@ -11,24 +11,21 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from clip_client._config import ClientConfig
 from clip_client._errors import ClipError, DeadlineExceeded, ModelNotReady, Overloaded, Unavailable
 from clip_client._health import Step, health_steps
-from clip_client.serving.activity import COMPUTES, Activity
+from clip_client._model import ModelInfo
+from clip_client._transports.base import Transport
+from clip_client.serving.config import ServeConfig
 from clip_client.serving.port_handover import CANARY_DSCP, PortHandover
-from clip_client.serving.triton_process import TritonProcess
+from clip_client.serving.triton_process import COMPUTES, Activity, TritonProcess
 from preprocess_ensemble.contract import DEFAULT_NAMES, ModelNames
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.imaging.transform import PreprocessConfig
 from preprocess_ensemble.tritonserver.cleanup import free_bytes, region_prefix
 from preprocess_ensemble.tritonserver.process_group import connections, listening_addresses, shares_port
-
-if TYPE_CHECKING:
-    from clip_client._model import ModelInfo
-    from clip_client._transports.base import Transport
-    from clip_client.serving.config import ServeConfig
 
 _SMALL_IMAGE: Final = 64 * 2**10  # bytes encoded; the thumbnails that clip_client sends have 10 to 25 KB
 _METRICS_TIMEOUT_S: Final = 2.0

@@ -21,21 +21,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from clip_client._deadline import Deadline
 from clip_client._health import Step
-from clip_client.serving.activity import SAMPLE_S
-from clip_client.serving.config import CONNECTION_AGE_S
+from clip_client.serving.config import CONNECTION_AGE_S, ServeConfig
 from clip_client.serving.health_endpoint import HEALTHY, Status
-from clip_client.serving.probed_triton import Probe, ProbeOutcome
-from clip_client.serving.triton_process import race
+from clip_client.serving.port_handover import PortHandover
+from clip_client.serving.probed_triton import Probe, ProbedTriton, ProbeOutcome
+from clip_client.serving.triton_process import SAMPLE_S, race
 from preprocess_ensemble.errors import ReportedError
-
-if TYPE_CHECKING:
-    from clip_client.serving.config import ServeConfig
-    from clip_client.serving.port_handover import PortHandover
-    from clip_client.serving.probed_triton import ProbedTriton
 
 logger = logging.getLogger(__name__)
 logger.setLevel(logging.INFO)

@@ -7,22 +7,16 @@ import ctypes.util
 import importlib.util
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from clip_client.serving.config import ServeConfig
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.config import read_config
 from preprocess_ensemble.model_repository.tensorrt import engine_cache
-
-if TYPE_CHECKING:
-    from clip_client.serving.config import ServeConfig
-    from preprocess_ensemble.tritonserver.installation import Triton
+from preprocess_ensemble.tritonserver.installation import Triton
 
 _PROVIDER: Final = "libonnxruntime_providers_tensorrt.so"
 _REMEDY: Final = "serve a repository that was exported without --tensorrt"
-
-
-class TensorrtMissing(ReportedError):
-    """TensorRT cannot be used on this machine."""
 
 
 def check_gpu(config: ServeConfig, triton: Triton) -> None:
@@ -41,7 +35,7 @@ def check_gpu(config: ServeConfig, triton: Triton) -> None:
 
 
 def check_tensorrt(triton: Triton | None) -> None:
-    """Raise ``TensorrtMissing`` if this server, or with None this Python itself, lacks the libraries of TensorRT."""
+    """Raise ReportedError if this server, or with None this Python itself, lacks the libraries of TensorRT."""
     library = _provider(triton)
     if not library.is_file():
         remedy = (
@@ -49,11 +43,11 @@ def check_tensorrt(triton: Triton | None) -> None:
             if triton and triton.cpp_backend
             else "run `pip uninstall onnxruntime` and `pip install onnxruntime-gpu`"
         )
-        raise TensorrtMissing(f"ONNX Runtime has no TensorRT provider ({library}): {remedy}, or {_REMEDY}.")
+        raise ReportedError(f"ONNX Runtime has no TensorRT provider ({library}): {remedy}, or {_REMEDY}.")
     needed = re.search(rb"libnvinfer\.so\.(\d+)", library.read_bytes())
     if needed is not None and not _loads(name := needed[0].decode(), triton):
         major = needed[1].decode()
-        raise TensorrtMissing(
+        raise ReportedError(
             f"ONNX Runtime's TensorRT provider needs {name}, which is not installed: run "
             f"`pip install 'tensorrt-cu13=={major}.*'` (tensorrt-cu12 for CUDA 12), use the container of "
             f"containers/Dockerfile's target tensorrt, or {_REMEDY}."

@@ -12,10 +12,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
+from clip_client.serving.config import ServeConfig
 from clip_client.serving.logs import OUTPUT, parse_line
-from preprocess_ensemble.runtimes.precision import PRECISION_VARIABLE
+from preprocess_ensemble.runtimes.model import PRECISION_VARIABLE
 from preprocess_ensemble.tritonserver.launcher import PARENT_VARIABLE, with_package
 from preprocess_ensemble.tritonserver.links import with_repository
 from preprocess_ensemble.tritonserver.process_group import (
@@ -26,15 +28,13 @@ from preprocess_ensemble.tritonserver.process_group import (
     watch_ends,
 )
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from clip_client.serving.config import ServeConfig
-
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 logger.setLevel(logging.INFO)
+
+COMPUTES: Final = 0.02  # share of a core with which a server works; idle it uses 0.006, and a fiftieth is progress
+SAMPLE_S: Final = 1.0
 
 _GONE_POLL_S: Final = 0.02
 _GONE_POLLS: Final = 250  # checks for the end of a killed process group: 5 s in all
@@ -241,6 +241,31 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:  # Python has no names for most of the real-time signals
         return f"signal {number}"
+
+
+class Activity:
+    """When a server last computed and last finished a request. ``ended`` gives their number, None if unknown."""
+
+    def __init__(self, computed_s: Callable[[], float], ended: Callable[[], Coroutine[Any, Any, float | None]]) -> None:
+        self._read_computed_s, self._ask_finished = computed_s, ended
+        self._finished: float | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """Start again after an answered canary; only the count of finished requests is kept."""
+        self._computed_at = self._finished_at = self._sampled_at = asyncio.get_running_loop().time()
+        self._computed_s = self._read_computed_s()
+
+    async def sample(self) -> tuple[float, float]:
+        """Return the seconds without any work, and those without a finished request."""
+        finished = await race(self._ask_finished(), timeout_s=SAMPLE_S)  # a frozen server never says it
+        now, computed_s = asyncio.get_running_loop().time(), self._read_computed_s()
+        if computed_s - self._computed_s > COMPUTES * max(SAMPLE_S, now - self._sampled_at):  # housekeeping is less
+            self._computed_at = now
+        self._sampled_at, self._computed_s = now, computed_s
+        if finished not in (None, self._finished):
+            self._finished, self._finished_at = finished, now
+        return now - max(self._computed_at, self._finished_at), now - self._finished_at
 
 
 def reap_adopted() -> None:

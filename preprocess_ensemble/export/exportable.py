@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+
+from preprocess_ensemble.export.model_source import ModelSource
 from preprocess_ensemble.export.state_dict import StateDict, weights_sha256
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    from preprocess_ensemble.export.model_source import ModelSource
     from preprocess_ensemble.imaging.transform import PreprocessConfig
     from preprocess_ensemble.runtimes.agreement import Rows
     from preprocess_ensemble.text.tokenizer import Tokenizer

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -35,13 +35,9 @@ from preprocess_ensemble.model_repository.passport import (
     compute_text_fingerprint,
     rounded,
 )
+from preprocess_ensemble.model_repository.tensorrt import Tensorrt
 from preprocess_ensemble.runtimes.agreement import sample_tokens
 from preprocess_ensemble.text.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from preprocess_ensemble.model_repository.tensorrt import Tensorrt
 
 WEIGHTS_DTYPES: Final = tuple(parity.REQUIRED_COSINE)
 _MAX_FILE_BYTES: Final = 2_000_000_000  # a protobuf message is limited to 2 GiB; larger weights go to a separate file
@@ -168,13 +164,6 @@ def load_exportable(model: str, pretrained: str) -> ExportableModel:
         else:
             return PyTorchModel(model, pretrained)
     return SkeletonModel(model, pretrained)
-
-
-def load_model(model: str, pretrained: str) -> nn.Module:
-    """Return the network that :func:`export_model` exports: fp32, on the CPU, in eval mode. Raises ExportError."""
-    from preprocess_ensemble.export.pytorch.open_clip_model import find_source, load_open_clip_model
-
-    return load_open_clip_model(find_source(model, pretrained))
 
 
 def _fingerprint(exportable: ExportableModel, weights_dtype: str) -> tuple[int, int]:

@@ -5,19 +5,17 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
 from preprocess_ensemble.export.model_source import ExportError
 from preprocess_ensemble.runtimes.onnx_session import open_session, session_options
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Array = npt.NDArray[Any]
+Array = npt.NDArray[Any]
 
 OPSET: Final = 17
 IR_VERSION: Final = 8  # Triton 24.10 has ONNX Runtime 1.19, which reads opsets up to 21 and IR versions up to 10

@@ -6,26 +6,21 @@ import io
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
-from preprocess_ensemble.export.exportable import is_pixels
+from preprocess_ensemble.export.exportable import ExportableModel, GraphOptions, is_pixels
 from preprocess_ensemble.export.model_source import ExportError
 from preprocess_ensemble.export.onnx_file import quantize
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 from preprocess_ensemble.model_repository.passport import Parity
-from preprocess_ensemble.runtimes.agreement import Disagreement, checked_vectors, require_cosine, sample_pixels
+from preprocess_ensemble.runtimes.agreement import Disagreement, Rows, checked_vectors, require_cosine, sample_pixels
+from preprocess_ensemble.runtimes.model import Session
 from preprocess_ensemble.runtimes.onnx_session import open_session, session_options
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from preprocess_ensemble.export.exportable import ExportableModel, GraphOptions
-    from preprocess_ensemble.runtimes.agreement import Rows
-    from preprocess_ensemble.runtimes.model import Session
 
 REQUIRED_COSINE: Final[Mapping[str, float]] = {"fp32": 0.9999, "fp16": 0.9999, "int8": 0.999}
 """Precision -> the lowest allowed cosine similarity to PyTorch fp32. Duplicates are decided within a cosine distance of

@@ -12,7 +12,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -36,11 +36,8 @@ from preprocess_ensemble.export.state_dict import Array, StateDict, TensorKind, 
 from preprocess_ensemble.imaging.transform import PreprocessConfig
 from preprocess_ensemble.model_repository.config import MODEL_FILE
 from preprocess_ensemble.model_repository.passport import compute_fingerprint
-from preprocess_ensemble.runtimes.agreement import checked_vectors
+from preprocess_ensemble.runtimes.agreement import Rows, checked_vectors
 from preprocess_ensemble.runtimes.onnx_session import open_session
-
-if TYPE_CHECKING:
-    from preprocess_ensemble.runtimes.agreement import Rows
 
 VERSION: Final = 2
 MEAN: Final = "preprocess.mean"

@@ -7,14 +7,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from platformdirs import user_cache_path
 
 from preprocess_ensemble.errors import ReportedError
-
-if TYPE_CHECKING:
-    from preprocess_ensemble.model_repository.passport import Passport
+from preprocess_ensemble.model_repository.passport import Passport
 
 VERSIONS: Final = (10, 11)  # major versions; Triton images have 11 since 26.06
 _ACCELERATOR: Final = "tensorrt"

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from preprocess_ensemble.contract import EMBEDDING, FINGERPRINT, PIXELS, STATUS, TOKENS, ImageStatus
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
+from preprocess_ensemble.model_repository.passport import Passport
+from preprocess_ensemble.runtimes.model import Session
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from preprocess_ensemble.model_repository.passport import Passport
-    from preprocess_ensemble.runtimes.model import Session
-
-    Rows = npt.NDArray[np.uint8] | npt.NDArray[np.int32]
-    """Inputs of a tower: pixels (N, H, W, 3) uint8, or token ids (N, L) int32."""
+Rows = npt.NDArray[np.uint8] | npt.NDArray[np.int32]
+"""Inputs of a tower: pixels (N, H, W, 3) uint8, or token ids (N, L) int32."""
 
 REQUIRED_COSINE: Final = 0.9999
 """Least cosine between a runtime's vectors and those of ONNX Runtime in fp32. Duplicates are decided within a cosine
 distance of 0.01 to 0.03, so the difference may be a hundredth of that."""
 
 _LENGTH_ERROR: Final = 1e-4  # largest difference between the length of a vector and 1
-
 
 SAMPLE_TEXTS: Final = (  # texts from the empty one to one longer than any context
     "",

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 from preprocess_ensemble.cores import model_threads
 from preprocess_ensemble.errors import first_line
+from preprocess_ensemble.model_repository.passport import Passport
 from preprocess_ensemble.runtimes.model import OpenModel, RuntimeUnusable
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, SessionOptions
-
-    from preprocess_ensemble.model_repository.passport import Passport
 
 CPU: Final = "CPUExecutionProvider"
 CUDA: Final = "CUDAExecutionProvider"

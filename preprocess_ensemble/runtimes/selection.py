@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from preprocess_ensemble.contract import Precision
 from preprocess_ensemble.errors import ReportedError, first_line
+from preprocess_ensemble.model_repository.passport import Passport
 from preprocess_ensemble.runtimes.agreement import lowest_cosine
 from preprocess_ensemble.runtimes.model import OpenModel, RuntimeUnusable
 from preprocess_ensemble.runtimes.processor import ONNX_RUNTIME, Processor, row_of
-
-if TYPE_CHECKING:
-    from preprocess_ensemble.contract import Precision
-    from preprocess_ensemble.model_repository.passport import Passport
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from clip_client.review.state.session import Busy
 from tests.fixtures.reviews import Review
 
 if TYPE_CHECKING:
@@ -112,8 +113,9 @@ def page(browser: Browser, review: Review) -> Iterator[Page]:
     """The first page of the module's ``review``; what a test decides and does not apply is taken back."""
     with opened(browser, review) as context:
         yield go(context, review)
-    while review.session.take_back():
-        pass
+    with suppress(Busy):
+        while True:
+            review.session.take_back()
 
 
 def press(page: Page, *keys: str) -> None:

@@ -267,7 +267,7 @@ def test_other_tests_import_only_the_fixtures_that_benchmarks_share() -> None:
         ("tritonclient", {"clip_client._transports", "clip_client.testing", "preprocess_ensemble.model_repository"}),
         ("openvino", {"preprocess_ensemble.runtimes.openvino_model"}),
         ("cv2", {"clip_client.dedup.describe", "clip_client.dedup.proof"}),
-        ("torch", {"preprocess_ensemble.export.pytorch", "preprocess_ensemble.export.exporter"}),
+        ("torch", {"preprocess_ensemble.export.pytorch"}),
         ("open_clip", {"preprocess_ensemble.export.pytorch"}),
         ("tokenizers", {"preprocess_ensemble.text"}),
         (

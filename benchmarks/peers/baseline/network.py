@@ -12,8 +12,7 @@ import torch
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from torch.nn import functional
 
-from preprocess_ensemble.export.exporter import load_model
-from preprocess_ensemble.export.pytorch.open_clip_model import find_source
+from preprocess_ensemble.export.pytorch.open_clip_model import find_source, load_open_clip_model
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -30,8 +29,8 @@ class Network:
 
     def __init__(self, model: str, pretrained: str, *, device: str, dtype: torch.dtype = torch.float32) -> None:
         logging.basicConfig(level=logging.ERROR)  # open_clip warns of random weights
-        self._model = find_source(model, pretrained).model
-        loaded = load_model(model, pretrained)
+        self._model = (source := find_source(model, pretrained)).model
+        loaded = load_open_clip_model(source)
         self._device, self._dtype = device, dtype
         self._loaded = cast("Any", loaded.to(device, dtype))
         self._transform = image_transform_v2(PreprocessCfg(**self._loaded.visual.preprocess_cfg), is_train=False)

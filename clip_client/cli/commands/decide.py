@@ -7,20 +7,18 @@ import os
 import shlex
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clip_client._files import FailedFile, printable
 from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.cli.options.paths import add_store_option, opened_store
 from clip_client.cli.output import add_output_options, write_json
+from clip_client.dedup import Store
 from clip_client.dedup.files.reading import hash_file
 from clip_client.dedup.store.choices import KEEP, UNDONE, Choice, ChosenPhoto
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL, Decision
 from clip_client.dedup.store.store import store_option
 from clip_client.dedup.text import counted, date_and_time
-
-if TYPE_CHECKING:
-    from clip_client.dedup import Store
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

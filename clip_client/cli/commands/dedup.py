@@ -6,10 +6,12 @@ import argparse
 import asyncio
 import io
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from clip_client.cli.commands.dedup_apply import apply_report
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.connection import EngineOptions, read_engine_options
 from clip_client.cli.options.dedup import (
@@ -23,13 +25,11 @@ from clip_client.cli.options.dedup import (
 )
 from clip_client.cli.options.paths import opened_store
 from clip_client.cli.output import STDOUT, ProgressBars, locked, output, progress_bars, write_json, write_text
+from clip_client.dedup import DuplicateReport, Scan, Store
+from clip_client.dedup.actions.apple_photos_album import check_photos
 from clip_client.dedup.features.preview import can_read_raw, thumbnail
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from clip_client.dedup import DuplicateReport, Scan, Store
+from clip_client.dedup.pages.html import apply_command, write_page
+from clip_client.dedup.pages.rows import copy_lines, csv_lines
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -48,8 +48,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from clip_client.cli.commands.dedup_apply import apply_report
-
     engine = read_engine_options(arguments)
     need("rich", *(["jinja2"] if arguments.report else []), extras="cli,dedup")
     options, action = read_search_options(arguments), read_action_options(arguments)
@@ -90,8 +88,6 @@ def _scan(options: SearchOptions, action: ActionOptions, printer: _Printer) -> S
         print_failed(found.failed, found.skipped, printer.notes)
         raise CommandFailed(NO_PHOTO)
     if action.apply and found.in_libraries:
-        from clip_client.dedup.actions.apple_photos_album import check_photos
-
         check_photos()
     return found
 
@@ -134,12 +130,8 @@ def _write(
     if arguments.json is not None:
         write_json(arguments.json, report.to_mapping())
     if arguments.csv is not None:
-        from clip_client.dedup.pages.rows import csv_lines
-
         write_text(arguments.csv, csv_lines(report))
     if arguments.report is not None:
-        from clip_client.dedup.pages.html import apply_command, write_page
-
         offered = {"apply": apply_command(arguments.words), "tiers": moving_tiers, "store": arguments.store}
         with output(arguments.report) as file:
             write_page(report, file, thumbnail=thumbnail, page=arguments.report, on_progress=show, **offered)
@@ -162,7 +154,6 @@ class _Printer:
 
     def print_report(self, report: DuplicateReport) -> dict[str, str]:
         """Print the results; return path -> printed reason to stay. Raises CommandFailed if nothing was compared."""
-        from clip_client.dedup.pages.rows import copy_lines
         from clip_client.dedup.pages.terminal import print_groups, print_notes
 
         explained = {}

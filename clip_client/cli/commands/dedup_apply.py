@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from clip_client._files import printable
+from clip_client.cli.options.dedup import ActionOptions
 from clip_client.cli.output import progress_bars
 from clip_client.cli.quarantine import print_failures
+from clip_client.dedup import DuplicateReport, Store
 from clip_client.dedup.actions.apple_photos_album import ALBUM, fill_album
 from clip_client.dedup.actions.apply import apply
 from clip_client.dedup.actions.chosen_runs import notice_put_back
@@ -23,11 +25,6 @@ from clip_client.dedup.store.choices import Choice, moving_tiers
 from clip_client.dedup.store.store import store_option
 from clip_client.dedup.text import counted, human_bytes
 from clip_client.dedup.types import QUARANTINE_NAME, SAFE_TIERS
-
-if TYPE_CHECKING:
-    from clip_client.cli.options.dedup import ActionOptions
-    from clip_client.dedup import DuplicateReport, Store
-
 
 _MOST_REASONS: Final = 5  # reasons printed; more would hide the two lines that matter
 

@@ -29,22 +29,17 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from clip_client.cli.commands.doctor_checks import (  # they load importlib.metadata
-        Level,
-        check_machine,
-        check_server,
-        table_lines,
-    )
+    from clip_client.cli.commands import doctor_checks  # it loads importlib.metadata
 
     config = client_config(arguments)
     origin = "--url" if arguments.url else URL_VARIABLE if os.environ.get(URL_VARIABLE) else "the default"
-    checks, answers = asyncio.run(check_server(config, origin=origin, timeout_s=arguments.timeout_s))
-    checks += check_machine(server_answers=answers)
-    is_well = all(check.level is not Level.PROBLEM for check in checks)
+    checks, answers = asyncio.run(doctor_checks.check_server(config, origin=origin, timeout_s=arguments.timeout_s))
+    checks += doctor_checks.check_machine(server_answers=answers)
+    is_well = all(check.level is not doctor_checks.Level.PROBLEM for check in checks)
     if not write_json(arguments.json, {"ok": is_well, "findings": [asdict(check) for check in checks]}):
         # Print without rich: this command has to work without optional packages.
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 120
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        for line in table_lines(checks, width=width, colour=colour):
+        for line in doctor_checks.table_lines(checks, width=width, colour=colour):
             print(line)
     return 0 if is_well else 1

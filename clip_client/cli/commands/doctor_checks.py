@@ -12,27 +12,22 @@ from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from clip_client import ClientConfig, ClipError, ModelInfo
 from clip_client._deadline import Deadline
-from clip_client._endpoint import Endpoint, EndpointKind
+from clip_client._endpoint import EndpointKind
 from clip_client._health import run_health_checks
 from clip_client._transports.factory import resolve_auto, transport_factory
 from clip_client.dedup.text import counted
 from preprocess_ensemble.command_line import DISTRIBUTION, try_port
+from preprocess_ensemble.contract import ModelNames
 from preprocess_ensemble.cores import usable_cores
 from preprocess_ensemble.errors import ReportedError, pip_install
 from preprocess_ensemble.model_repository.location import default_repository, has_model
-from preprocess_ensemble.runtimes.precision import PRECISION_VARIABLE
+from preprocess_ensemble.runtimes.model import PRECISION_VARIABLE
 from preprocess_ensemble.runtimes.processor import OPENVINO, OPENVINO_BF16, Processor, row_of
 from preprocess_ensemble.tritonserver.installation import find_triton, missing_libraries, open_vulnerabilities
-
-if TYPE_CHECKING:
-    from clip_client._health import HealthReport
-    from clip_client._transports.base import Transport
-    from clip_client._transports.grpc import TritonTransport
-    from preprocess_ensemble.contract import ModelNames
 
 
 class Level(StrEnum):
@@ -114,48 +109,26 @@ async def check_server(config: ClientConfig, *, origin: str, timeout_s: float) -
         if endpoint.kind is EndpointKind.AUTO:
             endpoint = await resolve_auto(endpoint, connect)
         checks.append(Check(SERVER, "address", f"{endpoint} ({origin})"))
-        if endpoint.kind is EndpointKind.LOCAL:
-            checks += await _check_local(connect(endpoint, None), endpoint, max(timeout_s, _LOAD_S))
-        else:
-            found, answers = await _check_triton(config, endpoint, timeout_s)
-            checks += found
-            answered = answered or answers
+        is_local, transport = endpoint.kind is EndpointKind.LOCAL, connect(endpoint, None)
+        try:
+            limit_s = max(timeout_s, _LOAD_S) if is_local else timeout_s
+            report = await run_health_checks(transport, str(endpoint), Deadline(limit_s))
+            if report.steps[0].ok and not is_local:
+                answered = True
+                checks += await _description(transport, endpoint.names, timeout_s)
+        except ClipError as error:
+            if report.ok:
+                checks.append(Check(SERVER, "description", "incomplete", Level.PROBLEM, str(error)))
+        finally:
+            await transport.close()
+        checks += [] if report.model is None else _model(report.model)
+        failed = report.failed
+        problem = (f"{failed.name}: failed", Level.PROBLEM, failed.message) if failed else (report.steps[-1].message,)
+        checks.append(Check(SERVER, "health", *problem))
     return checks, answered
 
 
-async def _check_local(transport: Transport, endpoint: Endpoint, timeout_s: float) -> list[Check]:
-    try:
-        return _of_health(await run_health_checks(transport, str(endpoint), Deadline(timeout_s)))
-    finally:
-        await transport.close()
-
-
-async def _check_triton(config: ClientConfig, endpoint: Endpoint, timeout_s: float) -> tuple[list[Check], bool]:
-    from clip_client._transports import grpc
-
-    transport = grpc.transport_factory(config)(endpoint, None)
-    try:
-        report = await run_health_checks(transport, str(endpoint), Deadline(timeout_s))
-        answers, checks = bool(report.steps[0].ok), list[Check]()
-        if answers:
-            try:
-                checks = await _description(transport, endpoint.names, timeout_s)
-            except ClipError as error:
-                if report.ok:
-                    checks = [Check(SERVER, "description", "incomplete", Level.PROBLEM, str(error))]
-        return [*checks, *_of_health(report)], answers
-    finally:
-        await transport.close()
-
-
-def _of_health(report: HealthReport) -> list[Check]:
-    checks = [] if report.model is None else list(_model(report.model))
-    failed = report.failed
-    problem = (f"{failed.name}: failed", Level.PROBLEM, failed.message) if failed else (report.steps[-1].message,)
-    return [*checks, Check(SERVER, "health", *problem)]
-
-
-async def _description(transport: TritonTransport, names: ModelNames, timeout_s: float) -> list[Check]:
+async def _description(transport: Any, names: ModelNames, timeout_s: float) -> list[Check]:
     server = await transport.ask("ServerMetadata", timeout_s)
     encoder = (await transport.ask("ModelConfig", timeout_s, name=names.encoder)).config
     preprocessor = (await transport.ask("ModelConfig", timeout_s, name=names.preprocess)).config

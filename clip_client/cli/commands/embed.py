@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from clip_client import ClipClient
 from clip_client._files import printable
 from clip_client._storage.vector_file import FileVersion, VectorFolder, npz_file, parquet_file, vector_row
 from clip_client._storage.vectors import VECTOR_SUFFIXES
@@ -45,12 +46,10 @@ from clip_client.dedup.text import counted, skipped_files
 from preprocess_ensemble.command_line import user_path
 
 if TYPE_CHECKING:
-    from clip_client import ClipClient
     from clip_client.distributed import Partition
 
 _OUTAGE_S: Final = 300.0
 """Default of ``--timeout``: a server that builds its model for minutes must not end a run of hours."""
-
 
 _NOTHING: Final = "there is no photo to embed in the given paths"
 _NONE_EMBEDDED: Final = "none of the photos could be embedded"

@@ -40,11 +40,9 @@ def run(arguments: argparse.Namespace) -> int:
         if failed is not None:
             raise CommandFailed(f"not healthy: {failed.name}: {failed.message}")
         return 0
-    if has_json:
-        return 0 if failed is None else 1
     several = len({step.server for step in report.steps}) > 1
     server = ""
-    for step in report.steps:
+    for step in () if has_json else report.steps:
         if several and step.server != server:
             server = step.server
             print(server)

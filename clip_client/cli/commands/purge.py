@@ -6,18 +6,18 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import Final, TextIO
 
 from clip_client._files import printable
 from clip_client.cli.errors import CommandFailed, need
 from clip_client.cli.options.paths import add_store_option, opened_store
 from clip_client.cli.output import STDOUT, add_output_options, progress_bars, write_json
 from clip_client.cli.quarantine import outcomes_json, print_failures, quarantined, size_of
+from clip_client.dedup.actions.purge import purge
+from clip_client.dedup.compare.proofs import prove_again
+from clip_client.dedup.store.journal import JournalEntry
 from clip_client.dedup.text import counted, human_bytes
 from clip_client.dedup.types import QUARANTINE_NAME
-
-if TYPE_CHECKING:
-    from clip_client.dedup.store.journal import JournalEntry
 
 _MOST_FOLDERS: Final = 20
 
@@ -44,9 +44,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace) -> int:
     need("send2trash", extras="cli,dedup")
-    from clip_client.dedup.actions.purge import purge
-    from clip_client.dedup.compare.proofs import prove_again
-
     with opened_store(arguments.store, has_moves=True) as store:
         entries = quarantined(store.journal, arguments.of_run)
         # With --json -, standard output is only for the result, so the summary goes to standard error.

@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 from clip_client.cli.errors import need
 from clip_client.cli.options.connection import add_model_options
@@ -21,11 +20,9 @@ from clip_client.cli.options.dedup import (
 )
 from clip_client.cli.options.paths import add_store_option, need_photos, opened_store
 from clip_client.cli.output import progress_bars
+from clip_client.dedup import DuplicateReport, Store
+from clip_client.dedup.types import OnProgress
 from preprocess_ensemble.command_line import number_type
-
-if TYPE_CHECKING:
-    from clip_client.dedup import DuplicateReport, Store
-    from clip_client.dedup.types import OnProgress
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -9,21 +9,25 @@ import sys
 from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import replace
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from clip_client._files import printable
 from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.cli.options.paths import add_store_option, opened_store
 from clip_client.cli.output import add_output_options, progress_bars, write_json
 from clip_client.cli.quarantine import outcomes_json, print_failures, quarantined, size_of
+from clip_client.dedup.actions.apply import Outcome, undo_from
+from clip_client.dedup.actions.chosen_runs import declared_by, take_back
+from clip_client.dedup.actions.manifest import manifest_entries, runs_near
+from clip_client.dedup.actions.purge import suspects
+from clip_client.dedup.actions.quarantine import why_out_of_reach
+from clip_client.dedup.compare.proofs import prove_again
+from clip_client.dedup.store.choices import Choice
 from clip_client.dedup.store.journal import IN_QUARANTINE, JournalEntry, State
+from clip_client.dedup.store.store import store_option
 from clip_client.dedup.text import counted, human_bytes
 from clip_client.dedup.types import QUARANTINE_NAME
 from preprocess_ensemble.command_line import user_path
-
-if TYPE_CHECKING:
-    from clip_client.dedup.actions.apply import Outcome
-    from clip_client.dedup.store.choices import Choice
 
 _EMPTY: Final = "there is nothing in the quarantine to restore"
 _UNKNOWN_TO_STORE: Final = (
@@ -83,11 +87,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from clip_client.dedup.actions.chosen_runs import declared_by, take_back
-    from clip_client.dedup.actions.purge import suspects
-    from clip_client.dedup.compare.proofs import prove_again
-    from clip_client.dedup.store.store import store_option
-
     if "" in arguments.paths:
         raise CommandMisused("a PATH is empty; . is the current folder")
     paths = dict.fromkeys(os.path.abspath(os.path.expanduser(path)) for path in arguments.paths)
@@ -135,9 +134,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_from(arguments: argparse.Namespace, paths: Collection[str]) -> int:
-    from clip_client.dedup.actions.apply import undo_from
-    from clip_client.dedup.actions.manifest import manifest_entries, runs_near
-
     if arguments.suspects:
         raise CommandMisused("--suspects needs the store that moved the photos; leave out --from")
     folder = os.path.abspath(arguments.from_folder)
@@ -170,8 +166,6 @@ def _run_from(arguments: argparse.Namespace, paths: Collection[str]) -> int:
 
 
 def _from_paths(entries: Sequence[JournalEntry], paths: Collection[str]) -> tuple[list[JournalEntry], list[Outcome]]:
-    from clip_client.dedup.actions.apply import Outcome
-
     found, known = [], set[str]()
     for entry in entries:
         if named := {path for file in entry.files for path in _at_or_above(file.original, paths)}:
@@ -181,8 +175,6 @@ def _from_paths(entries: Sequence[JournalEntry], paths: Collection[str]) -> tupl
 
 
 def _with_other_store(failure: Outcome, known_runs: Set[str]) -> Outcome:
-    from clip_client.dedup.actions.manifest import runs_near
-
     others = [folder for folder, runs in runs_near(failure.path).items() if not runs <= known_runs]
     if not others:
         return failure
@@ -225,8 +217,6 @@ def _print_result(
 
 
 def _as_json(entries: Sequence[JournalEntry], declared: Sequence[Choice]) -> dict[str, Any]:
-    from clip_client.dedup.actions.quarantine import why_out_of_reach
-
     listed = [
         {
             "run": entry.run,
@@ -242,8 +232,6 @@ def _as_json(entries: Sequence[JournalEntry], declared: Sequence[Choice]) -> dic
 
 
 def _print_list(entries: Sequence[JournalEntry], declared: Sequence[Choice], where: str, nothing: str) -> None:
-    from clip_client.dedup.actions.quarantine import why_out_of_reach
-
     for name in sorted({entry.run for entry in entries} | {choice.run for choice in declared}):
         moved = [entry for entry in entries if entry.run == name]
         decided = [choice for choice in declared if choice.run == name]

@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from clip_client import ClientConfig, ClipClient, ClipError, ModelNotReady
 from clip_client._client import URL_VARIABLE, make_config
@@ -18,6 +18,7 @@ from clip_client._encoding import IMAGE_ENCODINGS
 from clip_client._endpoint import EndpointKind
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.credentials import add_credential_options, read_credentials, with_options
+from clip_client.dedup.types import OnProgress
 from preprocess_ensemble.command_line import count, seconds
 from preprocess_ensemble.contract import DEFAULT_NAME
 from preprocess_ensemble.model_repository.location import (
@@ -26,9 +27,6 @@ from preprocess_ensemble.model_repository.location import (
     has_model,
     user_repository,
 )
-
-if TYPE_CHECKING:
-    from clip_client.dedup.types import OnProgress
 
 _ELSE_LOCAL: Final = " if a server responds there, else the model on this machine"
 

@@ -8,8 +8,9 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from clip_client import ClientConfig, ClipClient
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.connection import add_engine_options, add_model_options, client_config, connected
 from clip_client.cli.options.paths import (
@@ -24,12 +25,8 @@ from clip_client.dedup import DuplicateReport, Scan, Store, find_duplicates
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, RETIRED_RULES, KeepRules
 from clip_client.dedup.compare.proofs import has_old_proofs
 from clip_client.dedup.judge.verdicts import check_tiers
-from clip_client.dedup.types import SAFE_TIERS, TIERS
+from clip_client.dedup.types import SAFE_TIERS, TIERS, OnProgress
 from preprocess_ensemble.command_line import number_type
-
-if TYPE_CHECKING:
-    from clip_client import ClientConfig, ClipClient
-    from clip_client.dedup.types import OnProgress
 
 CHOSEN: Final = "chosen"  # the choices of a person, instead of tiers
 _SIMILARITY: Final = number_type(float, lambda value: 0 <= value <= 1, expected="a cosine similarity between 0 and 1")
@@ -183,7 +180,11 @@ class ActionOptions:
 def add_dedup_options(parser: argparse.ArgumentParser) -> None:
     add_search_options(parser)
     add_store_option(parser)
-    _add_output_options(parser.add_argument_group("reports"))
+    reports = parser.add_argument_group("reports")
+    add_output_options(reports, report="each group", json="the groups", csv="a row for each photo of each group")
+    amount = reports.add_mutually_exclusive_group()
+    amount.add_argument("--verbose", "-v", action="store_true", help="show every group, with similarities and tests")
+    add_quiet_option(amount)
     _add_action_options(parser.add_argument_group("moving duplicates"))
     add_model_options(parser)
     add_engine_options(parser)
@@ -208,13 +209,6 @@ def read_action_options(arguments: argparse.Namespace) -> ActionOptions:
         tier = options.tiers[0]
         raise CommandMisused(f"--act-on {CHOSEN} moves only the photos that you chose: leave out --act-on {tier}")
     return options
-
-
-def _add_output_options(group: argparse._ArgumentGroup) -> None:
-    add_output_options(group, report="each group", json="the groups", csv="a row for each photo of each group")
-    amount = group.add_mutually_exclusive_group()
-    amount.add_argument("--verbose", "-v", action="store_true", help="show every group, with similarities and tests")
-    add_quiet_option(amount)
 
 
 def _add_action_options(group: argparse._ArgumentGroup) -> None:

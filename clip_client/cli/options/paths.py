@@ -13,17 +13,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from clip_client._files import printable
 from clip_client._storage.sqlite import StoreError
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.dedup import Scan, Store, scan
 from clip_client.dedup.store.store import default_directory
+from clip_client.dedup.types import OnProgress
 from preprocess_ensemble.command_line import user_path
-
-if TYPE_CHECKING:
-    from clip_client.dedup.types import OnProgress
 
 _NEAR: Final = 0.75
 """Least ratio of :mod:`difflib` for a misspelt name: one wrong letter in four, or two swapped letters in eight."""

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from anyio import to_thread
 
+from clip_client import ClipClient
 from clip_client._files import printable
 from clip_client._storage.vector_file import is_vector_folder
 from clip_client._storage.vectors import VECTOR_SUFFIXES
@@ -26,9 +27,6 @@ from clip_client.search.filters import FILTERS
 from clip_client.search.space import SearchSpace
 from clip_client.search.store_index import embed_files, stored_ids
 from preprocess_ensemble.command_line import count
-
-if TYPE_CHECKING:
-    from clip_client import ClipClient
 
 _TOP: Final = 20
 _STORE_FILES: Final = (CACHE, "files.sqlite")  # files of filled stores, of this version and earlier ones

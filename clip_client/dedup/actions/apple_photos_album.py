@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import platform
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from clip_client.dedup.actions.apply import Outcome
+from clip_client.dedup.actions.plan import Move
 from clip_client.dedup.files.reading import has_sha256
 from preprocess_ensemble.errors import ReportedError, pip_install
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from clip_client.dedup.actions.plan import Move
 
 ALBUM: Final = "Duplicates (clip-client)"
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePath
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from clip_client._files import FailedFile, stored_ns
 from clip_client._storage.sqlite import StoreError
 from clip_client.dedup.actions.manifest import add_to_manifest, manifest_entries
+from clip_client.dedup.actions.plan import Move, Plan
 from clip_client.dedup.actions.quarantine import (
     MANIFEST,
     check_old_path,
@@ -33,16 +35,10 @@ from clip_client.dedup.files.directories import is_same_file
 from clip_client.dedup.files.reading import has_sha256, hash_file
 from clip_client.dedup.judge.movable import CannotMove, quarantined_path
 from clip_client.dedup.judge.verdicts import another_companion
-from clip_client.dedup.store.journal import HARDLINK, IN_QUARANTINE, JournalEntry, MovedFile, State
+from clip_client.dedup.store.contents import FileIndex
+from clip_client.dedup.store.journal import HARDLINK, IN_QUARANTINE, Journal, JournalEntry, MovedFile, State
 from clip_client.dedup.store.store import store_option
 from clip_client.dedup.types import QUARANTINE_NAME
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
-    from clip_client.dedup.actions.plan import Move, Plan
-    from clip_client.dedup.store.contents import FileIndex
-    from clip_client.dedup.store.journal import Journal
 
 _UNNAMED: Final = "No manifest names it; move it back by hand: its path in the folder of the run is its old path."
 

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Iterable
 from itertools import chain
-from typing import TYPE_CHECKING
 
-from clip_client.dedup.actions.apply import undo
-from clip_client.dedup.store.choices import DONE, KEEP, WAITING
+from clip_client.dedup.actions.apply import Outcome, undo
+from clip_client.dedup.store.choices import DONE, KEEP, WAITING, Choice
 from clip_client.dedup.store.journal import HARDLINK, IN_QUARANTINE, State
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
-    from clip_client.dedup.actions.apply import Outcome
-    from clip_client.dedup.store.choices import Choice
-    from clip_client.dedup.store.store import Store
+from clip_client.dedup.store.store import Store
 
 
 def notice_put_back(store: Store) -> None:

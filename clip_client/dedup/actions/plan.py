@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
-from typing import TYPE_CHECKING
 
-from clip_client.dedup.judge.losses import KeptMetadata
+from clip_client.dedup.group import DuplicateGroup, Member
+from clip_client.dedup.judge.losses import KeptMetadata, SidecarToWrite
 from clip_client.dedup.judge.movable import CannotMove, quarantine_folder, roots_of
 from clip_client.dedup.judge.verdicts import check_tiers
-from clip_client.dedup.types import IF_CHOSEN, SAFE_TIERS, TIERS
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
-    from clip_client.dedup.group import DuplicateGroup, Member
-    from clip_client.dedup.judge.losses import SidecarToWrite
-    from clip_client.dedup.photo import Photo
-    from clip_client.dedup.report import DuplicateReport
-    from clip_client.dedup.types import Companion
+from clip_client.dedup.photo import Photo
+from clip_client.dedup.report import DuplicateReport
+from clip_client.dedup.types import IF_CHOSEN, SAFE_TIERS, TIERS, Companion
 
 
 @dataclass(frozen=True, kw_only=True)

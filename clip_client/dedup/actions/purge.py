@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from clip_client._storage.sqlite import StoreError
 from clip_client.dedup.actions.apply import Outcome, recover
@@ -25,15 +25,10 @@ from clip_client.dedup.files.file_types import RESOURCE_FORK, SIDECAR, companion
 from clip_client.dedup.files.reading import has_sha256, sha256_of
 from clip_client.dedup.judge.losses import lost_since
 from clip_client.dedup.judge.movable import CannotMove
-from clip_client.dedup.store.journal import PROOF, State
+from clip_client.dedup.store.journal import PROOF, Journal, JournalEntry, MovedFile, State
 from clip_client.dedup.store.store import store_option
 from clip_client.dedup.text import counted
 from clip_client.dedup.types import PROVED_TIERS, QUARANTINE_NAME
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from clip_client.dedup.store.journal import Journal, JournalEntry, MovedFile
 
 Prove: TypeAlias = Callable[[str, str], str]
 """``prove(kept, moved)``, two paths: the tier in which ``kept`` is proved to show all of ``moved``, or empty."""

@@ -10,23 +10,19 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from clip_client._files import stored_ns
 from clip_client.dedup.files.directories import is_same_file
 from clip_client.dedup.files.reading import sha256_of
 from clip_client.dedup.judge.movable import CannotMove
 from clip_client.dedup.store.computer import is_this_computer, name_of
-from clip_client.dedup.store.journal import Folder
+from clip_client.dedup.store.journal import Folder, JournalEntry, MovedFile, Sidecar
 from clip_client.dedup.types import QUARANTINE_NAME
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from clip_client.dedup.store.journal import JournalEntry, MovedFile, Sidecar
 
 MANIFEST: Final = ".clip-manifest"
 _NO_SYNC: Final = frozenset({errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})

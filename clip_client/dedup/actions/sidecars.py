@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from clip_client.dedup.actions.quarantine import is_there, rename_new, sync, sync_folder
 from clip_client.dedup.files.reading import sha256_of
-from clip_client.dedup.judge.losses import draft_of
+from clip_client.dedup.judge.losses import SidecarToWrite, draft_of
 from clip_client.dedup.judge.movable import CannotMove
-from clip_client.dedup.store.journal import Sidecar
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from clip_client.dedup.judge.losses import SidecarToWrite
-    from clip_client.dedup.store.journal import Journal, JournalEntry
+from clip_client.dedup.store.journal import Journal, JournalEntry, Sidecar
 
 
 def check_sidecars(sidecars: Sequence[SidecarToWrite], journal: Journal) -> tuple[Sidecar, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
@@ -22,25 +23,23 @@ from clip_client.dedup.describe.align import LIKE_A_COPY, align, copy_transform
 from clip_client.dedup.describe.changes import at_full_size, size_in_words, turn_in_words
 from clip_client.dedup.describe.geometry import frame_affine
 from clip_client.dedup.describe.keypoints import ALGORITHM, PICTURE_SIDE, Keypoints, extract_keypoints, opencv_for_many
-from clip_client.dedup.features.preview import picture_file
+from clip_client.dedup.features.preview import DecodedPhoto, picture_file
 from clip_client.dedup.files.file_types import is_raw
-from clip_client.dedup.files.reading import read_content, read_file
+from clip_client.dedup.files.reading import ReadFile, read_content, read_file
+from clip_client.dedup.photo import Photo
 from clip_client.dedup.proof.gate import PhotoFile
 from clip_client.dedup.proof.prove import DUPLICATE, EITHER, prove_file
-from clip_client.dedup.types import RE_ENCODED, SearchStats
+from clip_client.dedup.store.cache import Spool
+from clip_client.dedup.store.store import Store
+from clip_client.dedup.types import RE_ENCODED, Indices, OnProgress, SearchStats
+from preprocess_ensemble.imaging.decode import SCALE_INFO, DecodeError, decode, suffices_for
+from preprocess_ensemble.imaging.formats import open_image
+from preprocess_ensemble.imaging.quiet import quiet_libraries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
     from PIL import Image
 
     from clip_client.dedup.describe.geometry import Affine
-    from clip_client.dedup.features.preview import DecodedPhoto
-    from clip_client.dedup.files.reading import ReadFile
-    from clip_client.dedup.photo import Photo
-    from clip_client.dedup.store.blob_table import Spool
-    from clip_client.dedup.store.store import Store
-    from clip_client.dedup.types import Indices, OnProgress
 
 _AT_ONCE: Final = 64
 """Photos whose keypoints are found and written to the store together: 6 MB."""
@@ -245,8 +244,6 @@ def _key(kept: str, duplicate: str) -> str:
 
 
 def keep_small_picture(spool: Spool, sha256: str, decoded: DecodedPhoto) -> None:
-    from preprocess_ensemble.imaging.decode import suffices_for
-
     data, picture, at_least = decoded
     if suffices_for(picture, at_least, _NEEDED):
         made = _keypoints_of_picture(picture, data)
@@ -255,8 +252,6 @@ def keep_small_picture(spool: Spool, sha256: str, decoded: DecodedPhoto) -> None
 
 
 def keypoints_in(data: bytes) -> Keypoints | None:
-    from preprocess_ensemble.imaging.decode import DecodeError, decode
-
     try:
         return _keypoints_of_picture(decode(data, at_least=_NEEDED), data)
     except DecodeError:
@@ -264,17 +259,12 @@ def keypoints_in(data: bytes) -> Keypoints | None:
 
 
 def _keypoints_of_picture(picture: Image.Image, data: bytes) -> Keypoints:
-    from preprocess_ensemble.imaging.decode import SCALE_INFO
-
     scaled = picture.info.get(SCALE_INFO)
     return extract_keypoints(_as_shown(picture, data), picture.size if scaled is None else scaled.size)
 
 
 def _as_shown(image: Image.Image, data: bytes) -> Image.Image:
     """Return a decoded picture in sRGB, whatever the colour profile of its file is, so that colours can be compared."""
-    from preprocess_ensemble.imaging.formats import open_image
-    from preprocess_ensemble.imaging.quiet import quiet_libraries
-
     profile = image.info.get("icc_profile") or b""
     with suppress(Exception), quiet_libraries(), open_image(data) as file:
         profile = file.info.get("icc_profile") or profile

@@ -11,21 +11,15 @@ from there, those of different pictures have little in common.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clip_client.dedup.compare.similarity_join import UnionFind, alike_links, alike_pairs, fit_projection, usable_rows
-from clip_client.dedup.types import RecallEstimate
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from clip_client.dedup.types import Indices, Vectors
-
+from clip_client.dedup.types import Indices, RecallEstimate, Vectors
 
 EXACT_ROWS: Final = 50_000
 """Up to this many rows, all pairs are compared, which takes about 4 seconds on two cores."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 from collections import defaultdict
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from clip_client.dedup.compare.compared import Compared, other_shot
 from clip_client.dedup.compare.groups import members_around
@@ -15,16 +16,11 @@ from clip_client.dedup.compare.neighbours import Evidence
 from clip_client.dedup.compare.proofs import Proofs
 from clip_client.dedup.compare.star_groups import CannotLink
 from clip_client.dedup.compare.thresholds import thresholds_for
-from clip_client.dedup.store.choices import KEEP, UNDONE, WAITING, ChosenPhoto
+from clip_client.dedup.group import DuplicateGroup, Member
+from clip_client.dedup.photo import Photo
+from clip_client.dedup.report import DuplicateReport
+from clip_client.dedup.store.choices import KEEP, UNDONE, WAITING, Choice, ChosenPhoto
 from clip_client.dedup.types import ALTERED, EXACT, NO_MODEL, SAME_PIXELS, TIERS
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Iterable, Mapping, Sequence
-
-    from clip_client.dedup.group import DuplicateGroup, Member
-    from clip_client.dedup.photo import Photo
-    from clip_client.dedup.report import DuplicateReport
-    from clip_client.dedup.store.choices import Choice
 
 CHOSEN = "you chose it"
 _NO_RULES: Final = KeepRules(())

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
+from clip_client.dedup.compare.keep_rules import KeepRules
+from clip_client.dedup.compare.neighbours import Evidence
+from clip_client.dedup.compare.star_groups import CannotLink
 from clip_client.dedup.features.capture_time import classify_burst
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence, Set
-
-    from clip_client.dedup.compare.keep_rules import KeepRules
-    from clip_client.dedup.compare.neighbours import Evidence
-    from clip_client.dedup.compare.star_groups import CannotLink
-    from clip_client.dedup.photo import Photo
-    from clip_client.dedup.types import Indices, Thresholds
+from clip_client.dedup.photo import Photo
+from clip_client.dedup.types import Indices, Thresholds
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

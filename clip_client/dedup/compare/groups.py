@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from clip_client.dedup.aligned import Match
-from clip_client.dedup.compare.compared import other_shot
+from clip_client.dedup.aligned import Alignment, Match
+from clip_client.dedup.compare.compared import Compared, other_shot
 from clip_client.dedup.compare.neighbours import HASH_BITS
+from clip_client.dedup.compare.proofs import Proofs
 from clip_client.dedup.compare.star_groups import minimum_similarity, similarities_to, star_groups
 from clip_client.dedup.group import DuplicateGroup, Member
+from clip_client.dedup.photo import Photo
 from clip_client.dedup.types import EXACT, SAME_PIXELS, SIMILAR, TIERS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from clip_client.dedup.aligned import Alignment
-    from clip_client.dedup.compare.compared import Compared
-    from clip_client.dedup.compare.proofs import Proofs
-    from clip_client.dedup.photo import Photo
 
 
 def stars(compared: Compared, proofs: Proofs) -> dict[int, list[int]]:

@@ -5,19 +5,15 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from clip_client._files import printable
 from clip_client.dedup.files.directories import DirectorySet
-from clip_client.dedup.files.file_types import PHOTO_SUFFIXES, RAW_SUFFIXES
-from clip_client.dedup.store.decisions import KEEP_ALL
+from clip_client.dedup.files.file_types import PHOTO_SUFFIXES, RAW_SUFFIXES, suffix_of
+from clip_client.dedup.photo import Photo
+from clip_client.dedup.store.decisions import KEEP_ALL, Decision
 from clip_client.dedup.text import counted, date_and_time
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
-    from clip_client.dedup.photo import Photo
-    from clip_client.dedup.store.decisions import Decision
 
 DEFAULT_RULES: Final = (
     "reference", "companions", "undoubted", "original", "pixels", "lossy", "siblings", "metadata", "oldest", "name",
@@ -137,8 +133,8 @@ def _rule(text: str) -> Rule:
         if unknown := [suffix for suffix in wanted if f".{suffix}" not in PHOTO_SUFFIXES | RAW_SUFFIXES]:
             raise ValueError(f"no photo has the ending {unknown[0]!r}, which {text} names; write format=heic,jpg")
         return Rule(
-            lambda one: wanted.get(_suffix(one.path), len(wanted)),
-            lambda kept, other: f"format {_suffix(kept.path)} rather than {_suffix(other.path)}",
+            lambda one: wanted.get(suffix_of(one.path)[1:], len(wanted)),
+            lambda kept, other: f"format {suffix_of(kept.path)[1:]} rather than {suffix_of(other.path)[1:]}",
         )
     if name == "folder" and value:
         folder = DirectorySet([os.path.expanduser(value)])
@@ -166,14 +162,6 @@ def _lossy(converted: Collection[str]) -> Rule:
         lambda one: one.sha256 in converted,
         lambda kept, other: f"the {other.features.format} file was converted from it",
     )
-
-
-def _suffix(path: str) -> str:
-    return os.path.splitext(path)[1][1:].lower()
-
-
-def _exif_fields(photo: Photo) -> int:
-    return photo.metadata.fields
 
 
 def _is_named_as_copy(photo: Photo) -> bool:
@@ -225,8 +213,8 @@ _PLAIN: Final = {
     "lossy": _lossy(()),
     "siblings": Rule(lambda one: -one.files, lambda kept, other: f"{counted(kept.files, 'file')} with its bytes"),
     "metadata": Rule(
-        lambda one: -_exif_fields(one),
-        lambda kept, other: f"most metadata: {counted(_exif_fields(kept), 'field')}, next {_exif_fields(other)}",
+        lambda one: -one.metadata.fields,
+        lambda kept, other: f"most metadata: {counted(kept.metadata.fields, 'field')}, next {other.metadata.fields}",
     ),
     "oldest": _by_age("oldest", "older", 1),
     "newest": _by_age("newest", "newer", -1),

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clip_client.dedup.compare.similarity_join import UnionFind, equal_runs, usable_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from clip_client.dedup.types import Hashes, Indices, Mask, Vectors
+from clip_client.dedup.types import Hashes, Indices, Mask, Vectors
 
 NEIGHBOURS: Final = 8
 """Other photos that one filter pairs a photo with, at most; later photos may add themselves to it."""

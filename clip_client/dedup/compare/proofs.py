@@ -8,29 +8,26 @@ best file is probably made from another photo, such as a bordered copy, that pho
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Container, Iterator, Mapping, Sequence, Set
+from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from clip_client._files import FailedFile
-from clip_client.dedup.aligned import LACKS_DETAIL
+from clip_client.dedup.aligned import LACKS_DETAIL, Alignment
+from clip_client.dedup.compare.compared import Compared
 from clip_client.dedup.features.hashes import pixel_hash
 from clip_client.dedup.features.preview import picture_file
 from clip_client.dedup.files.reading import read_file, sha256_of
 from clip_client.dedup.formats.embedded_parts import embedded_parts
 from clip_client.dedup.formats.encoding import read_encoding
-from clip_client.dedup.types import EXACT, RE_ENCODED, SAME_PIXELS, TIERS
+from clip_client.dedup.store.store import Store
+from clip_client.dedup.types import EXACT, RE_ENCODED, SAME_PIXELS, TIERS, OnProgress
 from preprocess_ensemble.errors import pip_install
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Mapping, Sequence, Set
-    from types import ModuleType
-
-    from clip_client.dedup.aligned import Alignment
     from clip_client.dedup.compare.aligner import Aligner
-    from clip_client.dedup.compare.compared import Compared
-    from clip_client.dedup.store.store import Store
-    from clip_client.dedup.types import OnProgress
 
 _NO_OPENCV: Final = f"No copy was verified, because OpenCV cannot be imported ({{}}): {pip_install('dedup')}"
 _MOST_PROOFS: Final = 16

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clip_client.dedup.compare.neighbours import HashIndex
 from clip_client.dedup.compare.similarity_join import equal_runs
+from clip_client.dedup.features.collect import CollectedFeatures
 from clip_client.dedup.features.hashes import pixel_hashes
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from clip_client.dedup.features.collect import CollectedFeatures
-    from clip_client.dedup.store.store import Store
-    from clip_client.dedup.types import Hashes, Indices
+from clip_client.dedup.store.store import Store
+from clip_client.dedup.types import Hashes, Indices
 
 _SAME_PIXELS_BITS: Final = 8
 """Bits of 64 by which the hash of a JPEG decoded at a fraction of its size may differ from that of its pixels in

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from clip_client.dedup.types import Indices, Vectors
+from clip_client.dedup.types import Indices, Vectors
 
 _BLOCK_ROWS: Final = 1024
 """Rows per block: the products of two blocks take 4 MB, their pairs at most 40 MB."""

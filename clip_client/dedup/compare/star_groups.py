@@ -7,21 +7,16 @@ component is a star: the best photo is kept, and each other member is like the k
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clip_client.dedup.compare.neighbours import Evidence, bits_that_differ
 from clip_client.dedup.compare.similarity_join import block_pairs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from numpy.typing import NDArray
-
-    from clip_client.dedup.store.decisions import Decision
-    from clip_client.dedup.types import Indices, Vectors
-
+from clip_client.dedup.store.decisions import Decision
+from clip_client.dedup.types import Indices, Vectors
 
 _DECIMALS: Final = 6
 """Similarities are rounded to this. The last bits of a float sum depend on how many rows are multiplied at once; they

@@ -12,13 +12,16 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from anyio import to_thread
+from numpy.typing import NDArray
 
 from clip_client._encoding import EncodedImage
 from clip_client._files import FailedFile
+from clip_client._model import ModelInfo
+from clip_client._results import EmbeddedItem, Embedder
 from clip_client._storage.sqlite import StoreError
 from clip_client.dedup.features.image_features import (
     BYTES_ONLY,
@@ -30,22 +33,14 @@ from clip_client.dedup.features.image_features import (
 )
 from clip_client.dedup.features.preview import NEEDS_RAWPY, DecodedPhoto, can_read_raw, picture_file
 from clip_client.dedup.files.file_types import is_raw
-from clip_client.dedup.files.reading import hash_file, is_unchanged, read_file
+from clip_client.dedup.files.reading import ReadFile, hash_file, is_unchanged, read_file
 from clip_client.dedup.photo import ImageFeatures
-from clip_client.dedup.types import PhotoFile, SearchStats
+from clip_client.dedup.store.store import Store
+from clip_client.dedup.types import OnProgress, PhotoFile, SearchStats
 from preprocess_ensemble.cores import usable_cores
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from clip_client._model import ModelInfo
-    from clip_client._results import EmbeddedItem, Embedder
-    from clip_client.dedup.files.reading import ReadFile
-    from clip_client.dedup.store.store import Store
-    from clip_client.dedup.types import OnProgress
-
-    KeepPicture = Callable[[str, DecodedPhoto], None]
-    ReadOutcome = tuple[PhotoFile, str] | FailedFile
+KeepPicture = Callable[[str, DecodedPhoto], None]
+ReadOutcome = tuple[PhotoFile, str] | FailedFile
 
 _FILES_AT_ONCE: Final = 32
 _LARGEST_BYTES: Final = 64 * 2**20

@@ -10,17 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clip_client._storage.sqlite import StoreError
-from clip_client.dedup.files.reading import read_content, read_file
+from clip_client.dedup.files.reading import ReadFile, read_content, read_file
 from clip_client.dedup.formats.encoding import read_pixels
+from clip_client.dedup.store.store import Store
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from PIL import Image
-
-    from clip_client.dedup.files.reading import ReadFile
-    from clip_client.dedup.store.store import Store
 
 PIXELS: Final = "pixels-10"
 """Version of :func:`pixel_hash`, and its folder in a store: change it with any change of a hash."""

@@ -9,24 +9,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clip_client._encoding import IMAGE_ENCODINGS, EncodedImage, ImageEncoding
+from clip_client._model import ModelInfo
+from clip_client._storage.parquet_store import ParquetStore
 from clip_client._storage.sqlite import StoreError
 from clip_client.dedup.features.hashes import inner_hash, perceptual_hash
 from clip_client.dedup.features.preview import NEEDS_RAWPY, DecodedPhoto, RawPreview, can_read_raw, raw_preview
 from clip_client.dedup.formats.embedded_parts import RAW_DATA, embedded_parts
 from clip_client.dedup.metadata.summary import read_metadata
 from clip_client.dedup.photo import ImageFeatures
+from clip_client.dedup.store.store import Store
 from clip_client.dedup.types import RAW, Metadata
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from numpy.typing import NDArray
     from PIL import Image
 
-    from clip_client._model import ModelInfo
-    from clip_client._storage.parquet_store import ParquetStore
-    from clip_client.dedup.store.store import Store
     from preprocess_ensemble.imaging.transform import PreprocessConfig
 
 ALGORITHM: Final = "look-9"

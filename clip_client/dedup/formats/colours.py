@@ -6,12 +6,11 @@ import io
 import struct
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from preprocess_ensemble.imaging.containers.container import Layout
+from preprocess_ensemble.imaging.containers.container import Layout
 
 _TOLERANCE: Final = 0.01
 """CIE xy. The sRGB profiles of HP, Google, Artifex, Facebook and LittleCMS are within 0.003 of each other; the red of

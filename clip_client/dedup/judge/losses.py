@@ -7,10 +7,11 @@ people write go into an XMP sidecar beside the kept photo, and the duplicate may
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from clip_client._files import FailedFile
 from clip_client.dedup.files.directories import why_read_only
@@ -19,17 +20,12 @@ from clip_client.dedup.files.places import place_of
 from clip_client.dedup.files.reading import open_file, read_file, sha256_of
 from clip_client.dedup.formats.encoding import Encoding, read_encoding
 from clip_client.dedup.judge.movable import CannotMove, is_name_too_long
-from clip_client.dedup.metadata.facts import Facts, Position, read_attributes, read_facts, read_sidecar_facts
+from clip_client.dedup.metadata.facts import Facts, Position, Value, read_attributes, read_facts, read_sidecar_facts
 from clip_client.dedup.metadata.merging import merged, sidecar_text
 from clip_client.dedup.metadata.names import BY_PEOPLE, SAVED, rank
 from clip_client.dedup.photo import Photo
 from clip_client.dedup.store.journal import LONGEST_RUN
 from clip_client.dedup.types import EDITED, EXACT, RAW, SAME_PIXELS, SIMILAR, Companion
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from clip_client.dedup.metadata.facts import Value
 
 _MOST_NAMES: Final = 4
 """Number of facts that a sentence names; the sentence only counts the others."""

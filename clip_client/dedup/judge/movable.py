@@ -5,17 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterable, Mapping
 from pathlib import PurePath
-from typing import TYPE_CHECKING
 
 from clip_client.dedup.files.directories import why_read_only
 from clip_client.dedup.files.places import place_of
 from clip_client.dedup.store.journal import LONGEST_RUN
 from clip_client.dedup.types import QUARANTINE_NAME
 from preprocess_ensemble.errors import ReportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 
 class CannotMove(ReportedError):

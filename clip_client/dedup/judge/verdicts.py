@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from clip_client.dedup.aligned import UNPROVED, UNTOLD
+from clip_client.dedup.aligned import UNPROVED, UNTOLD, Alignment
 from clip_client.dedup.files.companions import companions, differing_companion
 from clip_client.dedup.files.directories import identity_of
 from clip_client.dedup.files.file_types import EDITED as EDITED_VERSION
 from clip_client.dedup.files.file_types import OTHER, PICTURES
 from clip_client.dedup.files.reading import sha256_of
-from clip_client.dedup.group import Verdict
+from clip_client.dedup.group import DuplicateGroup, Member, Verdict
 from clip_client.dedup.judge.losses import KeptMetadata, picture_loss
 from clip_client.dedup.judge.movable import CannotMove, check_can_move, quarantine_folder, roots_of
 from clip_client.dedup.metadata.facts import read_attributes
+from clip_client.dedup.photo import Photo
+from clip_client.dedup.report import DuplicateReport
+from clip_client.dedup.store.contents import FileIndex
 from clip_client.dedup.types import (
     ALTERED,
     BY_DEFAULT,
@@ -35,15 +39,6 @@ from clip_client.dedup.types import (
     TIERS,
     has_trained_vectors,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Iterable, Iterator, Mapping
-
-    from clip_client.dedup.aligned import Alignment
-    from clip_client.dedup.group import DuplicateGroup, Member
-    from clip_client.dedup.photo import Photo
-    from clip_client.dedup.report import DuplicateReport
-    from clip_client.dedup.store.contents import FileIndex
 
 WAITS: Final = "It moves only by your choice, as every {} copy."
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
-
-if TYPE_CHECKING:
-    from xml.etree.ElementTree import Element
+from typing import Final, TypeAlias
+from xml.etree.ElementTree import Element, SubElement, indent, register_namespace, tostring
 
 _MOST_BYTES: Final = 2**20
 """Packets of photos have a few kilobytes; those with the history of an editor a few hundred."""
@@ -97,8 +95,6 @@ def texts_of(items: Iterable[Item]) -> list[str]:
 
 def write_xmp(properties: Mapping[str, str | Sequence[str]]) -> bytes:
     """Return a packet with ``properties``. A sequence becomes a list; a ``dc`` text gets the default language."""
-    from xml.etree.ElementTree import Element, SubElement, indent, register_namespace, tostring
-
     for prefix, uri in _URIS.items():
         register_namespace(prefix, uri)
     root = Element(_qualified("x:xmpmeta"))

@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import sys
+from collections.abc import Callable, Collection, Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
@@ -16,17 +17,12 @@ from typing import IO, TYPE_CHECKING, Final
 from clip_client._files import printable
 from clip_client.dedup.pages.previews import draw_previews, previews_folder
 from clip_client.dedup.pages.words import TIER_NAMES, found_in_words, in_words, region_on, to_free_in_words
-from clip_client.dedup.report import count_verdicts
+from clip_client.dedup.report import DuplicateReport, count_verdicts
 from clip_client.dedup.text import at_least, counted, date_and_time, folder_above, human_bytes, skipped_files
-from clip_client.dedup.types import NO_MODEL, SAFE_TIERS, TIERS, is_random
+from clip_client.dedup.types import NO_MODEL, SAFE_TIERS, TIERS, OnProgress, is_random
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
-
     import jinja2
-
-    from clip_client.dedup.report import DuplicateReport
-    from clip_client.dedup.types import OnProgress
 
 _UNFOLDED: Final = 12
 

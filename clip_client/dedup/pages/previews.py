@@ -7,23 +7,19 @@ import itertools
 import math
 import os
 from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 from urllib.parse import quote
 
-from clip_client.dedup.types import PREVIEW_NAME, PREVIEWS_MARK
+from clip_client.dedup.group import Member
+from clip_client.dedup.report import DuplicateReport
+from clip_client.dedup.types import PREVIEW_NAME, PREVIEWS_MARK, OnProgress
 from preprocess_ensemble.cores import usable_cores
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from clip_client.dedup.group import Member
-    from clip_client.dedup.report import DuplicateReport
-    from clip_client.dedup.types import OnProgress
-
-    Thumbnail = Callable[[str, int], bytes | None]
+Thumbnail = Callable[[str, int], bytes | None]
 
 _MOST_IN_PAGE: Final = 100
 _MOST_OF_MEDIUM_SIZE: Final = 5_000

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 from clip_client.dedup.pages.words import in_words
+from clip_client.dedup.report import DuplicateReport
 from clip_client.dedup.text import escaped
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from clip_client.dedup.group import DuplicateGroup, Member
-    from clip_client.dedup.report import DuplicateReport
 
 CSV_COLUMNS: Final = (
     "group", "kept", "tier", "path", "bytes", "width", "height", "similarity", "taken", "what", "moves", "why",
@@ -36,32 +32,28 @@ def copy_lines(report: DuplicateReport) -> Iterator[str]:
 
 
 def csv_lines(report: DuplicateReport) -> Iterator[str]:
-    yield _line(CSV_COLUMNS)
+    yield _line(*CSV_COLUMNS)
     for number, group in enumerate(report.groups, start=1):
         for member in group.members:
-            yield _line(_csv_row(number, member, group, has_cosine=report.has_cosines))
+            is_kept = member.path == group.keep
+            path, photo = escaped(member.path), member.photo
+            yield _line(
+                number,
+                "yes" if is_kept else "no",
+                member.tier,
+                f"./{path}" if path.startswith(_FORMULA) else path,
+                photo.size_bytes,
+                photo.width,
+                photo.height,
+                member.similarity if report.has_cosines else "",
+                photo.metadata.taken,
+                "" if is_kept else in_words(member, group.members[0]),
+                "" if is_kept else member.verdict.moves,
+                member.verdict.reason,
+            )
 
 
-def _line(row: Sequence[object]) -> str:
+def _line(*row: object) -> str:
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerow(row)
     return buffer.getvalue()
-
-
-def _csv_row(number: int, member: Member, group: DuplicateGroup, *, has_cosine: bool) -> tuple[str | int | float, ...]:
-    is_kept = member.path == group.keep
-    path, photo = escaped(member.path), member.photo
-    return (
-        number,
-        "yes" if is_kept else "no",
-        member.tier,
-        f"./{path}" if path.startswith(_FORMULA) else path,
-        photo.size_bytes,
-        photo.width,
-        photo.height,
-        member.similarity if has_cosine else "",
-        photo.metadata.taken,
-        "" if is_kept else in_words(member, group.members[0]),
-        "" if is_kept else member.verdict.moves,
-        member.verdict.reason,
-    )

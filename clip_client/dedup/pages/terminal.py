@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from rich.cells import cell_len
 from rich.text import Text
 
-from clip_client._files import printable
+from clip_client._files import FailedFile, printable
+from clip_client.dedup.group import DuplicateGroup, Member
 from clip_client.dedup.pages.words import in_words, to_free_in_words
+from clip_client.dedup.report import DuplicateReport
 from clip_client.dedup.text import at_least, counted, human_bytes, skipped_files
 from clip_client.dedup.types import BY_DEFAULT, EXACT, IF_CHOSEN, NEVER, NO_MODEL, ON_REQUEST, is_random
 from preprocess_ensemble.errors import pip_install
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from rich.console import Console
-
-    from clip_client._files import FailedFile
-    from clip_client.dedup.group import DuplicateGroup, Member
-    from clip_client.dedup.report import DuplicateReport
 
 _Line = TypeVar("_Line")
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 import os
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 
 from clip_client._files import printable
+from clip_client.dedup.aligned import Alignment
+from clip_client.dedup.group import Member
+from clip_client.dedup.photo import Photo
 from clip_client.dedup.text import counted, human_bytes, percent
 from clip_client.dedup.types import (
     ALTERED,
@@ -21,13 +25,6 @@ from clip_client.dedup.types import (
     SAME_PIXELS,
     TIERS,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from clip_client.dedup.aligned import Alignment
-    from clip_client.dedup.group import Member
-    from clip_client.dedup.photo import Photo
 
 _NAMES: Final = ("Exact", "Same pixels", "Re-encoded", "Edited", "Altered", "Similar")
 TIER_NAMES: Final = dict(zip(TIERS, _NAMES, strict=True))

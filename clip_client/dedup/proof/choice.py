@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from clip_client.dedup.proof.frame import frames
 from clip_client.dedup.proof.law import BLOCK, all_blocks, beyond_all, fine_detail
 from clip_client.dedup.proof.lay import BOX, FILTERS, LINEAR_LIGHT, Layable, Way, Window
-from clip_client.dedup.proof.planes import to_luma
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from clip_client.dedup.proof.planes import Duplicate
-    from clip_client.dedup.types import Pixels
+from clip_client.dedup.proof.planes import Duplicate, to_luma
+from clip_client.dedup.types import Pixels
 
 _WINDOW: Final = 160
 """Pixels on a side of a window."""

@@ -6,23 +6,18 @@ Photos of the same numbers under two profiles look different, and a file of 16 b
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from PIL import Image
 
-from clip_client.dedup.formats.embedded_parts import embedded_parts
-from clip_client.dedup.formats.encoding import read_encoding, read_pixels
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from clip_client.dedup.formats.embedded_parts import EmbeddedParts
-    from clip_client.dedup.formats.encoding import Encoding
-    from clip_client.dedup.types import Floats, Pixels
+from clip_client.dedup.formats.embedded_parts import EmbeddedParts, embedded_parts
+from clip_client.dedup.formats.encoding import Encoding, read_encoding, read_pixels
+from clip_client.dedup.types import Floats, Pixels
 
 UNREADABLE: Final = "cannot be read"
 LOSSY_WITHOUT_STEPS: Final = "lossy format without known steps"

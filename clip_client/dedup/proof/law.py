@@ -8,19 +8,16 @@ the right one 0.0003 to 0.0015 of the fine detail of the block; so a block diffe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Sequence
+from typing import Any, Final, cast
 
 import cv2
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from clip_client.dedup.types import Floats, Indices, Mask, Pixels
 
-    from clip_client.dedup.types import Floats, Indices, Mask, Pixels
-
-    Plane = Pixels | Floats
-    """(H, W), levels of 0 to 255."""
-
+Plane = Pixels | Floats
+"""(H, W), levels of 0 to 255."""
 BLOCK: Final = 8
 FLAT: Final = 64.0
 """Squared levels beyond the steps above which a flat block differs: one level for a whole block. It is 2.2 times what
@@ -53,7 +50,6 @@ _AT_ONCE: Final = 4096
 _STRIP: Final = 64
 """Rows that become floats together: they stay in the processor's cache."""
 WHITE: Final = 255
-
 
 _OF_ROW: Final = cv2.dct(np.eye(BLOCK), flags=cv2.DCT_ROWS).T
 _BASIS: Final = np.kron(_OF_ROW, _OF_ROW).astype(np.float32)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import cv2
 import numpy as np
 from PIL import Image
 
-if TYPE_CHECKING:
-    from clip_client.dedup.proof.frame import Frame
-    from clip_client.dedup.types import Pixels
+from clip_client.dedup.proof.frame import Frame
+from clip_client.dedup.types import Pixels
 
-    Size = tuple[int, int]
+Size = tuple[int, int]
 
 BOX: Final = "box"
 _PILLOW: Final = {name: Image.Resampling[name.upper()] for name in (BOX, "bilinear", "hamming", "bicubic", "lanczos")}

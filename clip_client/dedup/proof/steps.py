@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clip_client.dedup.proof.gate import COARSE, UNUSUAL_CODING, NotProvedError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from clip_client.dedup.types import Floats
+from clip_client.dedup.types import Floats
 
 SIDE: Final = 0.75
 """Steps by which an encoder may round towards zero: half a step if it rounds to the nearest, more if it spares bits in

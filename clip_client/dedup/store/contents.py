@@ -6,15 +6,12 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from clip_client._storage.sqlite import Tables
-from clip_client.dedup.store.decisions import DIFFERENT
+from clip_client.dedup.group import DuplicateGroup
+from clip_client.dedup.store.decisions import DIFFERENT, Decision
 from clip_client.dedup.types import SAFE_TIERS, PhotoFile
-
-if TYPE_CHECKING:
-    from clip_client.dedup.group import DuplicateGroup
-    from clip_client.dedup.store.decisions import Decision
 
 _FILES_AT_ONCE: Final = 900
 _CHAIN: Final = """

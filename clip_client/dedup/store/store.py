@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Final, Self
 from clip_client._storage.file_system import network_file_system
 from clip_client._storage.parquet_store import ParquetStore
 from clip_client._storage.sqlite import StoreError
-from clip_client.dedup.store.blob_table import Spool
 from clip_client.dedup.store.cache import Cache
+from clip_client.dedup.store.choices import Choices
 from clip_client.dedup.store.contents import FileIndex, ProvenCopies
 from clip_client.dedup.store.decisions import Decisions
 from clip_client.dedup.store.history import History
@@ -37,8 +37,6 @@ from clip_client.dedup.store.settings import Settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from clip_client.dedup.store.choices import Choices
 
 CACHE: Final = "cache.sqlite"
 
@@ -125,9 +123,6 @@ class Store:
     @cached_property
     def files(self) -> FileIndex:
         return FileIndex(self.cache)
-
-    def spool(self) -> Spool:
-        return Spool(self.directory)
 
     def vectors(self, vector_id: str, dimension: int) -> ParquetStore:
         """Open the vectors of one id, of ``dimension`` numbers; ``code`` and ``message`` explain a missing one."""

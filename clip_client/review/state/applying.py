@@ -9,24 +9,19 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from clip_client.dedup.actions.apple_photos_album import fill_album
 from clip_client.dedup.actions.apply import Outcome, apply
 from clip_client.dedup.actions.chosen_runs import declare, take_back
-from clip_client.dedup.actions.plan import plan_moves
+from clip_client.dedup.actions.plan import Move, Plan, Skip, plan_moves
 from clip_client.dedup.compare.chosen_groups import choose
+from clip_client.dedup.group import DuplicateGroup
 from clip_client.dedup.store.choices import KEEP, moving_tiers
 from clip_client.dedup.store.store import Store
-from clip_client.review.state.found_groups import STAGED, Filter
-from clip_client.review.state.session import Busy
+from clip_client.review.state.found_groups import STAGED, Filter, FoundGroup
+from clip_client.review.state.session import Busy, Session
 from preprocess_ensemble.errors import ReportedError
-
-if TYPE_CHECKING:
-    from clip_client.dedup.actions.plan import Move, Plan, Skip
-    from clip_client.dedup.group import DuplicateGroup
-    from clip_client.review.state.found_groups import FoundGroup
-    from clip_client.review.state.session import Session
 
 _PLANNING: Final = "planning"
 _NO_PLAN: Final = "there is no such plan any more; look at the plan again"

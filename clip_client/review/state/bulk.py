@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from clip_client.dedup.compare.chosen_groups import chosen_photos, rerank
 from clip_client.dedup.compare.keep_rules import KeepRules
+from clip_client.dedup.group import DuplicateGroup
 from clip_client.dedup.store.choices import KEEP, OPEN
 from clip_client.dedup.types import BY_DEFAULT
-from clip_client.review.state.found_groups import APPLIED
-from clip_client.review.state.session import CannotChoose
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from clip_client.dedup.group import DuplicateGroup
-    from clip_client.review.state.found_groups import Filter, FoundGroup
-    from clip_client.review.state.session import Session
+from clip_client.review.state.found_groups import APPLIED, Filter, FoundGroup
+from clip_client.review.state.session import CannotChoose, Session
 
 SUGGESTION: Final = "suggestion"
 _SLICE_S: Final = 0.3
@@ -78,11 +74,5 @@ def _by_rules(
         group = found.group if rules is None else rerank(found.group, rules)
         if group.keep != found.group.keep:
             (group,) = session.with_verdicts(group, looks_again=False).groups
-        members = enumerate(group.members)
-        yield (
-            found,
-            group,
-            frozenset(
-                place for place, one in members if one.verdict.moves == BY_DEFAULT and one.photo.in_library is None
-            ),
-        )
+        can_move = (one.verdict.moves == BY_DEFAULT and one.photo.in_library is None for one in group.members)
+        yield found, group, frozenset(itertools.compress(itertools.count(), can_move))

@@ -5,21 +5,17 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from clip_client._files import printable
-from clip_client.dedup.report import count_verdicts
+from clip_client.dedup.group import DuplicateGroup
+from clip_client.dedup.photo import Photo
+from clip_client.dedup.report import DuplicateReport, count_verdicts
 from clip_client.dedup.store.choices import KEEP, OPEN, SKIP, UNDONE, WAITING, Choice
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.types import BY_DEFAULT, NEVER, ON_REQUEST, TIERS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-
-    from clip_client.dedup.group import DuplicateGroup
-    from clip_client.dedup.photo import Photo
-    from clip_client.dedup.report import DuplicateReport
 
 APPLIED: Final = "applied"
 """State of a group whose choice has been carried out. The other states are the choices, and ``open``."""

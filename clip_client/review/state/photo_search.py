@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import numpy as np
 from anyio import to_thread
+from numpy.typing import NDArray
 
+from clip_client.review.state.session import Session
 from clip_client.search.filters import FILTERS, Wanted
 from clip_client.search.find import find
-from clip_client.search.query import QueryError, QueryVector, Term, query_vector, terms_in
+from clip_client.search.pictures import FoundPictures
+from clip_client.search.query import QueryEmbedder, QueryError, QueryVector, Term, query_vector, terms_in
 from clip_client.search.space import SearchSpace
 from clip_client.search.store_index import store_index
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from clip_client.review.state.session import Session
-    from clip_client.search.pictures import FoundPictures
-    from clip_client.search.query import QueryEmbedder
 
 TOP: Final = 60
 MOST_UPLOADED: Final = 64 * 2**20

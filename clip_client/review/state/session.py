@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from anyio import to_thread
 
@@ -19,26 +19,20 @@ from clip_client.dedup.actions.chosen_runs import notice_put_back
 from clip_client.dedup.compare.chosen_groups import chosen_photos, keep_instead
 from clip_client.dedup.compare.keep_rules import KeepRules
 from clip_client.dedup.files.directories import DirectorySet
+from clip_client.dedup.group import DuplicateGroup, Member
 from clip_client.dedup.judge.verdicts import with_verdicts
 from clip_client.dedup.pages.words import found_in_words
-from clip_client.dedup.report import count_verdicts
-from clip_client.dedup.store.choices import CHOICES, KEEP
+from clip_client.dedup.report import DuplicateReport, count_verdicts
+from clip_client.dedup.store.choices import CHOICES, KEEP, Choice, ChosenPhoto
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.journal import State
+from clip_client.dedup.store.store import Store
 from clip_client.dedup.text import counted
-from clip_client.dedup.types import IF_CHOSEN, NEVER, ON_REQUEST
-from clip_client.review.state.found_groups import APPLIED, FoundGroups
+from clip_client.dedup.types import IF_CHOSEN, NEVER, ON_REQUEST, OnProgress
+from clip_client.review.state.found_groups import APPLIED, FoundGroup, FoundGroups
 from preprocess_ensemble.errors import ReportedError
 
-if TYPE_CHECKING:
-    from clip_client.dedup.group import DuplicateGroup, Member
-    from clip_client.dedup.report import DuplicateReport
-    from clip_client.dedup.store.choices import Choice, ChosenPhoto
-    from clip_client.dedup.store.store import Store
-    from clip_client.dedup.types import OnProgress
-    from clip_client.review.state.found_groups import FoundGroup
-
-    Search = Callable[[OnProgress], Awaitable[DuplicateReport]]
+Search = Callable[[OnProgress], Awaitable[DuplicateReport]]
 
 SCANNING: Final = "scanning"
 READY: Final = "ready"
@@ -223,12 +217,12 @@ class Session:
             self.groups.add(self.store.choices.add(choices, rules=rules))
             self._choices_changed()
 
-    def take_back(self) -> bool:
+    def take_back(self) -> None:
         with self.lock:
-            if choices := self.groups.last_step():
-                self._withdraw(choices)
-                self._choices_changed()
-        return bool(choices)
+            if not (choices := self.groups.last_step()):
+                raise Busy("there is no choice to undo; the history lists what was applied")
+            self._withdraw(choices)
+            self._choices_changed()
 
     def begin_run(self, groups: Iterable[FoundGroup]) -> list[FoundGroup]:
         """Begin to carry out the choices about ``groups``; return the groups whose choices no other process took back.

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import onnxruntime
 
 from preprocess_ensemble.errors import ReportedError, first_line
+from preprocess_ensemble.runtimes.model import RuntimeUnusable, parse_precision, precision_of_environment
 from preprocess_ensemble.runtimes.onnx_session import CPU, CUDA, TENSORRT, session_options
-from preprocess_ensemble.runtimes.precision import PrecisionUnknown, parse_precision, precision_of_environment
 
 if TYPE_CHECKING:
     from preprocess_ensemble.contract import Precision
@@ -177,7 +177,7 @@ def plan_session(config: ModelConfig, *, kind: str, device_id: int) -> SessionPl
         )
     try:
         compute_precision = precision_of_environment()
-    except PrecisionUnknown as error:
+    except RuntimeUnusable as error:
         raise ModelLoadError(str(error)) from None
     if compute_precision is None:
         configured: Precision = _checked(parameters, "precision", parse_precision, "auto")

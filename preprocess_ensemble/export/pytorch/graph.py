@@ -13,9 +13,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import torch
 from torch import nn
@@ -26,14 +26,10 @@ from preprocess_ensemble.export.exportable import is_pixels
 from preprocess_ensemble.export.model_source import ExportError
 from preprocess_ensemble.export.onnx_file import OPSET, compute_in_fp32, fold_shapes
 from preprocess_ensemble.export.pytorch.pruned_towers import PackedText, prune_to_class_token
+from preprocess_ensemble.imaging.transform import PreprocessConfig
+from preprocess_ensemble.runtimes.agreement import Rows
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from preprocess_ensemble.imaging.transform import PreprocessConfig
-    from preprocess_ensemble.runtimes.agreement import Rows
-
-    Vectors = npt.NDArray[np.float32]
+Vectors = npt.NDArray[np.float32]
 
 
 class _Tower(nn.Module):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import open_clip
+from torch import nn
 
 from preprocess_ensemble.errors import first_line
 from preprocess_ensemble.export.exportable import BuiltGraph, ExportableModel, GraphOptions, is_pixels
@@ -26,13 +26,8 @@ from preprocess_ensemble.export.pytorch.open_clip_model import (
 from preprocess_ensemble.export.pytorch.recording import NoSkeleton, record_tower
 from preprocess_ensemble.export.skeleton import fill
 from preprocess_ensemble.model_repository.config import MODEL_FILE
-from preprocess_ensemble.runtimes.agreement import SAMPLE_TEXTS
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from preprocess_ensemble.runtimes.agreement import Rows
-    from preprocess_ensemble.text.tokenizer import Tokenizer
+from preprocess_ensemble.runtimes.agreement import SAMPLE_TEXTS, Rows
+from preprocess_ensemble.text.tokenizer import Tokenizer
 
 
 class PyTorchModel(ExportableModel):

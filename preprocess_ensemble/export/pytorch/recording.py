@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import numpy as np
 import onnx
 import open_clip
+import torch
 from onnx import numpy_helper
+from torch import nn
 
 from preprocess_ensemble.export import skeleton
 from preprocess_ensemble.export.exportable import is_pixels
@@ -32,13 +34,7 @@ from preprocess_ensemble.export.pytorch.open_clip_model import (
 from preprocess_ensemble.export.skeleton import HubWeights, Place, Skeleton, Tower
 from preprocess_ensemble.export.state_dict import Array, TensorKind, generate, weights_sha256
 from preprocess_ensemble.imaging.transform import PreprocessConfig
-from preprocess_ensemble.runtimes.agreement import sample_tokens
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
-    from preprocess_ensemble.runtimes.agreement import Rows
+from preprocess_ensemble.runtimes.agreement import Rows, sample_tokens
 
 _SEED: Final = 20  # another seed than a skeleton's, so that a value left in the graph changes the vectors
 _VISUAL: Final = "visual"  # open_clip's name of the image tower; all other parts are the text tower

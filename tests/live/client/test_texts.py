@@ -15,7 +15,7 @@ from PIL import Image
 
 from benchmarks.fixtures.server import TINY_CLIP, Server
 from clip_client import ClientConfig, ClipClient, ModelNotReady, SyncClipClient, nearest
-from preprocess_ensemble.export import exporter
+from tests.fixtures.models.exports import load_model
 
 TEXTS = ["a dog on the beach", "Ein HUND &amp; zwei Katzen!", "海边的狗", "one word after another " * 40, "köpek"]
 BAD = [" \n", "half a \ud83d", "long" * 2**15]
@@ -30,7 +30,7 @@ def open_clips(images: list[Path], templates: Any) -> tuple[NDArray[np.float32],
     import open_clip
     import torch
 
-    model: Any = exporter.load_model(str(TINY_CLIP), "random:0")
+    model: Any = load_model(str(TINY_CLIP), "random:0")
     tokenizer: Any = open_clip.get_tokenizer(TINY_CLIP.stem)
     transform: Any = open_clip.transform.image_transform_v2(open_clip.transform.PreprocessCfg(size=224), is_train=False)
     with torch.inference_mode():

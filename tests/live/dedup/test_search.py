@@ -46,7 +46,7 @@ async def test_a_search_finds_the_families_and_nothing_else(server: Server, tmp_
         assert group.members[0].similarity == 1.0
         assert 0.998 <= group.min_similarity <= min(member.similarity for member in group.members)
     assert again.work == SearchStats()
-    assert again.to_json() == found.to_json()
+    assert again.to_mapping() == found.to_mapping()
 
 
 async def test_a_search_can_be_cancelled(server: Server, photos: Path) -> None:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from preprocess_ensemble.export.exporter import load_model
-from tests.fixtures.models.exports import export, export_without_pytorch, installed, text_of
+from tests.fixtures.models.exports import export, export_without_pytorch, installed, load_model, text_of
 
 
 @pytest.mark.long

@@ -12,8 +12,7 @@ from PIL import Image, ImageOps
 
 from benchmarks.fixtures.server import Server, serving
 from clip_client import ClipClient
-from preprocess_ensemble.export.exporter import load_model
-from tests.fixtures.models.exports import export_without_pytorch
+from tests.fixtures.models.exports import export_without_pytorch, load_model
 
 pytestmark = pytest.mark.long
 

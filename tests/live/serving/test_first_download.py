@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.fixtures.server import QUIET, serving
 from clip_client import SyncClipClient
-from preprocess_ensemble.export.exporter import load_model
+from tests.fixtures.models.exports import load_model
 
 
 @contextmanager

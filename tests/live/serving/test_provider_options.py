@@ -14,10 +14,11 @@ from google.protobuf import text_format
 
 from benchmarks.fixtures.server import serving
 from clip_client import SyncClipClient
-from clip_client.serving.tensorrt import TensorrtMissing, check_tensorrt, usable_gpus
+from clip_client.serving.tensorrt import check_tensorrt, usable_gpus
 from preprocess_ensemble.backends.onnxruntime.session import open_planned_session
 from preprocess_ensemble.backends.onnxruntime.session_plan import plan_session
 from preprocess_ensemble.contract import DEFAULT_NAMES
+from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.export.atomic_install import write
 from preprocess_ensemble.model_repository.config import pending_files, read_config
 from preprocess_ensemble.model_repository.tensorrt import Tensorrt
@@ -55,7 +56,7 @@ def skip_without(device: str) -> None:
     if device == "tensorrt":
         try:
             check_tensorrt(find_triton())
-        except TensorrtMissing as missing:
+        except ReportedError as missing:
             pytest.skip(str(missing))
     if not usable_gpus():
         pytest.skip("the driver shows no NVIDIA GPU")

@@ -16,8 +16,8 @@ from preprocess_ensemble.contract import EMBEDDING, FINGERPRINT, PIXELS, STATUS
 from preprocess_ensemble.export import parity
 from preprocess_ensemble.export.model_source import ExportError
 from preprocess_ensemble.runtimes import processor
+from preprocess_ensemble.runtimes.model import PRECISION_VARIABLE
 from preprocess_ensemble.runtimes.openvino_model import open_openvino
-from preprocess_ensemble.runtimes.precision import PRECISION_VARIABLE
 from preprocess_ensemble.runtimes.selection import Selection
 from tests.fixtures.models import tiny_onnx
 from tests.fixtures.models.exports import export, installed

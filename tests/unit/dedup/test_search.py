@@ -76,7 +76,7 @@ def test_copies_are_proved_and_named_although_no_threshold_links_them(found: Dup
     left, top, width, height = other.alignment.region or (0, 0, 0, 0)
     assert (left, top, left + width, top + height) == pytest.approx((0.75, 0.067, 0.95, 0.2), abs=0.08)
     assert (members[other_small].copy_of, members[other_small].copy_tier) == (other.path, RE_ENCODED)
-    validator().validate(json.loads(found.to_json()))
+    validator().validate(json.loads(json.dumps(found.to_mapping())))
     assert all(member.alignment or member.copy_alignment for member in group.members[1:])
     moving = moved(found, album, EDITED)
     assert moving.keys() >= {"small", "marked small"}
@@ -89,7 +89,7 @@ def test_a_search_does_only_what_the_store_does_not_know(
     assert (found.work.embedded, found.work.keypoints) == (6, 6)
     assert found.work.aligned > len(found.groups[0].members)
     again = search(album, store=store)
-    assert again.to_json() == found.to_json()
+    assert again.to_mapping() == found.to_mapping()
     assert again.work == SearchStats()
     with Image.open(album / "another.png") as another:
         another.save(tmp_path / "new.jpg", quality=70)
@@ -123,7 +123,7 @@ def test_photos_that_are_named_one_by_one_are_aligned_whatever_pairs_them(tmp_pa
 def test_the_order_of_the_paths_changes_nothing(found: DuplicateReport, album: Path) -> None:
     paths = sorted(album.iterdir())
     random.Random(1).shuffle(paths)
-    assert search(paths).to_json() == found.to_json()
+    assert search(paths).to_mapping() == found.to_mapping()
 
 
 def test_without_verification_or_opencv_only_thresholds_link_photos(
@@ -261,7 +261,7 @@ def test_the_original_stays_although_enlarged_noisy_and_bordered_copies_are_larg
     assert moved(report, folder) == proved
     assert moved(report, folder, EDITED) == proved | {"bordered": "original"}
     assert "not proved to show all" in by_name(report)["noisy.png"].verdict.reason
-    validator().validate(json.loads(report.to_json()))
+    validator().validate(json.loads(json.dumps(report.to_mapping())))
     # The rules that a person gives come before doubts. Whichever is kept, nothing moves that it does not show.
     assert Path(by_pixels.groups[0].keep).stem == "enlarged"
     assert by_pixels.groups[0].reason.startswith("most pixels")

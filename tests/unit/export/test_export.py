@@ -18,7 +18,7 @@ from preprocess_ensemble.export.model_source import ExportError
 from preprocess_ensemble.model_repository.config import read_config, version_directory
 from preprocess_ensemble.runtimes.agreement import checked_vectors, sample_pixels
 from preprocess_ensemble.runtimes.onnx_session import open_session
-from tests.fixtures.models.exports import contents, export, installed, text_of, text_vectors
+from tests.fixtures.models.exports import contents, export, installed, load_model, text_of, text_vectors
 from tests.fixtures.models.text_towers import KINDS, open_clips_vectors
 
 MODELS = (DEFAULT_NAMES.encoder, DEFAULT_NAMES.text_encoder)
@@ -71,7 +71,7 @@ def test_the_canaries_have_open_clips_own_vectors(tiny_pair_repository: Path) ->
     import torch
 
     passport = installed(tiny_pair_repository)
-    network: Any = exporter.load_model(str(TINY_CLIP), "random:0")
+    network: Any = load_model(str(TINY_CLIP), "random:0")
     transform: Any = open_clip.transform.image_transform_v2(
         open_clip.transform.PreprocessCfg(**open_clip.get_model_preprocess_cfg(network)), is_train=False
     )
@@ -122,7 +122,7 @@ def test_a_graph_of_an_earlier_revision_is_replaced_and_stays_the_same_model(pai
 def test_the_same_weights_from_a_file_are_the_same_model(image_only: Path, tmp_path: Path) -> None:
     import torch
 
-    torch.save(exporter.load_model(str(TINY_CLIP), "random:0").state_dict(), tmp_path / "weights.pt")
+    torch.save(load_model(str(TINY_CLIP), "random:0").state_dict(), tmp_path / "weights.pt")
     random = installed(image_only)
     passport = export(image_only, weights=tmp_path / "weights.pt", text=False)
     assert passport == replace(random, pretrained="file:weights.pt")

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from benchmarks.fixtures.server import TINY_CLIP
-from preprocess_ensemble.export import exporter
 from preprocess_ensemble.export.command import main
 from preprocess_ensemble.export.model_source import SHIPPED, ExportError, WrongChoice, shipped_models
 from preprocess_ensemble.export.skeleton import GENERATED, find_skeleton
 from tests.fixtures.commands import Run
-from tests.fixtures.models.exports import WITHOUT_PYTORCH, python
+from tests.fixtures.models.exports import WITHOUT_PYTORCH, load_model, python
 from tests.paths import ROOT
 
 
@@ -76,7 +75,7 @@ def test_a_file_that_is_no_model_or_has_the_name_of_another_is_misuse(
     model = tmp_path / f"{name}.json"
     model.write_text(text)
     with pytest.raises(WrongChoice, match=says):
-        exporter.load_model(str(model), "random")
+        load_model(str(model), "random")
 
 
 @pytest.mark.parametrize("content", [b"", b"no checkpoint", b"PK\x03\x04", None])
@@ -89,7 +88,7 @@ def test_a_checkpoint_that_cannot_be_read_is_one_sentence(content: bytes | None,
     else:
         checkpoint.write_bytes(content)
     with pytest.raises(ExportError, match=r"weights\.pt do not fit the model tiny_clip") as raised:
-        exporter.load_model(str(TINY_CLIP), str(checkpoint))
+        load_model(str(TINY_CLIP), str(checkpoint))
     assert "\n" not in str(raised.value)
 
 
@@ -126,7 +125,7 @@ def test_a_download_by_open_clip_that_fails_has_the_same_message(monkeypatch: py
 
     monkeypatch.setattr(open_clip, "download_pretrained", no_route)
     with pytest.raises(ExportError, match=r"tried: laion/CLIP-ViT-B-32-laion2B-s34B-b79K\n  got:   no route to host"):
-        exporter.load_model("ViT-B-32", "laion2b_s34b_b79k")
+        load_model("ViT-B-32", "laion2b_s34b_b79k")
 
 
 TABLES = SHIPPED.with_name("models.md").read_text(encoding="utf-8")

@@ -12,7 +12,6 @@ import pytest
 from benchmarks.fixtures.server import TINY_CLIP
 from clip_client import SyncClipClient
 from preprocess_ensemble.contract import DEFAULT_NAMES
-from preprocess_ensemble.export.exporter import load_model
 from preprocess_ensemble.imaging.decode import DecodeError, decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
 from preprocess_ensemble.model_repository.config import version_directory
@@ -20,7 +19,7 @@ from preprocess_ensemble.runtimes.agreement import checked_vectors, require_cosi
 from preprocess_ensemble.runtimes.onnx_session import open_session
 from preprocess_ensemble.text.tokenizer import Tokenizer, TokenizerConfig
 from tests.fixtures.images.damaged_files import Inputs
-from tests.fixtures.models.exports import export, installed, text_of
+from tests.fixtures.models.exports import export, installed, load_model, text_of
 from tests.fixtures.models.gpu_graphs import without_cuda_kernel
 from tests.fixtures.models.text_towers import KINDS
 from tests.fixtures.texts.fuzzed_texts import fuzzed_text

@@ -24,7 +24,7 @@ from preprocess_ensemble.export.skeleton import GENERATED, Skeleton, SkeletonMod
 from preprocess_ensemble.export.state_dict import generate
 from preprocess_ensemble.runtimes.agreement import sample_tokens
 from tests.fixtures.models import tiny_onnx
-from tests.fixtures.models.exports import WITHOUT_PYTORCH, contents, export, installed, python, text_of
+from tests.fixtures.models.exports import WITHOUT_PYTORCH, contents, export, installed, load_model, python, text_of
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +35,7 @@ def network() -> torch.nn.Module:
     """The small CLIP with weights that are neither generated nor distinct, like those of a fresh network."""
     import torch
 
-    network = exporter.load_model(str(TINY_CLIP), "random:0")
+    network = load_model(str(TINY_CLIP), "random:0")
     torch.manual_seed(3)
     for name, tensor in network.state_dict().items():
         if name.endswith("weight") and tensor.ndim > 1:

@@ -80,7 +80,7 @@ EXPECTED = {
 
 
 def of_json(report: DuplicateReport) -> dict[str, str]:
-    members = [one for group in json.loads(report.to_json())["groups"] for one in group["members"]]
+    members = [one for group in json.loads(json.dumps(report.to_mapping()))["groups"] for one in group["members"]]
     return {one["path"]: one["verdict"]["moves"] for one in members if one["verdict"]["kept"]}
 
 

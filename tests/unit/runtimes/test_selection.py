@@ -13,8 +13,7 @@ from preprocess_ensemble.export.parity import canary_image
 from preprocess_ensemble.export.tokenizer_files import write_tokenizer
 from preprocess_ensemble.imaging.transform import PreprocessConfig
 from preprocess_ensemble.model_repository.passport import Canary, Passport
-from preprocess_ensemble.runtimes.model import OpenModel, RuntimeUnusable
-from preprocess_ensemble.runtimes.precision import parse_precision
+from preprocess_ensemble.runtimes.model import OpenModel, RuntimeUnusable, parse_precision
 from preprocess_ensemble.runtimes.processor import Processor, row_of
 from preprocess_ensemble.runtimes.selection import Selection, select
 from tests.fixtures.models.passports import PASSPORT, WITH_TEXT

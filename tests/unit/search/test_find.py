@@ -144,7 +144,9 @@ def test_a_filter_that_cannot_be_read_is_named(wanted: dict[str, str], message: 
 
 
 def test_vectors_alone_know_paths_and_nothing_else() -> None:
-    space = SearchSpace(index=PhotoIndex.from_arrays(["/a/b.jpg", "/ab/c.jpg"], np.ones((2, 2))))
+    index = PhotoIndex(2)
+    index.add(["/a/b.jpg", "/ab/c.jpg"], np.ones((2, 2)))
+    space = SearchSpace(index=index)
     assert [one.path for one in find(QUERY, space, Wanted.of({"in_folder": "/a"})).pictures] == ["/a/b.jpg"]
     with pytest.raises(QueryError, match="files of vectors can be filtered only by --in-folder"):
         find(QUERY, space, Wanted.of({"since": "2020"}))

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,12 @@ def names(count: int) -> list[str]:
     return [f"/photos/{number}.jpg" for number in range(count)]
 
 
+def index_of(keys: list[str], vectors: NDArray[Any], vector_id: str = "") -> PhotoIndex:
+    index = PhotoIndex(vectors.shape[1], vector_id=vector_id)
+    index.add(keys, vectors)
+    return index
+
+
 @given(
     count=st.integers(1, 2000), k=st.integers(1, 700), seed=st.integers(0, 5), spread=st.sampled_from([1.0, 1e-3, 1e-5])
 )
@@ -27,7 +34,7 @@ def test_the_nearest_are_those_of_a_full_sort_in_32_bits(count: int, k: int, see
     vectors = unit(1, 16, 9) + spread * unit(count, 16, seed)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     query = unit(1, 16, 7)[0]
-    hits = PhotoIndex.from_arrays(names(count), vectors).nearest(query, k)
+    hits = index_of(names(count), vectors).nearest(query, k)
     expected = np.sort(vectors @ query)[::-1][:k]
     assert len({hit.row for hit in hits}) == len(hits) == min(k, count)
     np.testing.assert_allclose([hit.score for hit in hits], expected, atol=3e-7)
@@ -37,14 +44,14 @@ def test_the_nearest_are_those_of_a_full_sort_in_32_bits(count: int, k: int, see
 @pytest.mark.parametrize("count", [37, 1001, 5003])
 def test_equal_photos_are_in_the_order_of_their_rows(count: int) -> None:
     """A product of many rows rounds some of them differently."""
-    index = PhotoIndex.from_arrays(names(count), np.tile(unit(1, 512, 4), (count, 1)))
+    index = index_of(names(count), np.tile(unit(1, 512, 4), (count, 1)))
     for query in unit(20, 512, 5):
         assert [hit.row for hit in index.nearest(query, 9)] == list(range(9))
 
 
 def test_only_photos_that_count_are_found() -> None:
     vectors, query = unit(5000, 8), unit(1, 8, 3)[0]
-    index = PhotoIndex.from_arrays(names(5000), vectors)
+    index = index_of(names(5000), vectors)
     among = np.random.default_rng(1).random(5000) < 0.01
     found = [hit.row for hit in index.nearest(query, 20, among=among)]
     rows = np.flatnonzero(among)
@@ -57,7 +64,7 @@ def test_an_index_can_grow_and_shrink_and_is_the_same_after_it_was_saved(
 ) -> None:
     monkeypatch.setattr(photo_index, "MOST_IN_SEGMENT", 64)
     vectors = unit(300, 8)
-    index = PhotoIndex.from_arrays(names(200), vectors[:200], vector_id="m|p|t")
+    index = index_of(names(200), vectors[:200], vector_id="m|p|t")
     index.save(tmp_path)
     folders = {path.name for path in tmp_path.iterdir()}
     index = PhotoIndex.open(tmp_path)
@@ -81,7 +88,7 @@ def test_an_index_can_grow_and_shrink_and_is_the_same_after_it_was_saved(
 
 def test_a_key_has_one_vector_and_rows_without_direction_are_left_out() -> None:
     vectors = np.array([[1, 0], [np.nan, 0], [0, 0], [0, 3]], dtype=np.float32)
-    index = PhotoIndex.from_arrays(["a", "b", "c", "a"], vectors)
+    index = index_of(["a", "b", "c", "a"], vectors)
     assert [(hit.key, round(hit.score, 3)) for hit in index.nearest(np.array([0, 1]), 9)] == [("a", 1.0)]
 
 
@@ -96,7 +103,7 @@ def test_small_parts_are_merged(tmp_path: Path) -> None:
 
 def test_a_reader_keeps_what_it_has_opened_while_another_process_saves(tmp_path: Path) -> None:
     vectors = unit(50, 4)
-    PhotoIndex.from_arrays(names(50), vectors).save(tmp_path)
+    index_of(names(50), vectors).save(tmp_path)
     reader, writer = PhotoIndex.open(tmp_path), PhotoIndex.open(tmp_path)
     writer.remove(names(25))
     writer.save(tmp_path)
@@ -123,13 +130,13 @@ def test_what_embed_wrote_is_an_index_by_path(tmp_path: Path, name: str) -> None
 )
 def test_a_query_that_cannot_be_searched_is_one_sentence(query: NDArray[np.float64], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        PhotoIndex.from_arrays(["a"], np.ones((1, 2))).nearest(query)
+        index_of(["a"], np.ones((1, 2))).nearest(query)
 
 
 def test_damage_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         PhotoIndex.open(tmp_path)
-    PhotoIndex.from_arrays(names(9), unit(9, 4)).save(tmp_path)
+    index_of(names(9), unit(9, 4)).save(tmp_path)
     (vectors,) = tmp_path.glob("*/exact.npy")
     vectors.write_bytes(vectors.read_bytes()[:40])
     with pytest.raises(VectorsError, match="is damaged"):

@@ -85,7 +85,8 @@ async def test_a_text_is_compared_with_photos_of_the_same_model_only() -> None:
             text.check(other)
         assert other in str(raised.value)
         assert TEXT_ID in str(raised.value)
-    photos = PhotoIndex.from_arrays(["a", "b"], np.eye(3)[:2], vector_id=VECTOR_ID)
+    photos = PhotoIndex(3, vector_id=VECTOR_ID)
+    photos.add(["a", "b"], np.eye(3)[:2])
     assert [hit.key for hit in await search(clip, photos, "dog", k=1)] == ["a"]
     with pytest.raises(VectorsError, match="must not be compared"):
         (await query_vector(clip, [Term(photo="dog")])).check("m/trained@00000000|other|thumb")

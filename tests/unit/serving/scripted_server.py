@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Final, Self, cast
 
 from clip_client._health import Step
-from clip_client.serving.activity import Activity
 from clip_client.serving.config import ServeConfig
 from clip_client.serving.probed_triton import Probe, ProbeOutcome
 from clip_client.serving.supervisor import Supervisor
+from clip_client.serving.triton_process import Activity
 from preprocess_ensemble.errors import ReportedError
 from tests.fixtures.simulated_time import simulate
 

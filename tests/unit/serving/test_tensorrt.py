@@ -6,7 +6,7 @@ import pytest
 
 from clip_client.serving import tensorrt
 from clip_client.serving.config import ServeConfig
-from clip_client.serving.tensorrt import TensorrtMissing, check_gpu, check_tensorrt
+from clip_client.serving.tensorrt import check_gpu, check_tensorrt
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.export.atomic_install import write
 from preprocess_ensemble.model_repository.config import pending_files
@@ -27,7 +27,7 @@ def test_a_repository_for_a_gpu_needs_one(tmp_path: Path, monkeypatch: pytest.Mo
         check_gpu(ServeConfig(repository=repository), TRITON)
     monkeypatch.setattr(tensorrt, "usable_gpus", lambda: 1)
     monkeypatch.setattr(tensorrt, "_provider", lambda _: tmp_path / "none.so")
-    with pytest.raises(TensorrtMissing):
+    with pytest.raises(ReportedError, match="no TensorRT provider"):
         check_gpu(ServeConfig(repository=repository), TRITON)
     monkeypatch.setattr(tensorrt, "check_tensorrt", lambda _: None)
     check_gpu(ServeConfig(repository=repository), TRITON)
@@ -49,7 +49,7 @@ def test_what_is_missing_is_named_with_its_remedy(
         library.write_bytes(provider)
     monkeypatch.setattr(tensorrt, "_provider", lambda _: library)
     monkeypatch.setattr(tensorrt, "_loads", lambda name, _: name != "libnvinfer.so.10")
-    with pytest.raises(TensorrtMissing, match=sentence):
+    with pytest.raises(ReportedError, match=sentence):
         check_tensorrt(TRITON)
     library.write_bytes(b"\0libnvinfer.so.11\0")
     check_tensorrt(TRITON)

@@ -16,7 +16,7 @@ from clip_client.dedup.compare.aligner import VERSIONS, Aligner, keep_small_pict
 from clip_client.dedup.describe.keypoints import Keypoints, extract_keypoints, opencv_for_many
 from clip_client.dedup.features.preview import DecodedPhoto
 from clip_client.dedup.photo import Photo
-from clip_client.dedup.store.blob_table import Spool
+from clip_client.dedup.store.cache import Spool
 from clip_client.dedup.store.store import Store
 from clip_client.dedup.types import EDITED, RE_ENCODED
 from preprocess_ensemble.imaging import decode as decoding

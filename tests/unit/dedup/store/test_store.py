@@ -16,7 +16,7 @@ from clip_client._storage.sqlite import Database
 from clip_client.dedup import Store, StoreError
 from clip_client.dedup.features.image_features import cached_features
 from clip_client.dedup.photo import ImageFeatures
-from clip_client.dedup.store.blob_table import Spool
+from clip_client.dedup.store.cache import Spool
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.store import default_directory
 from clip_client.dedup.types import Metadata, PhotoFile
@@ -228,7 +228,7 @@ def test_a_spool_gives_back_what_fits_and_leaves_nothing(tmp_path: Path, monkeyp
     with monkeypatch.context() as full:
         full.setattr("tempfile.TemporaryFile", lambda **options: FullDisk())
         assert kept(tmp_path) == {"a": b"123"}
-    monkeypatch.setattr("clip_client.dedup.store.blob_table._MOST_BYTES", 4)
+    monkeypatch.setattr("clip_client.dedup.store.cache._MOST_BYTES", 4)
     assert kept(tmp_path) == {"a": b"123", "c": b"7"}
 
 
