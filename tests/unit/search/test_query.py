@@ -54,7 +54,8 @@ async def test_a_path_is_a_photo_and_never_a_text(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     (photo := tmp_path / "beach").touch()
     clip = Words(2, beach=[1, 0], **{str(photo): [0, 1]})
-    index = PhotoIndex.from_arrays(["text", "photo"], np.eye(2), vector_id=VECTOR_ID)
+    index = PhotoIndex(2, vector_id=VECTOR_ID)
+    index.add(["text", "photo"], np.eye(2))
     for part, nearest in (("beach", "text"), (Path("beach"), "photo")):
         assert [hit.key for hit in await search(clip, index, part, k=1)] == [nearest]
     for absent in ("./absent", "absent.jpg", "2:absent.HEIC", "~/absent", ".", Path("absent"), Path(".")):
