@@ -245,7 +245,7 @@ class Sender:
             error = Shed(
                 f"{server.endpoint} is overloaded: the {tower.value} waited "
                 f"{deadline.waited(chunk.submitted_at):.2f} s, {deadline.remaining:.2f} s are left, and an answer "
-                f"takes {latency or 0:.2f} s."
+                f"may take {2 * (latency or 0):.2f} s, twice the mean."
             )
             self.fail([chunk], error)
         return Request(server, taken, self._balancer.chose_at, count, timeout_s)
