@@ -134,10 +134,11 @@ class VectorsError(ClipError, ValueError):
     """Vectors cannot be loaded, saved or compared; the message says why. The error does not come from a server."""
 
 
-def require(package: str, extras: str) -> None:
-    """Import ``package``. If that fails, raise ImportError with the command that installs it."""
+def require(package: str, extras: str | None = None) -> None:
+    """Import ``package``. If that fails, raise ImportError with the command that installs it, or these extras."""
     try:
         importlib.import_module(package)
     except ImportError as error:
-        message = f"this needs {package} ({error}); install it with: {pip_install(extras)}"
+        command = f"pip install {package}" if extras is None else pip_install(extras)
+        message = f"this needs {package} ({error}); install it with: {command}"
         raise ImportError(message, name=package) from error

@@ -121,7 +121,7 @@ class EmbeddingBatch:
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the columns of :meth:`to_arrow` as a ``pandas.DataFrame``. Raises ImportError without ``pandas``."""
-        require("pandas", "pandas")
+        require("pandas")
         return self.to_arrow().to_pandas()
 
 

@@ -93,15 +93,20 @@ def test_each_task_names_the_files_that_it_touches_and_its_test() -> None:
         assert re.match(r"`tests/[\w/]+\.py`", tests), task
 
 
-def test_pages_install_extras_that_exist() -> None:
+def test_pages_and_messages_install_extras_that_exist() -> None:
+    hint = re.compile(
+        r"""(?:pip install '\.\[|pip_install\(['"]|require\("[\w.]+", "|extras="|EXTRA: Final = ")([\w,-]+)"""
+    )
+    folders = [ROOT / name for name in ("clip_client", "preprocess_ensemble", "examples")]
+    code = (path for folder in folders for ending in ("py", "ipynb") for path in folder.rglob(f"*.{ending}"))
     named = {
-        (page.name, extra)
-        for page in PAGES
-        for extras_named in re.findall(r"pip install '\.\[([\w,-]+)\]'", page.read_text())
+        (path.name, extra)
+        for path in (*PAGES, *code)
+        for extras_named in hint.findall(path.read_text("utf-8"))
         for extra in extras_named.split(",")
-        if extra not in extras()
     }
-    assert named == set()
+    assert len(named) > 40
+    assert {(name, extra) for name, extra in named if extra not in extras()} == set()
 
 
 def test_github_can_read_the_forms_of_issues() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import re
 import sys
 from typing import Any, cast
 
@@ -73,10 +74,13 @@ def test_arrow_has_one_row_for_each_image() -> None:
     assert table.schema.metadata == {b"model": b"m", b"vector_id": b"m|p|original", b"dimension": b"2"}
 
 
-@pytest.mark.parametrize(("method", "package"), [("to_arrow", "pyarrow"), ("to_pandas", "pandas")])
-def test_a_missing_package_is_named(method: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("method", "package", "command"),
+    [("to_arrow", "pyarrow", "pip install '.[cli]'"), ("to_pandas", "pandas", "pip install pandas")],
+)
+def test_a_missing_package_is_named(method: str, package: str, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=f"needs {package} .*install it with: pip install"):
+    with pytest.raises(ImportError, match=f"needs {package} .*install it with: {re.escape(command)}"):
         getattr(batch(), method)()
 
 
