@@ -63,6 +63,10 @@ _UNTRUSTED = (
     "The TLS handshake with {endpoint} failed on a certificate; check ca_certificate and client_certificate of "
     "ClientConfig (--tls-ca and --tls-certificate of the commands)."
 )
+_OTHER_NAME = (
+    "The server at {endpoint} has a certificate for another name; check the URL, or set server_name of ClientConfig "
+    "(--tls-name of the commands) to the name in the certificate."
+)
 _BAD_PEM = (
     "The certificates for {endpoint} cannot be used: one of ca_certificate, client_certificate and client_key of "
     "ClientConfig (--tls-ca, --tls-certificate, --tls-key) is not in PEM form, or the key is another certificate's."
@@ -121,10 +125,12 @@ ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
         ProtocolMismatch,
         "The server at {endpoint} does not speak TLS; write grpc:// if it has none, else check the port.",
     ),
+    # gRPC core, TLS handshake: the certificate is trusted, but does not have the name.
+    _row("UNAVAILABLE", r"Hostname Verification", Unauthorized, _OTHER_NAME),
     # gRPC core, TLS handshake: one side did not accept the other's certificate.
     _row(
         "UNAVAILABLE",
-        r"CERTIFICATE_VERIFY_FAILED|Hostname Verification|(tls|ssl)v?\d* ?alert|(TLSV1|SSLV3)_ALERT|UNKNOWN_CA",
+        r"CERTIFICATE_VERIFY_FAILED|(tls|ssl)v?\d* ?alert|(TLSV1|SSLV3)_ALERT|UNKNOWN_CA",
         Unauthorized,
         _UNTRUSTED,
     ),

@@ -42,6 +42,7 @@ SEEN: Final[list[tuple[str, str, type[ClipError]]]] = [
     ("UNAVAILABLE", f"{_ENSEMBLE}Server is stopping, scheduler for model has stopped accepting", Unavailable),
     ("UNAVAILABLE", f"{_TLS}0f7:SSL routines:OPENSSL_internal:WRONG_VERSION_NUMBER", ProtocolMismatch),
     ("UNAVAILABLE", f"{_TLS}07d:SSL routines:OPENSSL_internal:CERTIFICATE_VERIFY_FAILED", Unauthorized),
+    ("UNAVAILABLE", f"{_NO_CONNECTION}Hostname Verification Check failed.", Unauthorized),
     ("UNAVAILABLE", f"{_NO_CONNECTION}Failed to create security handshaker.", Unauthorized),
     ("UNAVAILABLE", f"{_NO_CONNECTION}Failed parsing HTTP/2 (Trying to connect an http1.x server)", ProtocolMismatch),
     ("UNAVAILABLE", f"{_NO_CONNECTION}Socket closed", Unavailable),

@@ -87,7 +87,7 @@ NO_PEM = "is not in PEM form, or the key is another certificate's"
     [
         ({"ca_certificate": trustme.CA().cert_pem.bytes()}, "failed on a certificate.*check ca_certificate"),
         ({"ca_certificate": None}, "failed on a certificate"),
-        ({"server_name": "other.example.org"}, "failed on a certificate"),
+        ({"server_name": "other.example.org"}, "a certificate for another name.*server_name.*--tls-name"),
         ({"ca_certificate": b"junk"}, NO_PEM),
         ({"client_certificate": b"junk"}, NO_PEM),
         ({"client_key": b"junk"}, NO_PEM),
