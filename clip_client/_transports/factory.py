@@ -43,18 +43,19 @@ async def resolve_auto(endpoint: Endpoint, connect: TransportFactory) -> Endpoin
     try:
         await transport.server_live(timeout_s=_LIVE_TIMEOUT_S)
         return server
-    except ClipError as error:
-        if not isinstance(error, Unavailable | DeadlineExceeded):
-            # A server exists. Do not fall back: the handshake will say what is wrong with the server.
-            return server
+    except (Unavailable, DeadlineExceeded) as error:
+        reason = error.message
+    except ClipError:
+        # A server exists. Do not fall back: the handshake will say what is wrong with the server.
+        return server
     finally:
         await transport.close()
     from preprocess_ensemble.model_repository.location import default_repository, has_model
 
     repository = default_repository()
-    # Say that the server is missing only if the user named one.
+    # Say why there is no server only if the user named one.
     is_default = str(server) == str(parse_url(DEFAULT_URL))
-    missing = "" if is_default else f"No server answers at {server}. "
+    missing = "" if is_default else f"{reason} "
     if has_model(repository, endpoint.names):
         _logger.warning("%sImages are embedded in this process, with the model in %s.", missing, repository)
     elif missing:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 import trustme
 
-from clip_client import ClientConfig, ClipClient, ProtocolMismatch, Unauthorized
+from clip_client import ClientConfig, ClipClient, ModelNotReady, ProtocolMismatch, Unauthorized
 from clip_client.testing import FakeTriton
 from tests.fixtures.fakes import listening
 from tests.fixtures.packaging.pages import programs
@@ -99,6 +99,18 @@ async def test_certificates_that_do_not_fit(wrong: dict[str, Any], says: str) ->
     async with tls_server(is_mutual=True) as server:
         with pytest.raises(Unauthorized, match=says):
             await embed(server, **{"ca_certificate": CA, **OWN, **wrong})
+
+
+async def test_auto_says_that_the_server_may_need_tls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("CLIP_REPOSITORY", str(tmp_path))
+    async with tls_server(is_mutual=False) as server:
+        async with ClipClient(server.url.replace("grpcs://", "auto:")) as clip:
+            with pytest.raises(ModelNotReady):
+                await clip.embed(b"a")
+    assert "hangs up" in caplog.text
+    assert "does it need TLS (grpcs://)" in caplog.text
 
 
 async def test_a_closed_client_stops_connecting() -> None:
