@@ -116,6 +116,11 @@ def _parse_server(url: str) -> Endpoint:
         raise ValueError(
             "the URL holds a user name or password: pass token= instead, which is never logged or shown in an error"
         )
+    if "," in rest:
+        raise ValueError(
+            f"{url!r} is not one server: a URL names one, and several go into ClipClient([URL, URL]) or "
+            "ClientConfig(urls=(URL, URL))"
+        )
     try:
         parts = urlsplit(f"//{rest}")
         host, port = parts.hostname or "", parts.port
@@ -127,5 +132,8 @@ def _parse_server(url: str) -> Endpoint:
         raise ValueError(f"{url!r} is not a server address: write host:port, grpc://host:port or grpcs://host:port")
     if scheme.startswith("http"):
         instead = Endpoint(host=host, tls=_SCHEMES[scheme])
-        raise ValueError(f"{url!r} is an HTTP address, but the client speaks gRPC with the server: write {instead}")
+        raise ValueError(
+            f"{url!r} is an HTTP address, but the client speaks gRPC, for which the server has another port (by "
+            f"default {DEFAULT_PORT}): write {instead}"
+        )
     return Endpoint(host=host, port=DEFAULT_PORT if port is None else port, tls=_SCHEMES[scheme])
