@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,7 +43,7 @@ class TextInfo:
     """Returned with every vector of a text; differs from the fingerprint of the image tower."""
     canary: str
     """A text that was exported with the model."""
-    canary_vector: NDArray[np.float32]
+    canary_vector: NDArray[np.float32] = field(repr=False)
     """Vector (D,) that the server must make of ``canary``."""
     logit_scale: float
     """Factor of the cosine in a logit."""

@@ -34,6 +34,7 @@ def test_a_passport() -> None:
     assert model.text is not None
     assert (model.text.context_length, model.text.logit_scale, model.text.logit_bias) == (77, 100.0, None)
     assert model.text_vector_id == "ViT-B-32/random:0@00000000|text-clip-bpe/lower-77"
+    assert "canary_vector" not in repr(model.text), "it would fill a screen"
     assert not read(passport(pretrained="laion2b_s34b_b79k")).is_random
 
 
