@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clip_client._errors import VectorsError, require
+from clip_client._results import EmbeddingBatch
 from clip_client._storage.vectors import stored_batches
 from clip_client.search.segment import KEY, Segment
 from preprocess_ensemble.whole_file import whole_file
@@ -146,7 +147,7 @@ class PhotoIndex:
         """
         import pyarrow as pa
 
-        vectors = np.asarray(vectors, dtype=np.float32)
+        vectors = _array(vectors)
         if vectors.ndim != 2 or len(vectors) != len(keys):
             raise ValueError(f"{len(keys)} keys for vectors {vectors.shape}")
         if vectors.shape[1] != self.dimension:
@@ -220,7 +221,7 @@ class PhotoIndex:
         return [Hit(*found) for found in zip(keys, exact[order].tolist(), rows[order].tolist(), facts, strict=True)]
 
     def _direction(self, query: NDArray[Any]) -> NDArray[np.float32]:
-        query = np.asarray(query, dtype=np.float32)
+        query = _array(query)
         if query.shape != (self.dimension,):
             raise VectorsError(
                 f"the query must be one vector of {self.dimension} numbers, as in the index, but has the shape "
@@ -254,6 +255,12 @@ class PhotoIndex:
             if len(places):
                 yield segment, places, rows[places] - start
             start += len(segment)
+
+
+def _array(vectors: NDArray[Any]) -> NDArray[np.float32]:
+    if isinstance(vectors, EmbeddingBatch):
+        raise TypeError("an index takes arrays: pass batch.vectors to add, and a row of it to nearest")
+    return np.asarray(vectors, dtype=np.float32)
 
 
 def _encoded(keys: Iterable[str]) -> pa.Array:

@@ -133,6 +133,14 @@ def test_a_query_that_cannot_be_searched_is_one_sentence(query: NDArray[np.float
         index_of(["a"], np.ones((1, 2))).nearest(query)
 
 
+def test_a_batch_is_refused_with_what_to_pass_instead() -> None:
+    index = PhotoIndex(2)
+    batch: Any = EmbeddingBatch(vectors=np.ones((1, 2), np.float32), errors={}, model_id="m", vector_id="m|p|t")
+    for method, arguments in ((index.add, (["a"], batch)), (index.nearest, (batch,))):
+        with pytest.raises(TypeError, match=r"an index takes arrays: pass batch\.vectors"):
+            method(*arguments)
+
+
 def test_damage_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         PhotoIndex.open(tmp_path)
