@@ -8,6 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from clip_client._files import printable
+from clip_client.dedup.aligned import UNPROVED
 from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.files.file_types import PHOTO_SUFFIXES, RAW_SUFFIXES
 from clip_client.dedup.store.decisions import KEEP_ALL
@@ -156,9 +157,9 @@ def _rule(text: str) -> Rule:
 
 
 def _undoubted(doubts: Mapping[str, str]) -> Rule:
-    return Rule(
-        lambda one: one.sha256 in doubts, lambda kept, other: f"another may be made from it: {doubts[other.sha256]}"
-    )
+    unproved = "another may be made from it, and is not proved to show all of it"
+    said = {one: unproved if why == UNPROVED else f"another may be made from it: {why}" for one, why in doubts.items()}
+    return Rule(lambda one: one.sha256 in doubts, lambda kept, other: said[other.sha256])
 
 
 def _lossy(converted: Collection[str]) -> Rule:
