@@ -251,7 +251,7 @@ def test_the_sidecar_that_saved_metadata_stays(root: Path, journal: Journal) -> 
 
 
 def undo_command(root: Path) -> None:
-    main(["undo", "--from", str(root)])
+    main(["undo", "--from", str(root), "--store", str(root.parent)])
 
 
 @pytest.mark.timeout(300)  # a fork for each step
@@ -268,6 +268,10 @@ def test_a_kill_between_any_two_steps_loses_nothing(kills: Kills, killed: str) -
         else:
             carry_out(planned(found, [root]), store)
             kills.kill(undo_command, root)
+            assert contents(root) >= photos
+            undo_command(root)
+            with opened(store) as journal:
+                assert not journal.entries(IN_QUARANTINE), f"killed before step {kills.step}"
         assert contents(root) >= photos
         if (root / QUARANTINE_NAME).exists():
             assert all(outcome.done for outcome in undo_from(str(root)))
