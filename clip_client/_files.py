@@ -21,6 +21,8 @@ class FailedFile:
     """Name of an ``ImageStatus``, or ``"UNREADABLE"``."""
     message: str
     """One sentence for people."""
+    is_folder: bool = False
+    """True for a folder that cannot be read: the number of its photos is unknown."""
 
 
 def stored_ns(time_ns: int) -> int:

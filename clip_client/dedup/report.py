@@ -10,6 +10,7 @@ from typing import Any
 
 from clip_client._files import FailedFile
 from clip_client.dedup.group import DuplicateGroup, Member
+from clip_client.dedup.text import counted
 from clip_client.dedup.types import NO_MODEL, RecallEstimate, SearchStats, Thresholds
 
 
@@ -30,6 +31,8 @@ class DuplicateReport:
     failed: tuple[FailedFile, ...]
     work: SearchStats = field(default_factory=SearchStats)
     coverage: RecallEstimate | None = None
+    failed_by_bytes: int = 0
+    """Number of the ``failed`` files whose bytes were compared: they have copies."""
     bytes_only: tuple[str, ...] = ()
     """Paths of RAW files without a readable preview, of which only the bytes were compared."""
     links: Mapping[tuple[int, int | str], str] = field(default_factory=dict)
@@ -54,6 +57,17 @@ class DuplicateReport:
     @property
     def has_cosines(self) -> bool:
         return self.model != NO_MODEL
+
+    @property
+    def failed_in_words(self) -> str:
+        """Say ``"2 files compared by bytes only, 1 file not compared"``; empty if no file failed."""
+        folders = sum(one.is_folder for one in self.failed)
+        numbers = (
+            (self.failed_by_bytes, "file", "compared by bytes only"),
+            (len(self.failed) - self.failed_by_bytes - folders, "file", "not compared"),
+            (folders, "folder", "not read"),
+        )
+        return ", ".join(f"{counted(number, noun)} {what}" for number, noun, what in numbers if number)
 
     @property
     def groups_by_space(self) -> tuple[DuplicateGroup, ...]:

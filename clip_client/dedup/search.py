@@ -273,6 +273,7 @@ async def judge(
         work=collected.stats + report.work,
         links=found.links,
         skipped=found.skipped,
+        failed_by_bytes=collected.undecodable_copies,
         bytes_only=tuple(collected.bytes_only),
     )
     verdicts = partial(with_verdicts, report, found.roots, merge_metadata=merge_metadata, files=store.files)

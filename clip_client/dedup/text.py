@@ -27,10 +27,10 @@ def escaped(path: str) -> str:
     return "".join(c if c.isprintable() else "".join(f"\\x{byte:02x}" for byte in os.fsencode(c)) for c in chars)
 
 
-def why_unreadable(error: OSError | ValueError) -> str:
+def why_unreadable(error: OSError | ValueError, what: str = "file") -> str:
     # Python raises ValueError for a path that no system call accepts, such as one with a null byte.
     reason = (isinstance(error, OSError) and error.strerror) or str(error)
-    return f"The file cannot be read: {reason}."
+    return f"The {what} cannot be read: {reason}."
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:

@@ -279,3 +279,14 @@ def test_a_photo_that_the_kept_one_may_be_made_from_is_kept_unless_a_person_mark
             press(page, "Enter", "p")
             expect(page.locator(".plan .mark")).to_contain_text(PUT_INTO)
         assert decisions(running) == [("keep", "Pictures/screenshot.png", ["Pictures/photo.jpg"])]
+
+
+def test_a_person_learns_at_once_that_equal_files_are_not_different(browser: Browser, tmp_path: Path) -> None:
+    files = (("a.dng", b"1"), ("b.dng", b"1"), ("c.dng", b"2"))
+    group = tuple(member(write(tmp_path / name, data), width=0, height=0) for name, data in files)
+    found = of_report(report(group))
+    with review_of(tmp_path, store=tmp_path / "store", search=found) as running, opened(browser, running) as context:
+        page = go(context, running)
+        page.goto(f"{running.address}/groups/1")
+        press(page, "d")
+        expect(page.locator(".notice")).to_contain_text("the next search shows them again")

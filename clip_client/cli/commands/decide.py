@@ -117,6 +117,7 @@ def _decided(store: Store) -> dict[str, list[dict[str, Any]]]:
                     {"sha256": sha256, "files": number, "seen_at": paths_of[sha256]}
                     for sha256, number in sorted(decision.files.items())
                 ],
+                choice=decision.choice,
             )
             for decision in decisions
         ],
@@ -129,12 +130,17 @@ def _decided(store: Store) -> dict[str, list[dict[str, Any]]]:
 
 def _in_words(decided: dict[str, Any]) -> str:
     lines = []
+    runs = {choice["id"]: choice["run"] for choice in decided["choices"] if choice["run"]}
+    carried_out = {decision["choice"] for decision in decided["decisions"]}
     for decision in decided["decisions"]:
-        lines.append(f"{date_and_time(decision['at'])}  {decision['what']}")
+        run = f", run {runs[decision['choice']]}" if decision["choice"] in runs else ""
+        lines.append(f"{date_and_time(decision['at'])}  {decision['what']}{run}")
         for photo in decision["photos"]:
             seen = ", ".join(map(printable, photo["seen_at"])) or f"SHA-256 {photo['sha256']}, not seen by a search"
             lines.append(f"   {seen}")
     for choice in decided["choices"]:
+        if choice["id"] in carried_out:
+            continue
         run = f", run {choice['run']}" if choice["run"] else ""
         undone = ", undone" if choice["state"] == UNDONE else ""
         lines.append(f"{date_and_time(choice['at'])}  {choice['what']}{run}{undone}")

@@ -47,11 +47,16 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(arguments: argparse.Namespace) -> int:
-    return find_and_print(arguments, *_read_words(arguments))
+    terms, named, notes = _read_words(arguments)
+    try:
+        return find_and_print(arguments, terms, named)
+    finally:  # a table would scroll earlier lines away
+        for note in notes:
+            print(f"clip-client: {note}", file=sys.stderr)
 
 
-def _read_words(arguments: argparse.Namespace) -> tuple[list[Term], NamedPlaces]:
-    words, places = [], list(arguments.places)
+def _read_words(arguments: argparse.Namespace) -> tuple[list[Term], NamedPlaces, list[str]]:
+    words, places, notes = [], list(arguments.places), []
     for word in arguments.parts:
         path = os.path.expanduser(word.partition(":")[2] if re.match(r"[\d.]+:", word) else word)
         is_path = os.sep in path or path in (".", "..")
@@ -63,8 +68,7 @@ def _read_words(arguments: argparse.Namespace) -> tuple[list[Term], NamedPlaces]
             raise CommandFailed(why_missing(path))
         if os.path.exists(path) and not is_photo(path):
             kind = "folder" if os.path.isdir(path) else "file"
-            note = f"clip-client: {word} is searched for as a word; write ./{word} for the {kind} of that name"
-            print(note, file=sys.stderr)
+            notes.append(f"{word} is searched for as a word; write ./{word} for the {kind} of that name")
         words.append(word)
     arguments.parts = words  # the outputs name the query without its places
-    return terms_of(words), NamedPlaces.of(places, arguments.store)
+    return terms_of(words), NamedPlaces.of(places, arguments.store), notes

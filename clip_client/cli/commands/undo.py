@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import sqlite3
 import sys
-from collections.abc import Collection, Iterable, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, Final
 
 from clip_client._files import printable
+from clip_client._storage.sqlite import StoreError
 from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.cli.options.paths import add_store_option, opened_store
 from clip_client.cli.output import add_output_options, progress_bars, write_json
@@ -23,8 +26,8 @@ from clip_client.dedup.actions.purge import suspects
 from clip_client.dedup.actions.quarantine import why_out_of_reach
 from clip_client.dedup.compare.proofs import prove_again
 from clip_client.dedup.store.choices import Choice
-from clip_client.dedup.store.journal import IN_QUARANTINE, JournalEntry, State
-from clip_client.dedup.store.store import store_option
+from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, JournalEntry, State
+from clip_client.dedup.store.store import Store, default_directory, store_option
 from clip_client.dedup.text import counted, human_bytes
 from clip_client.dedup.types import QUARANTINE_NAME
 from preprocess_ensemble.command_line import user_path
@@ -65,16 +68,15 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "--suspects",
         action="store_true",
-        help="restore only the photos that an earlier version moved although no remaining photo is proved to show the "
-        "same picture",
+        help="restore only photos of which no proved copy is left",
     )
     parser.add_argument(
         "--from",
         dest="from_folder",
         type=user_path,
         metavar="FOLDER",
-        help=f"restore from {QUARANTINE_NAME} in FOLDER, the one that was searched, without the store, such as after "
-        "it was renamed, or on another computer",
+        help=f"restore from {QUARANTINE_NAME} in FOLDER, the one that was searched, even without the store, such as "
+        "after it was renamed, or on another computer",
     )
     parser.add_argument(
         "--list",
@@ -157,12 +159,27 @@ def _run_from(arguments: argparse.Namespace, paths: Collection[str]) -> int:
             if not write_json(arguments.json, _as_json(entries, [])):
                 _print_list(entries, [], f" --from {shlex.quote(folder)}", nothing)
             return 0
-        outcomes = undo_from(folder, only=None if is_all else {entry.id for entry in entries})
+        with _journal_of(arguments.store, {entry.run for entry in entries}) as journal:
+            outcomes = undo_from(folder, only=None if is_all else {entry.id for entry in entries}, journal=journal)
     except OSError as error:
         raise CommandFailed(
             f"{printable(place)} cannot be read: {error.strerror}; name the folder that has the quarantine"
         ) from None
     return _print_result(arguments, (*outcomes, *unknown), nothing=nothing)
+
+
+@contextmanager
+def _journal_of(store: Path | None, runs: Set[str]) -> Iterator[Journal | None]:
+    """Hold the journal of the store if that is there and moved photos in one of ``runs``; else yield None."""
+    folder, journal = store or default_directory(), None
+    with ExitStack() as held:
+        with suppress(StoreError, sqlite3.Error):  # it may be damaged, and the manifests are enough
+            if os.path.isfile(folder / "history.sqlite"):
+                found = held.enter_context(Store(folder)).journal
+                journal = None if runs.isdisjoint(found.runs()) else found
+        if journal is not None:
+            held.enter_context(journal.exclusive())
+        yield journal
 
 
 def _from_paths(entries: Sequence[JournalEntry], paths: Collection[str]) -> tuple[list[JournalEntry], list[Outcome]]:

@@ -109,20 +109,29 @@ def undo(journal: Journal, *, only: Collection[int] | None = None) -> tuple[Outc
         return (*recovered, *undone)
 
 
-def undo_from(folder: str, *, only: Collection[int] | None = None) -> tuple[Outcome, ...]:
+def undo_from(
+    folder: str, *, only: Collection[int] | None = None, journal: Journal | None = None
+) -> tuple[Outcome, ...]:
     """Restore what the quarantine of ``folder`` holds, as its manifests say; another computer may have moved it.
 
     ``only`` holds the ids of :func:`~.manifest.manifest_entries`; None also reports the files that no manifest names.
-    Sidecars that save metadata stay. A killed call can be repeated. Raises OSError if the quarantine cannot be read.
+    Entries of ``journal`` about the same moves become restored; the caller holds :meth:`Journal.exclusive`. Sidecars
+    that save metadata stay. A killed call can be repeated. Raises OSError if the quarantine cannot be read.
     """
     outcomes = []
     folder = os.path.abspath(folder)
     entries = manifest_entries(folder)
+    known = {_as_moved(one): one for one in journal.entries(IN_QUARANTINE)} if journal else {}
     for entry in reversed(entries):
         if only is not None and entry.id not in only:
             continue
         was_there, around = may_be_quarantined(entry), folders_now(entry.files, ())
         problems = _bring_back(entry) if was_there else []
+        own = known.get(_as_moved(entry))
+        # A quarantine that is still at the old path holds other files: this folder is a copy.
+        if journal and own and not problems and (was_there or _is_back(entry)) and not may_be_quarantined(own):
+            # Before the manifest goes: after a kill, the next call needs its line.
+            journal.set_state(own, State.ABANDONED if own.state == State.PLANNED else State.RESTORED)
         remove_empty_folders(entry)
         give_back_times(around)
         if problems:
@@ -137,6 +146,12 @@ def undo_from(folder: str, *, only: Collection[int] | None = None) -> tuple[Outc
         with suppress(OSError):  # it is not empty
             remove_folder(PurePath(above))
     return tuple(outcomes)
+
+
+def _as_moved(entry: JournalEntry) -> tuple[object, ...]:
+    """Return what a manifest and the journal say alike about a move, wherever the quarantine is now."""
+    photo = entry.files[0]
+    return entry.at_ns, photo.quarantined.rpartition(f"{os.sep}{QUARANTINE_NAME}{os.sep}")[2], *photo[2:]
 
 
 def recover(journal: Journal) -> tuple[Outcome, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from clip_client._files import printable
+from clip_client.dedup.aligned import UNPROVED
 from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.files.file_types import PHOTO_SUFFIXES, RAW_SUFFIXES, suffix_of
 from clip_client.dedup.photo import Photo
@@ -152,9 +153,9 @@ def _rule(text: str) -> Rule:
 
 
 def _undoubted(doubts: Mapping[str, str]) -> Rule:
-    return Rule(
-        lambda one: one.sha256 in doubts, lambda kept, other: f"another may be made from it: {doubts[other.sha256]}"
-    )
+    unproved = "another may be made from it, and is not proved to show all of it"
+    said = {one: unproved if why == UNPROVED else f"another may be made from it: {why}" for one, why in doubts.items()}
+    return Rule(lambda one: one.sha256 in doubts, lambda kept, other: said[other.sha256])
 
 
 def _lossy(converted: Collection[str]) -> Rule:

@@ -90,6 +90,11 @@ class CollectedFeatures:
         ]
 
     @property
+    def undecodable_copies(self) -> int:
+        codes = ((self.refused.get(sha256, ("", ""))[0], len(self.copies[sha256])) for sha256 in self.contents)
+        return sum(files for code, files in codes if code not in ("", BYTES_ONLY))
+
+    @property
     def bytes_only(self) -> list[str]:
         found = (self.copies.get(sha256, ()) for sha256, (code, _) in self.refused.items() if code == BYTES_ONLY)
         return sorted((file.path for files in found for file in files), key=os.fsencode)

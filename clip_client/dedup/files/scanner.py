@@ -149,8 +149,11 @@ class _Walk:
         while self.waiting:
             reached, path, device, above = heapq.heappop(self.waiting)
             folder = os.fsdecode(path)
-            with self.failing(folder):
+            try:
                 self._enter(folder, device, reached, above)
+            except (OSError, ValueError) as error:
+                message = f"{why_unreadable(error, 'folder')} Its photos are not compared."
+                self.failed[folder] = FailedFile(path=folder, code="UNREADABLE", message=message, is_folder=True)
             on_progress(len(self.names))
         # List one folder of each kind that was not searched: there may be one beside every photo.
         for what, folders in self.passed.items():

@@ -84,7 +84,7 @@ def write_page(
     pieces = environment.get_template("report.html.j2").generate(
         report=report,
         groups=report.groups_by_space,
-        headline=headline if found else "no duplicates were found",
+        headline=headline if found else "no duplicates were found" if report.compared else "no photo was compared",
         tiers={tier: found.count(tier) for tier in TIERS if tier in found},
         no_model=NO_MODEL,
         previews=draw_previews(report, thumbnail, page and previews_folder(page), on_progress),

@@ -67,8 +67,8 @@ def print_notes(report: DuplicateReport, console: Console, *, can_read_raw: bool
         _print(f"The weights of this model are random: alignment proves copies, but {missing}", console, style="yellow")
     compared = [
         f"{counted(report.compared, 'photo')} compared",
-        counted(len(report.groups), "group") if report.groups else "no duplicates",
-        f"{counted(len(report.failed), 'file')} not compared" if report.failed else "",
+        counted(len(report.groups), "group") if report.groups else "no duplicates" if report.compared else "",
+        report.failed_in_words,
     ]
     _print(", ".join(filter(None, compared)), console, style="bold")
 

@@ -137,6 +137,7 @@ const submits = {
     if (!(await send(form.action, body))) return;
     decided.push(here);
     await load(form.dataset.next);
+    if (button.dataset.said) tell(button.dataset.said);
   },
   async plan(form) {
     const merge = one("[name=merge_metadata]", form);

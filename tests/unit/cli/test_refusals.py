@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -189,11 +189,14 @@ def test_a_current_folder_that_was_deleted_is_one_sentence(
     )
 
 
+SHUT: Final = "The folder cannot be read: Permission denied. Its photos are not compared."
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         *(
-            (words, "UNREADABLE {shut}: The file cannot be read: Permission denied.\nclip-client: there is no photo")
+            (words, f"UNREADABLE {{shut}}: {SHUT}\nclip-client: there is no photo")
             for words in (
                 ["search", "sunset", "{shut}"],
                 ["search", "sunset", "--in", "{shut}"],

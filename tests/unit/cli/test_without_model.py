@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -112,5 +113,29 @@ def test_a_terminal_says_once_why_a_photo_stays(search: list[str]) -> None:
 
 def test_a_search_of_no_picture_fails_and_lists_why(tmp_path: Path, run: Run) -> None:
     text = write(tmp_path / "text.jpg", b"This is no image.")
-    output = run(main, "dedup", text, "--without-model", "--store", tmp_path / "store", code=1)
+    words = ["dedup", text, "--without-model", "--store", tmp_path / "store", "--report", tmp_path / "page.html"]
+    output = run(main, *words, code=1)
     assert (output.out, "NOT_AN_IMAGE" in output.err, "no photo to compare" in output.err) == ("", True, True)
+    assert "0 photos compared, 1 file not compared" in output.err
+    assert "no duplicates" not in output.err
+    assert "<h1>No photo was compared</h1>" in (tmp_path / "page.html").read_text()
+
+
+def test_what_was_compared_by_its_bytes_only_is_counted_apart(tmp_path: Path, run: Run, monkeypatch: Any) -> None:
+    data = jpeg()
+    for name, some in (("a", data[:-40]), ("b", data[:-40]), ("c", data[:-50]), ("d", b"no image"), ("e", b"no image")):
+        write(tmp_path / "photos" / f"{name}.jpg", some)
+    write(tmp_path / "photos" / "closed" / "f.jpg", data)
+    list_folder = os.scandir
+
+    def refuse(path: Any) -> Any:  # root may look everywhere
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", path)
+        return list_folder(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    words = ["dedup", tmp_path / "photos", "--without-model", "--store", tmp_path / "store"]
+    said = run(main, *words, "--report", tmp_path / "page.html").err
+    left_out = "2 files compared by bytes only, 3 files not compared, 1 folder not read"
+    assert f"0 photos compared, 1 group, {left_out}" in said
+    assert left_out in (tmp_path / "page.html").read_text()

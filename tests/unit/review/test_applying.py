@@ -100,6 +100,16 @@ def test_what_was_brought_back_is_open_until_a_person_decides_again(
     assert names(album) == ALL_NAMES - {"a.jpg"}
 
 
+def test_a_decision_of_the_page_is_listed_once(
+    review: Review, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    review.post("/groups/2/choice", {"what": "different"})
+    run = applied(review)
+    assert main(["decide", "list", "--store", str(tmp_path / "store")]) == 0
+    said = capsys.readouterr().out
+    assert (said.count("different"), f"  different, run {run}\n" in said) == (1, True)
+
+
 def test_a_second_server_never_loses_a_line_of_the_history(review: Review, album: Path, tmp_path: Path) -> None:
     """The second server has planned the same decisions, and tries to apply them after the first server has done so."""
     review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1]})

@@ -3,6 +3,7 @@
 import errno
 import os
 import platform
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,49 @@ def test_photos_come_back_where_another_computer_mounts_their_folder(root: Path,
     assert not (elsewhere / QUARANTINE_NAME).exists()
     elsewhere.rename(root)
     assert said("undo", "--store", journal.directory) == ["0 photos restored; 3 photos were back already"]
+
+
+def test_the_store_that_moved_photos_learns_that_they_are_back_in_a_renamed_folder(
+    root: Path, journal: Journal, said: Said
+) -> None:
+    store = ("--store", journal.directory)
+    apply(planned(album(root), [root]), journal)
+    plan, (_, elsewhere) = planned_copies(root.with_name("other"))
+    apply(plan, journal)
+    renamed = root.rename(root.with_name("renamed"))
+
+    def left() -> list[Path]:
+        return [Path(entry.files[0].original) for entry in journal.entries(IN_QUARANTINE)]
+
+    with journal.exclusive():
+        (line,) = said("undo", "--from", renamed, *store, code=1)
+    assert "another clip-client is moving files with this store" in line
+    assert said("undo", "--from", renamed, renamed / "copy.jpg", *store) == ["1 photo restored"]
+    assert left() == [root / "a" / "2.jpg", root / "a" / "3.jpg", elsewhere]
+    for name in ("2.jpg", "3.jpg"):
+        (by_hand,) = renamed.glob(f"{QUARANTINE_NAME}/*/a/{name}")
+        by_hand.rename(renamed / "a" / name)
+    write(renamed / "a" / "3.jpg", b"of a stranger")
+    said("undo", "--from", renamed, *store)
+    assert left() == [root / "a" / "3.jpg", elsewhere]
+
+
+def test_photos_in_a_copy_of_their_folder_do_not_count_as_back(root: Path, journal: Journal, said: Said) -> None:
+    plan, (_, copy) = planned_copies(root)
+    apply(plan, journal)
+    backup = shutil.copytree(root, root.with_name("backup"))
+    for folder, photo in ((backup, Path(backup, copy.name)), (root, copy)):
+        assert said("undo", "--from", folder, "--store", journal.directory) == ["1 photo restored"]
+        assert (photo.exists(), len(journal.entries(IN_QUARANTINE))) == (True, folder != root)
+
+
+def test_a_damaged_store_does_not_keep_photos_from_coming_back(
+    of_another_store: tuple[list[str], Path], root: Path, said: Said
+) -> None:
+    (_, store), copy = of_another_store
+    write(Path(store) / "history.sqlite", b"no database")
+    assert said("undo", "--from", root, "--store", store) == ["1 photo restored"]
+    assert copy.exists()
 
 
 def test_what_cannot_come_back_stays_whole_and_is_named(root: Path, journal: Journal, said: Said) -> None:
@@ -199,7 +243,7 @@ def test_the_sidecar_that_saved_metadata_stays(root: Path, journal: Journal) -> 
 
 
 def undo_command(root: Path) -> None:
-    main(["undo", "--from", str(root)])
+    main(["undo", "--from", str(root), "--store", str(root.parent)])
 
 
 @pytest.mark.timeout(300)  # a fork for each step
@@ -216,6 +260,10 @@ def test_a_kill_between_any_two_steps_loses_nothing(kills: Kills, killed: str) -
         else:
             carry_out(planned(found, [root]), store)
             kills.kill(undo_command, root)
+            assert contents(root) >= photos
+            undo_command(root)
+            with opened(store) as journal:
+                assert not journal.entries(IN_QUARANTINE), f"killed before step {kills.step}"
         assert contents(root) >= photos
         if (root / QUARANTINE_NAME).exists():
             assert all(outcome.done for outcome in undo_from(str(root)))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clip_client.dedup.aligned import MADE_LATER
+from clip_client.dedup.aligned import MADE_LATER, UNPROVED
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, KeepRules, converted_from_lossy
 from clip_client.dedup.features.image_features import extract_features
 from clip_client.dedup.photo import ImageFeatures, Photo
@@ -209,6 +209,12 @@ def test_the_first_day_of_a_clock_is_neither_old_nor_new(rule: str, unknown: dic
     """Windows counts from 1601, Unix from 1970, FAT and many cameras from 1980; a copy may have the time 0."""
     known, other = photo("z.jpg", mtime_ns=NS), photo("a.jpg", **unknown)
     assert kept(KeepRules([rule]), known, other) == ("z.jpg", "the date of the other is unknown")
+
+
+def test_a_photo_that_shows_all_is_kept_before_one_that_is_not_proved_to() -> None:
+    rules = KeepRules(["undoubted"], {"11": UNPROVED})
+    reason = "another may be made from it, and is not proved to show all of it"
+    assert kept(rules, photo("z.jpg"), photo("a.jpg", sha256="11")) == ("z.jpg", reason)
 
 
 def test_a_reason_says_what_excluded_a_file_that_the_deciding_rule_prefers() -> None:

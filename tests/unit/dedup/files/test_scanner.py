@@ -225,7 +225,7 @@ def test_a_folder_that_cannot_be_listed_hurts_no_other(tmp_path: Path, monkeypat
     found = scan([tmp_path])
     assert found.photos == (photo,)
     assert [(failure.path, failure.message) for failure in found.failed] == [
-        (str(tmp_path / "closed"), "The file cannot be read: Permission denied.")
+        (str(tmp_path / "closed"), "The folder cannot be read: Permission denied. Its photos are not compared.")
     ]
 
 
