@@ -28,7 +28,7 @@ from clip_client.dedup.files.file_types import is_raw
 from clip_client.dedup.files.reading import ReadFile, read_content, read_file
 from clip_client.dedup.photo import Photo
 from clip_client.dedup.proof.gate import PhotoFile
-from clip_client.dedup.proof.prove import DUPLICATE, EITHER, prove_file
+from clip_client.dedup.proof.prove import DUPLICATE, EITHER, NEITHER, prove_file
 from clip_client.dedup.store.cache import Spool
 from clip_client.dedup.store.store import Store
 from clip_client.dedup.types import RE_ENCODED, Indices, OnProgress, SearchStats
@@ -47,7 +47,7 @@ _REMEMBERED: Final = 64
 """Photos whose keypoints stay in memory: about 1 MB each, with the small picture and the unit vectors."""
 _AT_FULL_SIZE: Final = 2
 """Photos that stay in memory at full size: 300 MB for 100 megapixels."""
-_OUTCOMES: Final = f"{ALGORITHM}-align-3-proof-2"
+_OUTCOMES: Final = f"{ALGORITHM}-align-3-proof-3"
 """Version of what :meth:`Aligner.align` computes; change the last number with :mod:`clip_client.dedup.proof`."""
 _THUMBNAILS: Final = f"{ALGORITHM}-thumbnail"
 """Version of the thumbnails, which are also in the keypoints, but those are 45 times as large."""
@@ -167,8 +167,8 @@ class Aligner:
         proof = prove_file(files[0], files[1])
         if not proof.holds:
             return UNPROVED
-        if proof.source == EITHER and is_turned:
-            return UNTOLD  # one of the two lies on its side
+        if proof.source == NEITHER or (proof.source == EITHER and is_turned):
+            return UNTOLD  # if turned, one of the two lies on its side
         return MADE_LATER if proof.source == DUPLICATE else ""
 
     def _row(self, kept: str, duplicate: str, found: Alignment | None) -> bytes:

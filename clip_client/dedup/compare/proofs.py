@@ -232,8 +232,8 @@ def prove_again(kept: str, moved: str) -> str:
     if encoding is None or of_moved is None or encoding.lacks_kinds_of(of_moved):
         return ""
     try:
-        from clip_client.dedup.proof.prove import DUPLICATE, prove
+        from clip_client.dedup.proof.prove import EITHER, KEPT, prove
     except ImportError:
         return ""
     proof = prove(picture_file(kept, data[0]), picture_file(moved, data[1]))
-    return RE_ENCODED if proof.holds and proof.source != DUPLICATE else ""
+    return RE_ENCODED if proof.source in (KEPT, EITHER) else ""

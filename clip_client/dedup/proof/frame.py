@@ -36,7 +36,12 @@ class Turn(NamedTuple):
         turned = cv2.transpose(picture) if self.swaps else picture
         return turned if self.flip is None else cv2.flip(turned, self.flip)
 
+    def of_steps(self, steps: Floats) -> Floats:
+        """Turn the steps of a block, (64,), by rows of frequencies: a flip only changes signs."""
+        return steps.reshape(8, 8).T.ravel() if self.swaps else steps
 
+
+UNTURNED: Final = Turn(swaps=False, flip=None)
 _TURNS: Final = tuple(Turn(swaps, flip) for swaps in (False, True) for flip in (None, 0, 1, -1))
 
 

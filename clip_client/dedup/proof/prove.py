@@ -18,6 +18,7 @@ from clip_client.dedup.proof.planes import as_stored, readings, to_chroma, to_lu
 from clip_client.dedup.proof.sample import Sample
 
 if TYPE_CHECKING:
+    from clip_client.dedup.proof.frame import Turn
     from clip_client.dedup.proof.gate import Checked
     from clip_client.dedup.proof.planes import Duplicate
     from clip_client.dedup.types import Floats, Pixels
@@ -30,6 +31,7 @@ OTHER_CHROMA: Final = "other chroma"
 KEPT: Final = "kept"
 DUPLICATE: Final = "duplicate"
 EITHER: Final = "either"
+NEITHER: Final = "neither"
 
 _CLEARLY: Final = 2.0
 """Share of its limit that a block of a part must use to refuse the whole. Pillow rounds the position of a part to 1e-4
@@ -47,7 +49,8 @@ class Proof:
     reason: str = ""
     """Reason why it does not hold: a constant of this module or of :mod:`.gate`; empty if it does."""
     source: str = ""
-    """If it holds: :data:`KEPT`; :data:`DUPLICATE`, as far as steps tell; or :data:`EITHER` if it holds both ways."""
+    """If it holds, as far as steps tell: :data:`KEPT`, or :data:`DUPLICATE`. Of two for which steps tell nothing, the
+    one with the finer steps; :data:`EITHER` if the steps are equal, :data:`NEITHER` if each has finer ones."""
     used: float = 0.0
     """Share of its limit that the worst block uses; above 1, that of the first such block. 0 if none was compared."""
 
@@ -59,7 +62,7 @@ class _Outcome:
     used: float
     reason: str = ""
     sample: Sample | None = None
-    """Of the kept photo laid on the duplicate, if the law holds; None if their pixels are equal."""
+    """Of the kept photo laid on the duplicate, if the law holds."""
     size: tuple[int, int] = (0, 0)
     """Width and height of the turned kept photo, if the law holds."""
 
@@ -112,7 +115,8 @@ def _compared(picture: Pixels, kept: Checked, stored: Duplicate) -> _Outcome:
     if is_same_size and stored.file.pixels is not None:
         # Nothing but an edit changes a pixel of a lossless file; the law would let one level pass.
         is_same = is_rgb and np.array_equal(photo.part(way, whole), stored.file.pixels)
-        return _Outcome(used=0.0 if is_same else np.inf, reason=OTHER_PIXELS, size=photo.size)
+        sample = Sample.of(luma, stored.luma)
+        return _Outcome(used=0.0 if is_same else np.inf, reason=OTHER_PIXELS, sample=sample, size=photo.size)
     for part in (*parts, whole):
         laid = photo.part(way, part)
         laid_luma = part.of(luma) if is_same_size else to_luma(laid)
@@ -149,38 +153,45 @@ def _without_edge(limits: Floats) -> Floats:
 
 def _source(kept: PhotoFile, duplicate: PhotoFile, stored: Duplicate, best: _Outcome) -> str:
     """Return which of the two is the source, where the law holds."""
-    is_closer = None if best.sample is None else best.sample.is_closer_than_a_source(stored.steps[0])
-    if best.size != stored.size:
-        if is_closer is None:
+    laid, theirs, is_same_size = best.sample, stored.steps[0], best.size == stored.size
+    assert laid is not None
+    own = kept.as_kept.stored_luma if is_same_size else None
+    turn = None if own is None else best_turn(stored.luma, own[0])
+    if own is None or turn is None or turn.of(stored.luma).shape != own[0].shape:
+        is_later = laid.is_closer_than_a_source(theirs)
+        if is_later is None and is_same_size:
+            return EITHER if _holds(duplicate, kept) else KEPT
+        if is_later is None:
             # A photo that shows no more than an enlarged copy of the duplicate was most likely enlarged.
-            is_closer = math.prod(best.size) > math.prod(stored.size) and _holds(duplicate, kept)
-        return DUPLICATE if is_closer else KEPT
-    own, own_steps = kept.as_kept.stored_luma or (None, stored.steps[0])
-    of_kept = None if own is None else _turned_sample(stored.luma, own)
-    may_be_later = is_closer or (of_kept is not None and of_kept.lies_on_steps(own_steps))
-    if is_closer is False and not may_be_later:
-        return KEPT
-    if not _holds(duplicate, kept):
-        return DUPLICATE if may_be_later else KEPT
-    # Each shows all of the other. What was made from a file lies closer to its steps than the file lies to those of
-    # what was made from it.
-    if of_kept is None:
-        return DUPLICATE if is_closer else EITHER
-    is_duplicate_closer = of_kept.is_closer_than_a_source(own_steps)
-    if is_closer:
-        return EITHER if is_duplicate_closer else DUPLICATE
-    if is_duplicate_closer is not None:
-        return KEPT if is_duplicate_closer else DUPLICATE
-    # The steps are too fine to tell, and the finer ones keep more.
-    ours, theirs = own_steps.mean(), stored.steps[0].mean()
-    return KEPT if ours < theirs else DUPLICATE if ours > theirs else EITHER
+            is_later = math.prod(best.size) > math.prod(stored.size) and _holds(duplicate, kept)
+        return DUPLICATE if is_later else KEPT
+    luma, ours = own
+    beneath = Sample.of(turn.of(stored.luma), luma)
+    later = _later(laid, beneath, theirs, ours, turn)
+    duplicate_later = _later(beneath, laid, ours, theirs, turn)
+    told = [one for one in (later, None if duplicate_later is None else 1 - duplicate_later) if one is not None]
+    if not told:
+        return _finer(kept, stored, turn)
+    return {0.0: KEPT, 1.0: DUPLICATE}.get(sum(told) / len(told), NEITHER)
 
 
-def _turned_sample(duplicate: Pixels, own: Pixels) -> Sample | None:
-    """Take a sample of the luma of the duplicate on that of the kept photo as it is stored, (H, W) each."""
-    turn = best_turn(duplicate, own)
-    turned = None if turn is None else turn.of(duplicate)
-    return None if turned is None or turned.shape != own.shape else Sample.of(turned, own)
+def _later(laid: Sample, beneath: Sample, theirs: Floats, ours: Floats, turn: Turn) -> float | None:
+    """Return how surely, 0 to 1, a JPEG that is ``laid`` on another of its size was made from that; None if untold."""
+    is_closer = laid.is_closer_than_a_source(theirs, turn.of_steps(ours))
+    return beneath.lies_on_steps(ours, turn.of_steps(theirs)) if is_closer is None else float(is_closer)
+
+
+def _finer(kept: PhotoFile, stored: Duplicate, turn: Turn) -> str:
+    """Return which of two photos of one size has no coarser steps: it shows the other to within smaller ones."""
+    try:
+        ours, theirs = as_stored(kept.as_duplicate).coarseness(turn), stored.coarseness()
+    except NotProvedError:
+        return NEITHER
+    both = min(len(ours), len(theirs))  # a grey one has luma alone
+    is_finer, is_coarser = (ours[:both] < theirs[:both]).any(), (ours[:both] > theirs[:both]).any()
+    if is_finer:
+        return NEITHER if is_coarser else KEPT
+    return DUPLICATE if is_coarser else EITHER
 
 
 def _holds(kept: PhotoFile, duplicate: PhotoFile) -> bool:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from clip_client.dedup.proof.prove import DUPLICATE, EITHER, KEPT, prove
+from clip_client.dedup.proof.prove import DUPLICATE, EITHER, KEPT, NEITHER, prove
 from tests.fixtures.images.image_files import encoded
 from tests.fixtures.images.scenes import noisy, picture_in, scene
 
@@ -48,20 +48,34 @@ def test_of_two_files_that_show_all_of_each_other_one_may_be_made_from_the_other
     assert (source(lossless, coarse), source(coarse, lossless)) == (DUPLICATE, KEPT)
 
 
-def test_a_re_save_at_similar_steps_is_known_by_the_steps_of_the_kept_photo() -> None:
-    """It is spread over the steps of the duplicate as a source is."""
-    first = encoded(picture_in(CAMERA), "JPEG", quality=80)
-    later = encoded(picture_in(first), "JPEG", quality=82)
-    assert source(first, encoded(picture_in(first), "JPEG", quality=50)) == KEPT
-    assert source(later, first) == EITHER
-
-
-def test_of_two_files_known_to_a_level_the_one_with_finer_steps_is_the_source() -> None:
-    smooth = Image.fromarray(np.random.default_rng(3).integers(60, 200, (4, 5, 3), dtype=np.uint8)).resize((400, 304))
-    original = encoded(smooth, "JPEG", qtables=[[3] * 64, [3] * 64], subsampling=0)
-    copy = encoded(picture_in(original), "JPEG", qtables=[[5] * 64, [5] * 64], subsampling=0)
-    assert source(copy, original) == DUPLICATE
+@pytest.mark.parametrize("turn", [None, Image.Transpose.ROTATE_90])
+@pytest.mark.parametrize("first", [80, 85, 93])
+@pytest.mark.parametrize("more", [-40, -12, -5, -2, 2, 4])
+def test_the_source_of_a_re_save_is_known_at_steps_that_are_alike_or_not(
+    first: int, more: int, turn: Image.Transpose | None
+) -> None:
+    """Whether 7 became 9 or 9 became 7, one lies as near the other; but no 14 is made from a multiple of 9."""
+    original = encoded(PHOTO, "JPEG", quality=first)
+    picture = picture_in(original)
+    copy = encoded(picture if turn is None else picture.transpose(turn), "JPEG", quality=first + more)
     assert source(original, copy) == KEPT
+    back = prove(copy, original)
+    assert not back.holds or back.source == DUPLICATE
+
+
+def saved(steps: int, sampling: int, chroma: int = 4) -> bytes:
+    smooth = Image.fromarray(np.random.default_rng(3).integers(60, 200, (4, 5, 3), dtype=np.uint8)).resize((400, 304))
+    return encoded(smooth, "JPEG", qtables=[[steps] * 64, [chroma] * 64], subsampling=sampling)
+
+
+def test_of_two_files_that_each_have_something_finer_neither_is_the_source() -> None:
+    first, across = saved(3, 0), saved(3, 1)
+    for finer, coarser in ((first, saved(4, 0)), (first, saved(3, 0, chroma=5)), (first, across)):
+        assert (source(finer, coarser), source(coarser, finer)) == (KEPT, DUPLICATE)
+    for other in (saved(2, 2), saved(2, 0, chroma=5)):
+        assert source(first, other) == source(other, first) == NEITHER
+    turned = encoded(picture_in(across).transpose(Image.Transpose.ROTATE_90), "JPEG", subsampling=1, qtables=[[3] * 64])
+    assert source(across, turned) == NEITHER
 
 
 @pytest.mark.parametrize(("quality", "size"), [(98, (400, 304)), (75, (16, 16))])
