@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Protocol, TypeAlias, Union
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clip_client._errors import ItemError, ItemErrors, require
+from clip_client._model import ModelInfo
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
-    from numpy.typing import NDArray
     from PIL.Image import Image
-
-    from clip_client._model import ModelInfo
 
 ImageSource: TypeAlias = Union[
     str, "os.PathLike[str]", bytes, bytearray, memoryview, "Image", "NDArray[np.uint8]", IO[bytes]

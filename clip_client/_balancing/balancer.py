@@ -6,21 +6,18 @@ import asyncio
 import contextlib
 import random
 import socket
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from clip_client._balancing.concurrency_limit import AdaptiveLimit
+from clip_client._config import ClientConfig
 from clip_client._deadline import Deadline
 from clip_client._endpoint import Endpoint, EndpointKind
 from clip_client._errors import ClipError, DeadlineExceeded, ModelNotReady, Overloaded, Unavailable
 from clip_client._results import ServerStats
+from clip_client._transports.base import Transport, TransportFactory
 from clip_client._transports.factory import resolve_auto
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from clip_client._config import ClientConfig
-    from clip_client._transports.base import Transport, TransportFactory
 
 RETRIED: Final = (Unavailable, Overloaded, ModelNotReady)
 """Errors after which a request is sent to the same server again. A bad image stays bad, and a refused token refused."""

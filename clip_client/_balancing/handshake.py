@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from clip_client._balancing.balancer import RETRIED, backoff_s
+from clip_client._balancing.balancer import RETRIED, Balancer, Server, backoff_s
+from clip_client._config import ClientConfig
 from clip_client._deadline import Deadline
 from clip_client._encoding import IMAGE_ENCODINGS
 from clip_client._errors import ClipError, DeadlineExceeded, ProtocolMismatch, Unauthorized, Unavailable
 from clip_client._model import ModelInfo
-
-if TYPE_CHECKING:
-    from clip_client._balancing.balancer import Balancer, Server
-    from clip_client._config import ClientConfig
 
 _PATIENCE_S: Final = 1.0  # for the other servers after one has answered
 

@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from clip_client._config import ClientConfig
 from clip_client._encoding import IMAGE_ENCODINGS, EncodedImage
 from clip_client._errors import ImageError, ProtocolMismatch, TextError
 from clip_client._model import ModelInfo, Tower
@@ -19,8 +20,6 @@ from preprocess_ensemble.cores import usable_cores
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-    from clip_client._config import ClientConfig
 
 _OBJECT_LOCKS: Final = 64  # chosen by an object's address; several times the threads, so objects seldom share one
 

@@ -10,23 +10,19 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
-from clip_client._balancing.balancer import RETRIED, RetryBudget
+from clip_client._balancing.balancer import RETRIED, Balancer, RetryBudget, Server
+from clip_client._config import ClientConfig
 from clip_client._deadline import Deadline
 from clip_client._errors import ClipError, DeadlineExceeded, ProtocolMismatch, Shed, Unavailable
-from clip_client._pipeline.chunk import Request
+from clip_client._model import ModelInfo
+from clip_client._pipeline.chunk import Call, Chunk, Request
 from clip_client._results import ClientStats
+from clip_client._transports.base import Answer
 from preprocess_ensemble.contract import ImageStatus
-
-if TYPE_CHECKING:
-    from clip_client._balancing.balancer import Balancer, Server
-    from clip_client._config import ClientConfig
-    from clip_client._model import ModelInfo
-    from clip_client._pipeline.chunk import Call, Chunk
-    from clip_client._transports.base import Answer
 
 _CLOSED: Final = "The client was closed before this was sent."
 _HELD_REQUESTS: Final = 8

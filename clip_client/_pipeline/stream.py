@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, Coroutine, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import anyio
 import anyio.to_thread
 
+from clip_client._deadline import Deadline
 from clip_client._errors import ClipError, DeadlineExceeded, ItemError, Unavailable
+from clip_client._model import ModelInfo
 from clip_client._pipeline.chunk import Chunk
+from clip_client._pipeline.encoder import Encoder
+from clip_client._pipeline.sender import Sender
 from clip_client._pipeline.source import open_source
 from clip_client._results import EmbeddedItem
-
-if TYPE_CHECKING:
-    from typing import Self
-
-    from clip_client._deadline import Deadline
-    from clip_client._model import ModelInfo
-    from clip_client._pipeline.encoder import Encoder
-    from clip_client._pipeline.sender import Sender
 
 
 class Stream:

@@ -14,7 +14,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import grpc
 import numpy as np
@@ -23,15 +23,13 @@ from tritonclient.utils import deserialize_bytes_tensor
 
 from clip_client._config import ClientConfig, read_pem
 from clip_client._deadline import Deadline
+from clip_client._endpoint import Endpoint
 from clip_client._errors import ClipError, ModelNotReady, ProtocolMismatch, Unavailable, forked_process
 from clip_client._model import ModelInfo, Tower
 from clip_client._transports.base import Answer, Transport
 from clip_client._transports.grpc_errors import find_row, http_status
 from preprocess_ensemble import contract
 from preprocess_ensemble.pem_files import system_roots
-
-if TYPE_CHECKING:
-    from clip_client._endpoint import Endpoint
 
 Metadata = tuple[tuple[str, str], ...]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clip_client._endpoint import no_model
 from clip_client._errors import ClipError, DeadlineExceeded, ModelNotReady, ProtocolMismatch, Unavailable
@@ -23,8 +24,6 @@ from preprocess_ensemble.errors import Outcome, ReportedError, pip_install
 from preprocess_ensemble.model_repository.location import default_repository
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from preprocess_ensemble.contract import Precision
     from preprocess_ensemble.imaging.preprocessor import Preprocessor
     from preprocess_ensemble.model_repository.passport import Passport

@@ -7,18 +7,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from preprocess_ensemble.export.model_source import ModelSource
 from preprocess_ensemble.export.state_dict import StateDict, weights_sha256
-
-if TYPE_CHECKING:
-    from preprocess_ensemble.imaging.transform import PreprocessConfig
-    from preprocess_ensemble.runtimes.agreement import Rows
-    from preprocess_ensemble.text.tokenizer import Tokenizer
+from preprocess_ensemble.imaging.transform import PreprocessConfig
+from preprocess_ensemble.runtimes.agreement import Rows
+from preprocess_ensemble.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,17 +8,14 @@ all point at the same bytes.
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from PIL import ImageFile, TiffImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.containers import gif, iso_media, png, riff, tiff
 from preprocess_ensemble.imaging.containers.container import number
-from preprocess_ensemble.imaging.limits import DecodeError, check_count
-
-if TYPE_CHECKING:
-    from preprocess_ensemble.imaging.limits import DecodeLimits
+from preprocess_ensemble.imaging.limits import DecodeError, DecodeLimits, check_count
 
 _MAX_ANIMATED_PIXELS: Final = 32_000_000
 """Limit for animations: decoders hold the canvas several times, 16 bytes per pixel, and 4 KB may claim any size."""

@@ -7,9 +7,10 @@ import re
 import struct
 import sys
 import zlib
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import numpy as np
 from PIL import ExifTags, Image, ImageFile, TiffImagePlugin
@@ -17,6 +18,7 @@ from PIL import ExifTags, Image, ImageFile, TiffImagePlugin
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.containers.iso_media import IsoMedia
 from preprocess_ensemble.imaging.containers.jpeg import END
+from preprocess_ensemble.imaging.formats import ImageFormat
 from preprocess_ensemble.imaging.inspection import (
     MAX_READS,
     Facts,
@@ -28,15 +30,15 @@ from preprocess_ensemble.imaging.inspection import (
     structure_end,
 )
 from preprocess_ensemble.imaging.jpeg_end import lacks_only_its_end
-from preprocess_ensemble.imaging.limits import DecodeError, check_count, large_image_lock, unsupported_variant
+from preprocess_ensemble.imaging.limits import (
+    DecodeError,
+    DecodeLimits,
+    check_count,
+    large_image_lock,
+    unsupported_variant,
+)
 from preprocess_ensemble.imaging.orientation import SCALE_INFO, ScaleInfo, apply_transpose, transpose_for
 from preprocess_ensemble.imaging.pillow_patches import patch_pillow_big_tiff, patch_pillow_tags
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from preprocess_ensemble.imaging.formats import ImageFormat
-    from preprocess_ensemble.imaging.limits import DecodeLimits
 
 _FEW_BYTES: Final = 16
 """Bytes of a small read. Fields of a header are smaller; the blocks that pixel readers ask for are larger."""

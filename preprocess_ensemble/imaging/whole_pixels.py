@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import struct
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image, TiffImagePlugin
 
-from preprocess_ensemble.imaging.containers.container import number
+from preprocess_ensemble.imaging.containers.container import Layout, number
 from preprocess_ensemble.imaging.containers.plain import BIT_FIELDS, bmp_size
 from preprocess_ensemble.imaging.decode import DecodeLimits, decode
 from preprocess_ensemble.imaging.formats import identify
-from preprocess_ensemble.imaging.limits import unsupported_variant
+from preprocess_ensemble.imaging.limits import DecodeError, unsupported_variant
 from preprocess_ensemble.imaging.pillow_decoder import WHITE_IS_ZERO, PillowFile, with_alpha
 from preprocess_ensemble.imaging.quiet import quiet_libraries
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from preprocess_ensemble.imaging.containers.container import Layout
-    from preprocess_ensemble.imaging.limits import DecodeError
 
 _OPAQUE: Final = (255, 255)
 

@@ -21,7 +21,7 @@ from clip_client.dedup.aligned import MADE_LATER, UNPROVED, UNTOLD, Alignment
 from clip_client.dedup.compare.neighbours import near_by_vectors
 from clip_client.dedup.describe.align import LIKE_A_COPY, align, copy_transform
 from clip_client.dedup.describe.changes import at_full_size, size_in_words, turn_in_words
-from clip_client.dedup.describe.geometry import frame_affine
+from clip_client.dedup.describe.geometry import Affine, frame_affine
 from clip_client.dedup.describe.keypoints import ALGORITHM, PICTURE_SIDE, Keypoints, extract_keypoints, opencv_for_many
 from clip_client.dedup.features.preview import DecodedPhoto, picture_file
 from clip_client.dedup.files.file_types import is_raw
@@ -38,8 +38,6 @@ from preprocess_ensemble.imaging.quiet import quiet_libraries
 
 if TYPE_CHECKING:
     from PIL import Image
-
-    from clip_client.dedup.describe.geometry import Affine
 
 _AT_ONCE: Final = 64
 """Photos whose keypoints are found and written to the store together: 6 MB."""

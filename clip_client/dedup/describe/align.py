@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import cv2
 import numpy as np
 
 from clip_client.dedup.aligned import Alignment
 from clip_client.dedup.describe.changes import Changes, are_two_views
-from clip_client.dedup.describe.comparison import STEP, compare
+from clip_client.dedup.describe.comparison import STEP, Comparison, compare
 from clip_client.dedup.describe.geometry import (
+    Affine,
     corners_of,
     frame_affine,
     inverse,
@@ -20,12 +21,8 @@ from clip_client.dedup.describe.geometry import (
     matched_affine,
     refined_affine,
 )
+from clip_client.dedup.describe.keypoints import Keypoints
 from clip_client.dedup.types import ALTERED, EDITED, RE_ENCODED
-
-if TYPE_CHECKING:
-    from clip_client.dedup.describe.comparison import Comparison
-    from clip_client.dedup.describe.geometry import Affine
-    from clip_client.dedup.describe.keypoints import Keypoints
 
 _MOST_RESIDUAL: Final = 0.25
 """A pair that agrees less was not compared well enough to be called the same."""

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import cv2
 import numpy as np
 
 from clip_client.dedup.aligned import PUT_INTO, UNTOLD
-from clip_client.dedup.describe.geometry import between_middles, corners_of, inverse
+from clip_client.dedup.describe.comparison import Comparison
+from clip_client.dedup.describe.geometry import Affine, between_middles, corners_of, inverse
+from clip_client.dedup.describe.keypoints import Keypoints
 from clip_client.dedup.text import percent
-
-if TYPE_CHECKING:
-    from clip_client.dedup.describe.comparison import Comparison
-    from clip_client.dedup.describe.geometry import Affine
-    from clip_client.dedup.describe.keypoints import Keypoints
-    from clip_client.dedup.types import Mask, Pixels
+from clip_client.dedup.types import Mask, Pixels
 
 _PLAIN: Final = 4.0
 """Levels, standard deviation of 5 x 5 pixels: less has no content."""

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 
-from clip_client.dedup.describe.geometry import laid_on_grid
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from clip_client.dedup.describe.geometry import Affine
-    from clip_client.dedup.types import Floats, Mask, Pixels
+from clip_client.dedup.describe.geometry import Affine, laid_on_grid
+from clip_client.dedup.types import Floats, Mask, Pixels
 
 _SMOOTHING: Final = 1.0
 """Pixels, standard deviation: hides how encoders and resizing differ in the finest detail."""

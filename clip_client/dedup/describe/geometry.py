@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from clip_client.dedup.describe.keypoints import Keypoints
+from clip_client.dedup.types import Mask, Pixels
 
-    from clip_client.dedup.describe.keypoints import Keypoints
-    from clip_client.dedup.types import Mask, Pixels
-
-    Affine: TypeAlias = NDArray[np.float64]
-    """(2, 3): from the pixels of one picture to those of another, counted from the corner."""
-
+Affine: TypeAlias = NDArray[np.float64]
+"""(2, 3): from the pixels of one picture to those of another, counted from the corner."""
 _RATIO: Final = 0.85
 """Greatest ratio of the distances to the nearest and to the second nearest descriptor (Lowe 2004)."""
 _TOLERANCE: Final = 2.0

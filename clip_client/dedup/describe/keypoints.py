@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,14 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
+
+from clip_client.dedup.types import Pixels
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
     from PIL import Image
-
-    from clip_client.dedup.types import Pixels
 
 
 ALGORITHM: Final = "sift-6"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import cv2
 import numpy as np
 
-if TYPE_CHECKING:
-    from clip_client.dedup.types import Floats, Pixels
+from clip_client.dedup.types import Floats, Pixels
 
 _THUMBNAIL: Final = 32
 """Pixels on a side of what is compared to find the turn, averaged by area; fewer if the duplicate has fewer."""

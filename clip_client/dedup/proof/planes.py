@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import cv2
 import numpy as np
 from PIL import Image, ImageCms
 
 from clip_client.dedup.formats.colours import SRGB
-from clip_client.dedup.proof.frame import UNTURNED
-from clip_client.dedup.proof.gate import OTHER_PROFILE, UNREADABLE, UNUSUAL_CODING, NotProvedError
+from clip_client.dedup.proof.frame import UNTURNED, Turn
+from clip_client.dedup.proof.gate import OTHER_PROFILE, UNREADABLE, UNUSUAL_CODING, Checked, NotProvedError
 from clip_client.dedup.proof.steps import SIDE, check_steps, side_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from clip_client.dedup.proof.frame import Turn
-    from clip_client.dedup.proof.gate import Checked
-    from clip_client.dedup.types import Floats, Pixels
+from clip_client.dedup.types import Floats, Pixels
 
 _TO_YCC: Final = np.array(
     [

@@ -5,23 +5,18 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from clip_client.dedup.proof.choice import likeliest_way
-from clip_client.dedup.proof.frame import best_turn
-from clip_client.dedup.proof.gate import NotProvedError, PhotoFile, check_grey
+from clip_client.dedup.proof.frame import Turn, best_turn
+from clip_client.dedup.proof.gate import Checked, NotProvedError, PhotoFile, check_grey
 from clip_client.dedup.proof.law import fine_detail, luma_limits, worst_block, worst_block_of_chroma
 from clip_client.dedup.proof.lay import Layable, Window
-from clip_client.dedup.proof.planes import as_stored, readings, to_chroma, to_luma
+from clip_client.dedup.proof.planes import Duplicate, as_stored, readings, to_chroma, to_luma
 from clip_client.dedup.proof.sample import Sample
-
-if TYPE_CHECKING:
-    from clip_client.dedup.proof.frame import Turn
-    from clip_client.dedup.proof.gate import Checked
-    from clip_client.dedup.proof.planes import Duplicate
-    from clip_client.dedup.types import Floats, Pixels
+from clip_client.dedup.types import Floats, Pixels
 
 OTHER_FRAME: Final = "another frame"
 OTHER_PIXELS: Final = "other pixels"

@@ -5,14 +5,12 @@ Only steps of :data:`_COARSE` levels tell something, because the rounding of lev
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from clip_client.dedup.proof.law import BLOCK, WHITE, blocks_at, coefficients
-
-if TYPE_CHECKING:
-    from clip_client.dedup.types import Floats, Mask, Pixels
+from clip_client.dedup.types import Floats, Mask, Pixels
 
 _BLOCKS: Final = 20_000
 _COARSE: Final = 6
