@@ -116,7 +116,7 @@ def _figures(results: Results) -> str:
     source = partial(_macro("source"), folder="benchmarks/results")
     for row in _ROW.findall((TEMPLATES / "readme_figures.md").read_text(encoding="utf-8")):
         with suppress(UndefinedError):
-            rows.append(ENVIRONMENT.from_string(row).render(results, source=source))
+            rows.append(ENVIRONMENT.from_string(row).render(results, source=source, processor=_macro("processor")))
     if not rows:
         return "Not measured yet: `python -m benchmarks all`."
     return "\n".join(["| what | figure | of `python -m benchmarks ...` |", "|---|---:|---:|", *rows])

@@ -42,7 +42,7 @@ def test_tables_come_from_the_newest_result(tmp_path: Path) -> None:
         keep(tmp_path, "three_way", day, plan={"rounds": 2}, summary=three_way(cosine))
     results = report.newest(tmp_path.glob("*.json"))
     text = report.fill("before\n<!-- three_way -->\nold\n<!-- /three_way -->\nafter\n", results)
-    assert text.startswith("before\n<!-- three_way -->\n2 cores of a CPU (avx2), no GPU;")
+    assert text.startswith("before\n<!-- three_way -->\n2 cores of a CPU with avx2, no GPU;")
     assert text.endswith("\n<!-- /three_way -->\nafter\n")
     assert "| ensemble, JPEG over gRPC | 19.0 | 1.000000 |" in text
     assert "old" not in text
