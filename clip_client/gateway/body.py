@@ -77,7 +77,7 @@ class Body:
         """Parse a multipart form: its files and fields named images, in order. Raises Refusal."""
         kind, options = parse_options_header(self.request.headers.get("content-type"))
         if kind != b"multipart/form-data" or not (boundary := options.get(b"boundary")):
-            raise Refusal(422, "The form cannot be read: its content-type is not multipart/form-data with a boundary.")
+            raise Refusal(422, "The body is not multipart/form-data with a boundary; JSON goes to /embed/base64.")
         if b"--%b--" % boundary not in self._content:
             raise Refusal(422, "The form ends before its last boundary.")
         images: list[bytes] = []

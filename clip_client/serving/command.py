@@ -112,8 +112,7 @@ def _parser() -> Parser:
     add("--only", action="append", default=[], metavar="NAME", help=only)
     triton = f"an unpacked /opt/tritonserver of NVIDIA to run (default: {TRITON_VARIABLE}, else an installed one)"
     add("--triton", type=Path, metavar="DIR", help=triton)
-    host = "address to listen on (default: %(default)s, which is this machine only)"
-    add("--host", default=ServeConfig.host, help=host)
+    add("--host", default=ServeConfig.host, help="address to listen on (default: %(default)s, this machine only)")
     http_host = "address for --http-port; --host does not change it (default: %(default)s)"
     add("--http-host", default=ServeConfig.http_host, metavar="HOST", help=http_host)
     add_file("--tls-certificate", "certificate", "the server's certificate or certificate chain")
@@ -197,9 +196,8 @@ async def _serve(config: ServeConfig, triton: Triton) -> None:
             supervisor.reload()
 
     def announce(probe: Probe) -> None:
-        host = config.client_host
-        http = "" if config.http_port is None else f"http {config.http_host}:{config.http_port}, "
-        ports = f"grpc {host}:{config.grpc_port}, {http}metrics {host}:{config.metrics_port}"
+        hosts = {name: f"[{host}]" if ":" in host else host for name, (host, _) in config.addresses.items()}
+        ports = ", ".join(f"{name} {hosts[name]}:{port}" for name, (_, port) in config.addresses.items())
         ready = f"ready: {ports}, model {probe.model_id}"
         if config.log_json:
             logger.info("%s", ready)

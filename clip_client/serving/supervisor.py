@@ -188,19 +188,30 @@ class Supervisor:
             self._fail(Status.RESTARTING, Step.START, "tritonserver ended")
             await self._restart(f"tritonserver ended ({await _reason_of_end(server)})")
             return
+        # A reload of the models would be faster. But with requests waiting, tritonserver (24.10) hung or ended in it
+        # after one of three killed stubs, and it never releases an instance whose stub is gone.
+        if reason := await self._check(server):
+            await self._restart(reason)
+
+    async def _check(self, server: ProbedTriton) -> str:
+        """Send a canary and report its outcome; return the reason for a restart, or an empty text."""
         probe = await self._send_canary(server)
         if probe is None or self._stop_requested.is_set() or not server.process.running:
-            return
+            return ""
         self._finding = probe
-        match probe.outcome:
-            case ProbeOutcome.OK | ProbeOutcome.SHORT:
-                self._on_right_canary(probe, server)
-            case ProbeOutcome.SLOW:
-                await self._consider_slow(server)
-            case ProbeOutcome.BROKEN:
-                # A reload of the models would be faster. But with requests waiting, tritonserver (24.10) hung or ended
-                # in it after one of three killed stubs, and it never releases an instance whose stub is gone.
-                await self._restart(f"{probe.step.value}: {probe.message}")
+        if probe.outcome is ProbeOutcome.SLOW:
+            return await self._consider_slow(server)
+        if probe.outcome is ProbeOutcome.BROKEN:
+            self._status = Status.FAILING
+            return f"{probe.step.value}: {probe.message}"
+        self._on_right_canary(probe, server)
+        return ""
+
+    async def _keep_checking(self, server: ProbedTriton) -> None:
+        """Only report while its successor loads: the successor will serve sooner than a restarted server."""
+        while True:
+            await self._check(server)
+            await asyncio.sleep(self._config.canary_interval_s)
 
     def _fail(self, status: Status, step: Step, message: str) -> None:
         self._status = status
@@ -224,11 +235,11 @@ class Supervisor:
         self._status, self._finding, self._model_id = status, probe, probe.model_id
         server.activity.reset()
 
-    async def _consider_slow(self, server: ProbedTriton) -> None:
+    async def _consider_slow(self, server: ProbedTriton) -> str:
         """Tell overload from freezing: on a busy machine, full batches of a large model may be a minute apart."""
         sampled = await race(server.activity.sample(), server.process.ended())
         if sampled is None or not server.process.running:
-            return
+            return ""
         idle_s, unfinished_s = sampled
         # An idle server may also lack processor time that other programs use; either way, no client gets an answer.
         status = Status.OVERLOADED if idle_s <= 2 * SAMPLE_S else Status.STUCK
@@ -237,9 +248,9 @@ class Supervisor:
             logger.warning("%s: server %s; canary timed out", status.value, found)
         self._status = status
         limit_s = self._config.frozen_after_s
-        if idle_s > limit_s or unfinished_s > _BUSY_FACTOR * limit_s:
-            although = "" if idle_s > limit_s else ", although the server computes"
-            await self._restart(f"no request finished for {unfinished_s:.0f} s{although}")
+        is_over = idle_s > limit_s or unfinished_s > _BUSY_FACTOR * limit_s
+        although = "" if idle_s > limit_s else ", although the server computes"
+        return f"no request finished for {unfinished_s:.0f} s{although}" if is_over else ""
 
     async def _replaceable(self) -> None:
         """Return when a reload is requested and no replaced server is left: three would need the memory of three."""
@@ -263,8 +274,8 @@ class Supervisor:
         server, probe, again = None, None, False
         try:
             server = await self._start_server(beside=True)
-            loading = self._first_right_canary(server)
-            probe = await race(loading, self._stop_requested.wait(), self._stub_ended.wait(), old.process.ended())
+            ends = (self._stop_requested.wait(), self._stub_ended.wait(), old.process.ended(), self._keep_checking(old))
+            probe = await race(self._first_right_canary(server), *ends)
             if probe is not None:
                 await server.take_over()
                 handover.switch()
@@ -314,7 +325,7 @@ class Supervisor:
                     pause_s = min(_LONGEST_PAUSE_S, max(_FIRST_PAUSE_S, 2 * pause_s))
             else:
                 if not self._stop_requested.is_set():
-                    logger.warning("tritonserver is ready again")
+                    logger.warning("tritonserver is ready again, with model %s", self._model_id)
                 return
 
     async def _stop_server(self, *, drain_s: float) -> None:

@@ -82,7 +82,8 @@ def raw_json(content: bytes) -> dict[str, Any]:
             for name in ("a", None)
         ),
         (raw("/embed", b"a", "image/jpeg"), 422, FORM),
-        (raw("/embed", b"a"), 422, "cannot be read"),
+        ({"url": "/embed", "json": {"images": []}}, 422, "JSON goes to /embed/base64"),
+        (raw("/embed", b"a"), 422, "boundary"),
         (raw("/embed", b"a", f"{FORM}; boundary=x"), 422, "last boundary"),
         (raw("/embed", b"--x\r\na\r\n--x--", f"{FORM}; boundary=x"), 422, "cannot be read"),
         # One that was cut off is not a shorter one.

@@ -62,6 +62,10 @@ class FakeProcess:
         """The stubs of this process end when a test says so."""
         self.stub_ended = ended
 
+    async def probe(self) -> Probe:
+        self.server.probed = self
+        return await self.server.probe()
+
     async def ended(self) -> int:
         return await asyncio.shield(self._end)
 
@@ -92,8 +96,8 @@ class FakeProcess:
 class FakeServer:
     """Answers probes from ``script``; when that is used up it goes on with OK and tells the supervisor to stop.
 
-    Without a script it behaves by the clock: a callback gets the seconds since the latest start, or the number of that
-    start, from 0.
+    Without a script, or while a later server is not stopped, it behaves by the clock: a callback gets the seconds since
+    the start of this one, or the number of that start, from 0.
     """
 
     script: list[Probe | str] | None = None
@@ -117,6 +121,7 @@ class FakeServer:
     metrics_url: str = ""
     switched: list[float] = field(default_factory=list)  # times at which a process got the port of another
     supervisor: Supervisor = field(init=False)
+    probed: FakeProcess = field(init=False)  # the latest one that was sent a canary
 
     def run(
         self,
@@ -189,9 +194,8 @@ class FakeServer:
     async def probe(self) -> Probe:
         self.canaries.append(now())
         self.reports.append(self.supervisor.report())
-        if self.script is None:
-            running = (number for number, one in enumerate(self.processes) if one.running)
-            number = max(running, default=len(self.starts) - 1)
+        number = self.processes.index(self.probed)
+        if self.script is None or any(later.stopped_at is None for later in self.processes[number + 1 :]):
             return self.canary(now() - self.starts[number], number)
         if not self.script:
             self.supervisor.stop()

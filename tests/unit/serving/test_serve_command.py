@@ -74,10 +74,12 @@ def test_signals_stop_the_server(number: signal.Signals, repository: Path) -> No
 def test_a_log_of_json_also_says_when_it_is_ready(
     repository: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    health = free_port()
+    ready = rf"^ready: grpc 0\.0\.0\.0:\d+, metrics 0\.0\.0\.0:\d+, health 0\.0\.0\.0:{health}, model m@1$"
     for options, printed in (((), 1), (("--log-json",), 0)):
-        serve(repository, signal.SIGTERM, *options)
+        serve(repository, signal.SIGTERM, "--host=0.0.0.0", f"--health-port={health}", *options)
         said = capsys.readouterr().out, "\n".join(caplog.messages)
-        assert [len(re.findall(r"^ready: grpc .*, model m@1$", text, re.M)) for text in said] == [printed, 1 - printed]
+        assert [len(re.findall(ready, text, re.M)) for text in said] == [printed, 1 - printed]
 
 
 def test_under_nohup_the_terminal_may_close(repository: Path) -> None:

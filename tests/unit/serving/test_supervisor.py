@@ -165,6 +165,19 @@ def test_a_new_model_that_fails_leaves_the_old_one_serving(ends: bool, caplog: p
     assert "reload failed; the current model keeps serving: " in caplog.text
 
 
+@pytest.mark.parametrize("answer", [SLOW, BROKEN])
+def test_the_old_server_is_checked_while_a_new_model_loads(answer: Probe) -> None:
+    healthy: list[bool] = []
+
+    def ask(server: FakeServer) -> None:
+        healthy.append(server.supervisor.report()[0])
+
+    server = FakeServer(canary=lambda age, start: CONNECTING if start else OK if age < 30 else answer)
+    server.run(until=60, at={10.0: lambda server: server.supervisor.reload(), 29.0: ask, 42.0: ask})
+    assert healthy == [True, False]
+    assert server.starts == pytest.approx([0, 10], abs=0.01), "the new one goes on loading"
+
+
 def test_without_a_handover_a_new_model_is_served_after_a_drained_restart() -> None:
     server = FakeServer([OK, "reload", OK], may_hand_over=False).run()
     assert (server.switched, server.stops) == ([], [[UNLOAD_S], [UNLOAD_S]])
