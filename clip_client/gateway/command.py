@@ -13,8 +13,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from starlette.applications import Starlette
-
 from clip_client._client import URL_VARIABLE, make_config
 from clip_client._endpoint import DEFAULT_URL, Endpoint
 from clip_client._errors import ModelNotReady
@@ -26,6 +24,7 @@ from preprocess_ensemble.pem_files import load_pair, load_roots
 
 try:
     import uvicorn
+    from starlette.applications import Starlette
     from uvicorn.config import LOGGING_CONFIG
 
     from clip_client.gateway.app import COUNTS_FOLDER, gateway_app
