@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import cv2
+import numpy as np
 import pytest
 from PIL import Image
 
 from clip_client.dedup import find_duplicates
 from clip_client.dedup.compare.aligner import VERSIONS, Aligner, keep_small_picture, keypoints_in
+from clip_client.dedup.compare.proofs import prove_again
 from clip_client.dedup.describe.keypoints import Keypoints, extract_keypoints, opencv_for_many
 from clip_client.dedup.features.preview import DecodedPhoto
+from clip_client.dedup.judge.verdicts import with_verdicts
 from clip_client.dedup.photo import Photo
 from clip_client.dedup.store.cache import Spool
 from clip_client.dedup.store.store import Store
@@ -65,6 +68,18 @@ async def test_a_large_photo_is_decoded_once_before_it_is_proved(
     report = await find_duplicates(None, tmp_path)
     assert [group.tier for group in report.groups] == [RE_ENCODED]
     assert [size is None for size in sizes] == [False, False]
+
+
+async def test_neither_of_two_files_moves_for_the_other_if_each_stores_something_finer(tmp_path: Path) -> None:
+    smooth = Image.fromarray(np.random.default_rng(3).integers(120, 136, (4, 5, 3), dtype=np.uint8)).resize((400, 304))
+    picture = Image.merge("YCbCr", [scene(0, (400, 304)).convert("L"), *smooth.split()[1:]]).convert("RGB")
+    files = [tmp_path / "colours.jpg", tmp_path / "steps.jpg"]
+    for path, steps, sampling in zip(files, (3, 2), (0, 2), strict=True):
+        picture.save(path, qtables=[[steps] * 64, [4] * 64], subsampling=sampling)
+    report = with_verdicts(await find_duplicates(None, tmp_path), [tmp_path])
+    (group,) = report.groups
+    assert group.members[1].verdict.reason == "Which of the two shows more cannot be told, so neither moves."
+    assert [prove_again(str(one), str(other)) for one, other in (files, files[::-1])] == ["", ""]
 
 
 def test_the_small_picture_is_the_same_from_whichever_decode_and_kept_of_large_photos_only(tmp_path: Path) -> None:
