@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from clip_client.dedup.proof.choice import likeliest_way
-from clip_client.dedup.proof.frame import Turn, best_turn
+from clip_client.dedup.proof.frame import UNTURNED, Turn, best_turn
 from clip_client.dedup.proof.gate import Checked, NotProvedError, PhotoFile, check_grey
 from clip_client.dedup.proof.law import fine_detail, luma_limits, worst_block, worst_block_of_chroma
 from clip_client.dedup.proof.lay import Layable, Window
@@ -162,18 +162,26 @@ def _source(kept: PhotoFile, duplicate: PhotoFile, stored: Duplicate, best: _Out
         return DUPLICATE if is_later else KEPT
     luma, ours = own
     beneath = Sample.of(turn.of(stored.luma), luma)
-    later = _later(laid, beneath, theirs, ours, turn)
-    duplicate_later = _later(beneath, laid, ours, theirs, turn)
+    is_aligned = turn.keeps_blocks(*luma.shape)
+    later = _later(laid, beneath, theirs, ours, turn, is_aligned=is_aligned)
+    duplicate_later = _later(beneath, laid, ours, theirs, turn, is_aligned=is_aligned)
     told = [one for one in (later, None if duplicate_later is None else 1 - duplicate_later) if one is not None]
-    if not told:
-        return _finer(kept, stored, turn)
+    if not told:  # a mirrored file may show all of the other, but nobody wants it in place of that
+        return _finer(kept, stored, turn) if turn == UNTURNED else NEITHER
     return {0.0: KEPT, 1.0: DUPLICATE}.get(sum(told) / len(told), NEITHER)
 
 
-def _later(laid: Sample, beneath: Sample, theirs: Floats, ours: Floats, turn: Turn) -> float | None:
-    """Return how surely, 0 to 1, a JPEG that is ``laid`` on another of its size was made from that; None if untold."""
+def _later(
+    laid: Sample, beneath: Sample, theirs: Floats, ours: Floats, turn: Turn, *, is_aligned: bool
+) -> float | None:
+    """Return how surely, 0 to 1, a JPEG that is ``laid`` on another of its size was made from that; None if untold.
+
+    ``is_aligned``: both have the same blocks, so that coefficients of one are those of the other.
+    """
     is_closer = laid.is_closer_than_a_source(theirs, turn.of_steps(ours))
-    return beneath.lies_on_steps(ours, turn.of_steps(theirs)) if is_closer is None else float(is_closer)
+    if is_closer is not None:
+        return float(is_closer)
+    return beneath.lies_on_steps(ours, turn.of_steps(theirs)) if is_aligned else None
 
 
 def _finer(kept: PhotoFile, stored: Duplicate, turn: Turn) -> str:

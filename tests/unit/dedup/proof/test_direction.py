@@ -63,6 +63,16 @@ def test_the_source_of_a_re_save_is_known_at_steps_that_are_alike_or_not(
     assert not back.holds or back.source == DUPLICATE
 
 
+@pytest.mark.parametrize("more", [-4, -2, 2, 4])
+def test_a_mirrored_re_save_with_other_blocks_is_not_taken_for_the_source(more: int) -> None:
+    """The blocks of one begin where those of the other end, and steps that are alike tell nothing."""
+    original = encoded(PHOTO.crop((0, 0, 396, 304)), "JPEG", quality=92)
+    mirrored = picture_in(original).transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    copy = encoded(mirrored, "JPEG", quality=92 + more)
+    assert source(original, copy) == NEITHER
+    assert prove(copy, original).source in (NEITHER, "")
+
+
 def saved(steps: int, sampling: int, chroma: int = 4) -> bytes:
     smooth = Image.fromarray(np.random.default_rng(3).integers(60, 200, (4, 5, 3), dtype=np.uint8)).resize((400, 304))
     return encoded(smooth, "JPEG", qtables=[[steps] * 64, [chroma] * 64], subsampling=sampling)
