@@ -133,7 +133,7 @@ def _ready(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     said: list[str] = []
     for line in process.stdout:
-        if '"message": "ready: ' in line:
+        if "ready: grpc " in line:  # as it is, or in JSON: an image may log either
             return "".join(said)
         said.append(line)
     raise AssertionError("".join(said))
