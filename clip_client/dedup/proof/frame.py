@@ -39,11 +39,6 @@ class Turn(NamedTuple):
         """Turn the steps of a block, (64,), by rows of frequencies: a flip only changes signs."""
         return steps.reshape(8, 8).T.ravel() if self.swaps else steps
 
-    def keeps_blocks(self, height: int, width: int) -> bool:
-        """Whether the blocks of 8 x 8 of a turned picture, (height, width), are still whole at its upper left."""
-        flipped = {None: (), 0: (height,), 1: (width,), -1: (height, width)}[self.flip]
-        return not any(side % 8 for side in flipped)
-
 
 UNTURNED: Final = Turn(swaps=False, flip=None)
 _TURNS: Final = tuple(Turn(swaps, flip) for swaps in (False, True) for flip in (None, 0, 1, -1))

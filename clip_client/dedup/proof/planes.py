@@ -12,7 +12,6 @@ import numpy as np
 from PIL import Image, ImageCms
 
 from clip_client.dedup.formats.colours import SRGB
-from clip_client.dedup.proof.frame import UNTURNED, Turn
 from clip_client.dedup.proof.gate import OTHER_PROFILE, UNREADABLE, UNUSUAL_CODING, Checked, NotProvedError
 from clip_client.dedup.proof.steps import SIDE, check_steps, side_of
 from clip_client.dedup.types import Floats, Pixels
@@ -51,11 +50,10 @@ class Duplicate:
         height, width = self.luma.shape
         return width, height
 
-    def coarseness(self, turn: Turn = UNTURNED) -> Floats:
-        """Return the steps of the turned luma; then, unless it is grey, those of its chroma, and its sampling."""
-        steps = np.concatenate([turn.of_steps(of_plane) for of_plane in self.steps])
-        sampling = self.sampling[::-1] if turn.swaps else self.sampling
-        return np.append(steps, sampling) if len(self.steps) > 1 else steps
+    def coarseness(self) -> Floats:
+        """Return the steps of luma; then, unless it is grey, those of its chroma, and its sampling."""
+        steps = np.concatenate(self.steps)
+        return np.append(steps, self.sampling) if len(self.steps) > 1 else steps
 
     def chroma(self) -> list[Pixels]:
         """Return Cb and Cr, (H, W) each, at full size; none of a grey file. Raises :class:`NotProvedError`."""

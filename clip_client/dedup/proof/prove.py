@@ -15,7 +15,7 @@ from clip_client.dedup.proof.gate import Checked, NotProvedError, PhotoFile, che
 from clip_client.dedup.proof.law import fine_detail, luma_limits, worst_block, worst_block_of_chroma
 from clip_client.dedup.proof.lay import Layable, Window
 from clip_client.dedup.proof.planes import Duplicate, as_stored, readings, to_chroma, to_luma
-from clip_client.dedup.proof.sample import Sample
+from clip_client.dedup.proof.sample import Sample, is_source
 from clip_client.dedup.types import Floats, Pixels
 
 OTHER_FRAME: Final = "another frame"
@@ -150,9 +150,8 @@ def _source(kept: PhotoFile, duplicate: PhotoFile, stored: Duplicate, best: _Out
     """Return which of the two is the source, where the law holds."""
     laid, theirs, is_same_size = best.sample, stored.steps[0], best.size == stored.size
     assert laid is not None
-    own = kept.as_kept.stored_luma if is_same_size else None
-    turn = None if own is None else best_turn(stored.luma, own[0])
-    if own is None or turn is None or turn.of(stored.luma).shape != own[0].shape:
+    back = _laid_back(kept, duplicate) if is_same_size else None
+    if back is None:
         is_later = laid.is_closer_than_a_source(theirs)
         if is_later is None and is_same_size:
             return EITHER if _holds(duplicate, kept) else KEPT
@@ -160,34 +159,30 @@ def _source(kept: PhotoFile, duplicate: PhotoFile, stored: Duplicate, best: _Out
             # A photo that shows no more than an enlarged copy of the duplicate was most likely enlarged.
             is_later = math.prod(best.size) > math.prod(stored.size) and _holds(duplicate, kept)
         return DUPLICATE if is_later else KEPT
-    luma, ours = own
-    beneath = Sample.of(turn.of(stored.luma), luma)
-    is_aligned = turn.keeps_blocks(*luma.shape)
-    later = _later(laid, beneath, theirs, ours, turn, is_aligned=is_aligned)
-    duplicate_later = _later(beneath, laid, ours, theirs, turn, is_aligned=is_aligned)
-    told = [one for one in (later, None if duplicate_later is None else 1 - duplicate_later) if one is not None]
-    if not told:  # a mirrored file may show all of the other, but nobody wants it in place of that
-        return _finer(kept, stored, turn) if turn == UNTURNED else NEITHER
-    return {0.0: KEPT, 1.0: DUPLICATE}.get(sum(told) / len(told), NEITHER)
+    beneath, ours, turn = back
+    is_first = is_source(laid, theirs, beneath, ours, turn)
+    if is_first is not None:
+        return KEPT if is_first else DUPLICATE
+    # A mirrored file may show all of the other, but nobody wants it in place of that.
+    return _finer(kept, stored) if turn == UNTURNED else NEITHER
 
 
-def _later(
-    laid: Sample, beneath: Sample, theirs: Floats, ours: Floats, turn: Turn, *, is_aligned: bool
-) -> float | None:
-    """Return how surely, 0 to 1, a JPEG that is ``laid`` on another of its size was made from that; None if untold.
+def _laid_back(kept: PhotoFile, duplicate: PhotoFile) -> tuple[Sample, Floats, Turn] | None:
+    """Return the duplicate laid on a kept JPEG of its size, the steps of that, and how it was turned."""
+    own = kept.as_kept.stored_luma
+    if own is not None:
+        with suppress(NotProvedError):
+            luma = to_luma(next(readings(duplicate.as_kept, kept.as_duplicate)))
+            turn = best_turn(luma, own[0])
+            if turn is not None and turn.of(luma).shape == own[0].shape:
+                return Sample.of(turn.of(luma), own[0]), own[1], turn
+    return None
 
-    ``is_aligned``: both have the same blocks, so that coefficients of one are those of the other.
-    """
-    is_closer = laid.is_closer_than_a_source(theirs, turn.of_steps(ours))
-    if is_closer is not None:
-        return float(is_closer)
-    return beneath.lies_on_steps(ours, turn.of_steps(theirs)) if is_aligned else None
 
-
-def _finer(kept: PhotoFile, stored: Duplicate, turn: Turn) -> str:
+def _finer(kept: PhotoFile, stored: Duplicate) -> str:
     """Return which of two photos of one size has no coarser steps: it shows the other to within smaller ones."""
     try:
-        ours, theirs = as_stored(kept.as_duplicate).coarseness(turn), stored.coarseness()
+        ours, theirs = as_stored(kept.as_duplicate).coarseness(), stored.coarseness()
     except NotProvedError:
         return NEITHER
     both = min(len(ours), len(theirs))  # a grey one has luma alone

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from clip_client.dedup.proof.frame import UNTURNED, Turn
 from clip_client.dedup.proof.law import BLOCK, WHITE, blocks_at, coefficients
 from clip_client.dedup.types import Floats, Mask, Pixels
 
@@ -26,14 +27,32 @@ sources, with 0.7 seven, five of which hold the same."""
 _EVEN: Final = 3
 """Times that steps must be as coarse as those of a JPEG for its values to lie evenly between them: of steps of 7 and 9,
 most coefficients are 1 in both files, 2 levels apart, which is a spread of 0.98 or 0.59, whichever was first."""
-_LEAST_STEP: Final = 3
-"""Levels. Rounding hides which of two finer steps a coefficient has."""
-_ROUNDING: Final = 12**-0.5
-"""Levels, the deviation of a coefficient whose pixels were rounded to levels."""
-_OTHERS: Final = (0.1, 0.15)
-"""Share of other values than the one that coarser steps give: at most, if made from them; at least, if their source.
-Of 65 re-saves at slightly finer steps nine in ten have less than 0.1, and 98 in 100 less than 0.15; of 73 sources of
-slightly coarser copies one has less than 0.1, and 95 in 100 have more than 0.15. Between the two, nothing is told."""
+_ROUNDING: Final = 2 * 12**-0.5
+"""Levels, twice the deviation of a coefficient whose pixels were rounded to levels: a value so near to the middle
+between two steps may become either."""
+_FOLLOWS: Final = 0.1
+"""Most of the values that may be missed. Standard encoders miss none but by clipped colours; those that take a fast
+transform or round down miss more, and those of a file made beside the other, 0.1 to 0.35."""
+_CLEARLY: Final = 2.0
+_FEWEST_MISSED: Final = 10
+"""What follows is told from what does not by so many times the share, and so many values."""
+
+
+class Missed(NamedTuple):
+    """Values of one photo that do not follow from the other one."""
+
+    count: int
+    of: int
+    """Number of those that could tell it."""
+
+    def is_little(self) -> bool:
+        """Tell whether what was compared follows from the other photo."""
+        return self.of >= _FEWEST and self.count <= _FOLLOWS * self.of
+
+    def is_clearly_less(self, other: Missed) -> bool:
+        """Tell whether what was compared follows, but what ``other`` counts does not."""
+        is_known = other.of >= _FEWEST and other.count >= _FEWEST_MISSED
+        return self.is_little() and is_known and other.count * self.of > _CLEARLY * self.count * other.of
 
 
 class Sample(NamedTuple):
@@ -85,21 +104,35 @@ class Sample(NamedTuple):
         distances = np.clip((self.laid - self.stored) / steps, -0.5, 0.5)[tells]
         return float(12 * np.mean(distances**2)) < _LEAST_SPREAD
 
-    def lies_on_steps(self, steps: Floats, own: Floats) -> float | None:
-        """Return how surely the laid photo lies on the steps of the stored one, as one does that this was made from.
+    def missed(self, steps: Floats, own: Floats | None = None) -> Missed:
+        """Count the stored values of ``steps`` that do not follow from the laid photo.
 
-        From 0 to 1; None if too few coefficients tell it. Only those tell that become the same in the coarser ``own``
-        steps as others do, because what was made from coarse steps has one value for each of them.
+        What an encoder makes of a photo follows from that photo, unless rounding decides; but a photo with values of
+        its own does not follow from a copy that has lost them. With ``own``, the steps of the laid photo, only those
+        count in whose place others would give the same value of the laid photo.
         """
-        with np.errstate(invalid="ignore"):
-            ratio = np.where((steps >= _LEAST_STEP) & (own > steps), own / steps, np.nan)
-        found, coarse = np.rint(self.stored / steps), np.rint(self.laid / own)
-        made, size = np.rint(coarse * ratio), np.abs(coarse)
-        is_one_of_several = np.floor((size + 0.5) * ratio) > np.maximum(np.ceil((size - 0.5) * ratio), 0)
-        is_clear = (0.5 - np.abs(coarse * ratio - made)) * steps > _ROUNDING
-        tells = is_one_of_several & is_clear & (found != 0)
-        tells[:, 0] = False
-        if tells.sum() < _FEWEST:
-            return None
-        least, most = _OTHERS
-        return float(np.clip((most - (found != made)[tells].mean()) / (most - least), 0, 1))
+        laid = self.laid / steps
+        follows, found = np.rint(laid), np.rint(self.stored / steps)
+        tells = ((found != 0) | (follows != 0)) & ((0.5 - np.abs(laid - follows)) * steps > _ROUNDING)
+        tells &= self.is_whole[:, None]
+        tells[:, 0] = False  # levels of a plain block are rounded all alike
+        if own is not None:
+            values, ratio = np.rint(self.laid / own), own / steps
+            tells &= np.floor((values + 0.5) * ratio) > np.ceil((values - 0.5) * ratio)
+        return Missed(int((found != follows)[tells].sum()), int(tells.sum()))
+
+
+def is_source(laid: Sample, steps: Floats, beneath: Sample, own: Floats, turn: Turn) -> bool | None:
+    """Tell whether a JPEG of ``own`` steps that is ``laid`` on another one of ``steps`` is the source of that.
+
+    In ``beneath``, the other one is laid on it, turned by ``turn``. None if nothing tells it.
+    """
+    ours, theirs = turn.of_steps(own), turn.of_steps(steps)
+    is_near, is_other_near = beneath.is_closer_than_a_source(own, theirs), laid.is_closer_than_a_source(steps, ours)
+    if bool(is_near) != bool(is_other_near):
+        return bool(is_near)
+    forth, back = laid.missed(steps), beneath.missed(own)
+    follows, is_followed = forth.is_clearly_less(back), back.is_clearly_less(forth)
+    if follows == is_followed and turn == UNTURNED:  # both have the same blocks: values become values
+        follows, is_followed = laid.missed(steps, own).is_little(), beneath.missed(own, steps).is_little()
+    return None if follows == is_followed else follows
