@@ -28,7 +28,7 @@ class Encoder(ABC):
     tower: ClassVar[Tower]
 
     def items(self, source: object) -> Iterable[Any] | AsyncIterable[Any]:
-        """Return an iterable of the items of a call. Raises TypeError if ``source`` is neither an item nor iterable."""
+        """Return the images or texts in ``source`` as an iterable. Raises TypeError if ``source`` is anything else."""
         if isinstance(source, Iterable | AsyncIterable):
             return source
         item = self.tower.value

@@ -88,7 +88,7 @@ class ParquetStore:
             return
 
     def add(self, row: Mapping[str, object]) -> None:
-        """Add one row. It is on the disk after :meth:`flush` or, at the latest, when the file is full."""
+        """Add one row in memory. If the rows now fill a file, or the first is ``seconds_per_file`` old, write all."""
         now = time.monotonic()
         self._oldest = self._oldest if self._rows else now
         self._rows.append(row)

@@ -36,7 +36,7 @@ _FIRST_NS: Final = 3_652 * _DAY_NS + 36 * 3_600 * 10**9
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageFeatures:
-    """Features of one content. ``code`` and ``message`` say why it could not be decoded, if so."""
+    """Features of one content. If it could not be decoded, ``code`` and ``message`` say why."""
 
     width: int = 0
     """Pixels, after the EXIF orientation."""
@@ -127,7 +127,7 @@ class Photo:
 
     @cached_property
     def is_original(self) -> bool:
-        """Whether the file has all the metadata that a camera writes, and no trace of another program."""
+        """Whether the file has metadata as a camera writes it, and no trace of an editor; ``docs/keep.md`` explains."""
         metadata = self.metadata
         return (
             self.features.format in _CAMERA_FORMATS

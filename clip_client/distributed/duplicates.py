@@ -93,8 +93,8 @@ def find_duplicates(
     ``on_progress(what, done, total)`` counts tasks.
 
     Raises DistributedError, which names the file, for input that cannot be read, lacks columns or mixes vectors of
-    several models, and for output that cannot be written. Raises ValueError for a threshold outside 0 to 1, an unknown
-    rule, StoreError, and ImportError if Ray is missing.
+    several models, and for output that cannot be written. Raises ValueError for a threshold outside 0 to 1 or an
+    unknown rule, StoreError for an unusable store, and ImportError if Ray is missing.
     """
     require("ray.data", EXTRA)
     require("faiss", EXTRA)

@@ -229,7 +229,7 @@ class Supervisor:
     def _on_right_canary(self, probe: Probe, server: ProbedTriton) -> None:
         status = Status.DEGRADED if probe.outcome is ProbeOutcome.SHORT else Status.READY
         if self._status in (Status.OVERLOADED, Status.STUCK):
-            logger.warning("the server answers the canary in time again")
+            logger.warning("the server answers the test image or text in time again")
         if status is Status.DEGRADED and self._status is not Status.DEGRADED:
             logger.warning("degraded: %s", probe.message)
         self._status, self._finding, self._model_id = status, probe, probe.model_id
@@ -245,7 +245,7 @@ class Supervisor:
         status = Status.OVERLOADED if idle_s <= 2 * SAMPLE_S else Status.STUCK
         if status is not self._status:
             found = "busy" if status is Status.OVERLOADED else "idle"
-            logger.warning("%s: server %s; canary timed out", status.value, found)
+            logger.warning("%s: the test image or text got no answer in time; the server is %s", status.value, found)
         self._status = status
         limit_s = self._config.frozen_after_s
         is_over = idle_s > limit_s or unfinished_s > _BUSY_FACTOR * limit_s

@@ -155,7 +155,7 @@ class TritonProcess:
 
     @property
     def crashed(self) -> bool:
-        """Whether a defect of Triton has ended it, so that the next start may succeed."""
+        """Whether a defect of Triton has ended the server: then the next start may succeed."""
         if self._lost_stub and not self._first_error:
             return not self._last_words
         return self._first_error == _STUB_CRASHED or self._process.returncode in _CRASHES

@@ -92,7 +92,7 @@ def decode(
 
 
 def suffices_for(image: Image.Image, at_least: tuple[int, int], more: tuple[int, int]) -> bool:
-    """Whether ``image``, decoded with ``at_least``, is whole, or has the pixels that ``at_least=more`` would give."""
+    """Whether ``image``, decoded with ``at_least``, is what ``at_least=more`` would give: whole, or scaled alike."""
     if more[0] < at_least[0] or more[1] < at_least[1]:
         return False
     scaled: ScaleInfo | None = image.info.get(SCALE_INFO)

@@ -165,7 +165,7 @@ class PillowFile:
             return image
         if mode in ("1", "P", "RGBX"):
             return image.convert("L" if mode == "1" else "RGB")
-        message = f"The {self.name} file has pixels of mode {mode}, which cannot be read here."
+        message = f"The {self.name} file has pixels of Pillow's mode {mode}, which cannot be read here."
         raise DecodeError(ImageStatus.UNSUPPORTED_FORMAT, message)
 
     def _high_byte(self, image: Image.Image) -> Image.Image:
@@ -257,7 +257,7 @@ class PillowFile:
 
 
 class _Source(io.BytesIO):
-    """The file's bytes; ``ran_out`` is True if a reader needed more bytes, so that the file is truncated."""
+    """The file's bytes. ``ran_out`` is True once a reader needs more bytes than there are: the file is truncated."""
 
     ran_out = False
     reading_pixels = False

@@ -25,7 +25,7 @@ _INTERNAL_MESSAGE: Final = "The image could not be processed because of an inter
 
 @dataclass(frozen=True)
 class Preprocessed(Outcome):
-    """The outcome for one image; the last two are None if it failed."""
+    """The outcome for one image; ``decode_path`` and ``decoder`` are None if it failed."""
 
     decode_path: DecodePath | None = None
     decoder: Decoder | None = None
@@ -53,7 +53,7 @@ class Preprocessor:
         self._helpers = ThreadPoolExecutor(max(1, self._threads - 1), thread_name_prefix="clip decode")
 
     def run(self, requests: Sequence[Sequence[bytes]]) -> tuple[npt.NDArray[np.uint8], list[Preprocessed]]:
-        """Preprocess the files of several requests, which share the threads but not the time to decode.
+        """Preprocess the files of several requests. They share the threads; each has its own time limit for decoding.
 
         Returns RGB pixels, uint8 (N, H, W, 3), and the outcome of each image, both in order over all requests. The
         pixels of an image that failed are zero. A bad image never makes this method raise.

@@ -95,7 +95,7 @@ def die_with_parent(number: signal.Signals, parent: int) -> bool:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:
         raise ReportedError(
-            f"The kernel does not link the server to its supervisor: {os.strerror(ctypes.get_errno())}."
+            f"The kernel refuses to end the server with its supervisor: {os.strerror(ctypes.get_errno())}."
         )
     return os.getppid() == parent
 

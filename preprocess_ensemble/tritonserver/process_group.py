@@ -86,7 +86,10 @@ def _address(local: str) -> tuple[socket.AddressFamily, str]:
 
 
 def watch_ends(group: int, ended: Callable[[], None]) -> ExitStack:
-    """Call ``ended`` when a process of ``group``, but its leader, ends, if the kernel allows it. Close the result."""
+    """Call ``ended`` once for each process of ``group`` that ends, except its leader. Close the result to stop.
+
+    It is never called where the kernel forbids ``pidfd_open``.
+    """
     loop, watched = asyncio.get_running_loop(), ExitStack()
 
     def on_end(descriptor: int) -> None:

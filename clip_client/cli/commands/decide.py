@@ -46,7 +46,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace) -> int:
     if bool(arguments.paths) == (arguments.what == "list"):
-        arguments.parser.error("list takes no PHOTO; keep, different, keep-all and forget need one")
+        arguments.parser.error("list takes no PHOTO, forget takes one or more, and the other decisions two or more")
     hashes = {}
     for path in map(os.path.abspath, map(os.path.expanduser, arguments.paths)):
         found = hash_file(path)

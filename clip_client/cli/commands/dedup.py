@@ -138,7 +138,10 @@ def _write(
 
 
 class _Printer:
-    """Prints groups and notes in a terminal; else lines or the report of ``-``, with the notes on standard error."""
+    """Prints to a terminal groups and notes; elsewhere one line for each copy, with the notes on standard error.
+
+    If a report goes to ``-``, that is, to standard output, it prints no lines.
+    """
 
     def __init__(self, outputs: Sequence[Path], *, quiet: bool, verbose: bool) -> None:
         from rich.console import Console

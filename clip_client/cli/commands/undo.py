@@ -68,15 +68,15 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "--suspects",
         action="store_true",
-        help="restore only photos of which no proved copy is left",
+        help="restore only photos that no remaining file is proved to show",
     )
     parser.add_argument(
         "--from",
         dest="from_folder",
         type=user_path,
         metavar="FOLDER",
-        help=f"restore from {QUARANTINE_NAME} in FOLDER, the one that was searched, even without the store, such as "
-        "after it was renamed, or on another computer",
+        help=f"restore from {QUARANTINE_NAME} in FOLDER, the folder that was searched. This needs no store, so it also "
+        "works on another computer, or after FOLDER was renamed",
     )
     parser.add_argument(
         "--list",
@@ -170,7 +170,7 @@ def _run_from(arguments: argparse.Namespace, paths: Collection[str]) -> int:
 
 @contextmanager
 def _journal_of(store: Path | None, runs: Set[str]) -> Iterator[Journal | None]:
-    """Hold the journal of the store if that is there and moved photos in one of ``runs``; else yield None."""
+    """Yield the journal of the store, locked, if it has one of ``runs``; None if not, or if there is no store."""
     folder, journal = store or default_directory(), None
     with ExitStack() as held:
         with suppress(StoreError, sqlite3.Error):  # it may be damaged, and the manifests are enough

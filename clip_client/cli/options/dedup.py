@@ -146,7 +146,7 @@ def saved_or_plain(rule: str, store: Store) -> tuple[str, ...]:
 def tell_changes(store: Store, say: Callable[[str], object]) -> None:
     """Say once what in a store is no longer used: tuned thresholds, and proofs by an earlier rule."""
     if has_old_proofs(store):
-        say("copies are proved again, because the rule of the proof has changed since the last search")
+        say("copies are proved again, because this version proves them by other rules than the last search")
     for vector_id, threshold in store.settings.take_tuned():
         model = vector_id.partition("|")[0]
         say(f"the tuned threshold of {model} is no longer used; --threshold {threshold:g} sets it")

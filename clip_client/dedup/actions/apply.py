@@ -155,7 +155,11 @@ def _as_moved(entry: JournalEntry) -> tuple[object, ...]:
 
 
 def recover(journal: Journal) -> tuple[Outcome, ...]:
-    """Finish or revert the moves of killed processes, under :meth:`Journal.exclusive`; return what is restored."""
+    """Settle what killed processes left unfinished; return the photos that this brought back.
+
+    A move is reverted and an undo is completed. A purge counts as done if its photo has left the quarantine, else as
+    not begun. Photos on disks that are not connected wait. The caller holds :meth:`Journal.exclusive`.
+    """
     outcomes = []
     for entry in journal.entries((State.PLANNED, State.RESTORING, State.PURGING)):
         if why_out_of_reach(entry):

@@ -1,8 +1,9 @@
-"""Aligns photos that may show the same picture, and records which better photo each photo is a copy of.
+"""Aligns photos that may show the same picture, and records for each photo of which better photo it is a copy.
 
 The best photo comes first. It is aligned with all that may show the same picture: the photos that it is paired with,
-those that its proved copies are paired with, and so on. So a cluster of 20,000 copies takes 20,000 alignments. If the
-best file is probably made from another photo, such as a bordered copy, that photo is aligned with all of them, too.
+those that its proved copies are paired with, and so on. So a cluster of 20,000 copies takes 20,000 alignments. The best
+photo may be a copy itself: a copy with a border has more pixels than its source. The source is then aligned with all of
+them, too.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class Tones(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Comparison:
-    """Differences of a picture, the grid, and a picture that was laid on it. In pairs, the grid comes first."""
+    """Differences between a picture, called the grid, and another that was laid on it. In a pair, the grid is first."""
 
     differs: Mask
     """Samples, every :data:`STEP` pixels: one picture shows what the other does not, once both have the same tones."""

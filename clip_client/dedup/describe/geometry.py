@@ -56,7 +56,10 @@ def corners_of(affine: Affine, size: tuple[int, ...] | NDArray[np.int_]) -> NDAr
 
 
 def frame_affine(first: Keypoints, second: Keypoints, least: float = _ALIKE) -> Affine | None:
-    """Return how all of ``first``, turned or mirrored, lies on ``second``; None if correlations are below ``least``."""
+    """Return the transform (2, 3) that lays all of ``first``, turned or mirrored, on all of ``second``.
+
+    None if the thumbnails correlate by ``least`` or less in each of the eight turns.
+    """
     correlations = first.orientations @ second.thumbnail.ravel() / second.thumbnail.size
     best = int(correlations.argmax())
     if correlations[best] <= least:
@@ -122,7 +125,10 @@ def _is_plausible(affine: Affine) -> bool:
 
 
 def laid_on_grid(source: Pixels, to_grid: Affine, size: tuple[int, int]) -> tuple[Pixels, Mask]:
-    """Return the picture on a grid of that size, and what can be compared; ``to_grid`` should not enlarge."""
+    """Return the picture on a grid of ``size`` (width, height), and the mask (H, W) of pixels that can be compared.
+
+    ``to_grid`` lays the source on the grid, and should not enlarge it.
+    """
     if source.shape[1::-1] == size and (to_grid == np.eye(2, 3)).all():
         return source, np.ones(source.shape[:2], np.bool_)
     covered = np.full(source.shape[:2], 255, np.uint8)

@@ -143,7 +143,7 @@ class ModelInput:
         return cls(config=config, encoding=encoding)
 
     def encode(self, decoded: DecodedPhoto) -> EncodedImage | None:
-        """Return the image to send; None if the file cannot be decoded again, which large models need."""
+        """Return the image to send. A large model needs a larger decode; None if the file cannot be decoded again."""
         from preprocess_ensemble.imaging.decode import DecodeError, decode, suffices_for
         from preprocess_ensemble.imaging.transform import encoded_input
 

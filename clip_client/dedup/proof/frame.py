@@ -45,7 +45,7 @@ _TURNS: Final = tuple(Turn(swaps, flip) for swaps in (False, True) for flip in (
 
 
 class Frame(NamedTuple):
-    """The part of the turned photo that the duplicate covers, in pixels of the photo; it may exceed it by a few."""
+    """The part of the turned photo that the duplicate covers, in its pixels; it may reach a few beyond the photo."""
 
     left: float
     top: float

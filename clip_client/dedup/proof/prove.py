@@ -70,8 +70,8 @@ def prove(kept: bytes, duplicate: bytes) -> Proof:
 def prove_file(kept: PhotoFile, duplicate: PhotoFile) -> Proof:
     """Prove that ``kept`` shows all that ``duplicate`` shows.
 
-    In no block of its own grid may the duplicate show what the kept photo, turned, reduced and laid on it, does not
-    show to within the duplicate's own steps. If nothing is proved, the returned proof does not hold.
+    The law: in no block of its own grid may the duplicate show what the kept photo, turned, reduced and laid on it,
+    does not show to within the duplicate's own steps. If nothing is proved, the returned proof does not hold.
     """
     from preprocess_ensemble.imaging.quiet import quiet_libraries
 
@@ -147,7 +147,7 @@ def _without_edge(limits: Floats) -> Floats:
 
 
 def _source(kept: PhotoFile, duplicate: PhotoFile, stored: Duplicate, best: _Outcome) -> str:
-    """Return which of the two is the source, where the law holds."""
+    """Return from which of two files the other was made, if the law holds: a value of :attr:`Proof.source`."""
     laid, theirs, is_same_size = best.sample, stored.steps[0], best.size == stored.size
     assert laid is not None
     back = _laid_back(kept, duplicate) if is_same_size else None

@@ -63,7 +63,7 @@ class FileIndex(Tables):
         return {sha256.hex() for (sha256,) in self._connection.execute(question, (name, first, after))}
 
     def sha256_of(self, path: str, hash_file: Callable[[str], str]) -> str:
-        """Return a file's SHA-256, by ``hash_file`` if it is new or changed; empty if it is empty or cannot be read."""
+        """Return a file's SHA-256, by ``hash_file`` if it is new or changed; ``""`` for an empty or unreadable file."""
         try:
             file = PhotoFile.of(path, os.stat(path))
         except OSError:

@@ -192,7 +192,10 @@ class Session:
     def choose(
         self, number: int, what: str, *, keep: int = 0, move: Iterable[int] = (), most: int | None = None
     ) -> None:
-        """Record a choice. Of the positions of members, only the first ``most`` may move. Raises CannotChoose."""
+        """Record a choice; ``keep`` and ``move`` are positions of members. Raises CannotChoose.
+
+        A page showed only the first ``most`` members (None: all), so no other member may move.
+        """
         found = self.groups.get(number)
         if found is None:
             raise CannotChoose(f"there is no group {number}")

@@ -161,7 +161,7 @@ class IsoMedia:
         return [one.item for one in self.references if one.kind == b"auxl" and {0, self.primary} & {*one.to}]
 
     def decoded_pixels(self, at_most: int) -> int:
-        """Count the pixels to decode for the primary picture, parts and alpha; above ``at_most`` if nested too deep."""
+        """Count the pixels to decode for the primary picture, parts and alpha; over ``at_most`` if nested too deep."""
         known: dict[int, int] = {}
 
         def pixels(item: int, depth: int = 0) -> int:

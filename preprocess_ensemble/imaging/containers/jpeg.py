@@ -145,7 +145,7 @@ def read(data: bytes) -> Container:
 
 
 def _changes_shape(jfif: bytes, layout: Layout | None) -> bool:
-    """Whether a JFIF segment stretches the picture; not by the rounding of a side, which ffmpeg writes as a ratio."""
+    """Whether a JFIF segment stretches the picture by more than ffmpeg's ratio for a rounded side does."""
     across, down = number(jfif, 8, 2), number(jfif, 10, 2)
     short = min(layout.size) if layout else 0
     return across != down and abs(across - down) * short >= _ROUNDED * min(across, down)

@@ -47,8 +47,8 @@ RAY = ["--engine", "ray"]
         (["similar", "--", "-coins.png", "--top", "3"], "--top after -- is not an option; put it before --\n"),
         (["decide"], "error: the following arguments are required: what\n"),
         (["decide", "list", "1.dng"], "list takes no PHOTO"),
-        (["decide", "forget"], "keep, different, keep-all and forget need one"),
-        (["decide", "different"], "keep, different, keep-all and forget need one"),
+        (["decide", "forget"], "forget takes one or more, and the other decisions two or more"),
+        (["decide", "different"], "forget takes one or more, and the other decisions two or more"),
         (["rules"], "error: the following arguments are required: what\n"),
         *(
             (["rules", *words], "save takes a NAME and rules")
