@@ -82,7 +82,11 @@ def prove_file(kept: PhotoFile, duplicate: PhotoFile) -> Proof:
             return Proof(holds=False, reason=str(error))
         if best.used > 1:
             return Proof(holds=False, reason=best.reason, used=best.used)
-        return Proof(holds=True, source=_source(kept, duplicate, stored, best), used=best.used)
+        try:
+            source = _source(kept, duplicate, stored, best)
+        except NotProvedError:  # the kept photo may be made from the duplicate, but cannot be compared as one
+            source = NEITHER
+        return Proof(holds=True, source=source, used=best.used)
 
 
 def _best_reading(kept: PhotoFile, duplicate: PhotoFile) -> tuple[Duplicate, _Outcome]:
@@ -170,21 +174,18 @@ def _source(kept: PhotoFile, duplicate: PhotoFile, stored: Duplicate, best: _Out
 def _laid_back(kept: PhotoFile, duplicate: PhotoFile) -> tuple[Sample, Floats, Turn] | None:
     """Return the duplicate laid on a kept JPEG of its size, the steps of that, and how it was turned."""
     own = kept.as_kept.stored_luma
-    if own is not None:
-        with suppress(NotProvedError):
-            luma = to_luma(next(readings(duplicate.as_kept, kept.as_duplicate)))
-            turn = best_turn(luma, own[0])
-            if turn is not None and turn.of(luma).shape == own[0].shape:
-                return Sample.of(turn.of(luma), own[0]), own[1], turn
-    return None
+    if own is None:
+        return None
+    luma = to_luma(next(readings(duplicate.as_kept, kept.as_duplicate)))
+    turn = best_turn(luma, own[0])
+    if turn is None or turn.of(luma).shape != own[0].shape:
+        return None
+    return Sample.of(turn.of(luma), own[0]), own[1], turn
 
 
 def _finer(kept: PhotoFile, stored: Duplicate) -> str:
     """Return which of two photos of one size has no coarser steps: it shows the other to within smaller ones."""
-    try:
-        ours, theirs = as_stored(kept.as_duplicate).coarseness(), stored.coarseness()
-    except NotProvedError:
-        return NEITHER
+    ours, theirs = as_stored(kept.as_duplicate).coarseness(), stored.coarseness()
     both = min(len(ours), len(theirs))  # a grey one has luma alone
     is_finer, is_coarser = (ours[:both] < theirs[:both]).any(), (ours[:both] > theirs[:both]).any()
     if is_finer:

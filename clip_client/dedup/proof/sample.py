@@ -41,18 +41,18 @@ _FEWEST_MISSED: Final = 10
 class Missed(NamedTuple):
     """Values of one photo that do not follow from the other one."""
 
-    count: int
+    wrong: int
     of: int
     """Number of those that could tell it."""
 
     def is_little(self) -> bool:
         """Tell whether what was compared follows from the other photo."""
-        return self.of >= _FEWEST and self.count <= _FOLLOWS * self.of
+        return self.of >= _FEWEST and self.wrong <= _FOLLOWS * self.of
 
     def is_clearly_less(self, other: Missed) -> bool:
         """Tell whether what was compared follows, but what ``other`` counts does not."""
-        is_known = other.of >= _FEWEST and other.count >= _FEWEST_MISSED
-        return self.is_little() and is_known and other.count * self.of > _CLEARLY * self.count * other.of
+        is_known = other.of >= _FEWEST and other.wrong >= _FEWEST_MISSED
+        return self.is_little() and is_known and other.wrong * self.of > _CLEARLY * self.wrong * other.of
 
 
 class Sample(NamedTuple):
@@ -114,8 +114,6 @@ class Sample(NamedTuple):
         laid = self.laid / steps
         follows, found = np.rint(laid), np.rint(self.stored / steps)
         tells = ((found != 0) | (follows != 0)) & ((0.5 - np.abs(laid - follows)) * steps > _ROUNDING)
-        tells &= self.is_whole[:, None]
-        tells[:, 0] = False  # levels of a plain block are rounded all alike
         if own is not None:
             values, ratio = np.rint(self.laid / own), own / steps
             tells &= np.floor((values + 0.5) * ratio) > np.ceil((values - 0.5) * ratio)

@@ -72,6 +72,12 @@ def test_the_source_of_a_mirrored_re_save_is_known_although_it_has_other_blocks(
     assert prove(copy, original).source in (DUPLICATE, "")
 
 
+def test_a_few_values_that_rounding_decided_do_not_make_the_source_a_copy() -> None:
+    """At steps so fine, 17 of 29,040 values of the copy do not follow from its source, and 32 of 60,667 in reverse."""
+    original = encoded(noisy(scene(6, (522, 404)), 2, 6), "JPEG", quality=96)
+    assert source(original, encoded(picture_in(original), "JPEG", quality=98)) == KEPT
+
+
 def test_a_mirrored_file_whose_source_is_untold_does_not_take_its_place() -> None:
     """Steps of 1 tell nothing, and of mirrored files the finer one is not what anybody wants."""
     fine = encoded(PHOTO.crop((0, 0, 396, 304)), "JPEG", quality=100, subsampling=0)
