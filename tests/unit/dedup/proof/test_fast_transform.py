@@ -11,7 +11,7 @@ import pytest
 import simplejpeg
 from PIL import Image, ImageDraw, ImageFont
 
-from clip_client.dedup.proof.law import all_blocks, coefficients, worst_block
+from clip_client.dedup.proof.law import all_blocks, as_encoded, coefficients, worst_block
 from clip_client.dedup.proof.prove import OTHER_CHROMA, OTHER_LUMA, prove
 from clip_client.dedup.proof.steps import fast_coefficients
 from tests.fixtures.images.image_files import encoded
@@ -91,6 +91,14 @@ def test_one_transform_must_explain_all_blocks() -> None:
     assert worst_block(np.asarray(shown), first, steps, limits) < 1
     assert worst_block(np.asarray(shown), second, steps, limits) < 1
     assert worst_block(np.asarray(shown), np.hstack([first[:, :160], second[:, 160:]]), steps, limits) > 1
+
+
+def test_the_transform_is_that_which_leaves_less_beyond_the_steps() -> None:
+    kept = coefficients(all_blocks(np.asarray(SEEN.convert("L"))) - 128)
+    for data, is_fast in ((fast_grey(SEEN, 90), True), (encoded(SEEN.convert("L"), "JPEG", quality=90), False)):
+        luma, steps = grey(data)
+        found = as_encoded(kept, coefficients(all_blocks(luma) - 128), steps)
+        assert (found is not kept) is is_fast
 
 
 def spot() -> Image.Image:
