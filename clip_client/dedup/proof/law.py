@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 import cv2
 import numpy as np
 
+from clip_client.dedup.proof.steps import fast_coefficients, may_be_fast
 from clip_client.dedup.types import Floats, Indices, Mask, Pixels
 
 Plane = Pixels | Floats
@@ -163,6 +164,7 @@ def worst_block(kept: Plane, duplicate: Plane, steps: Floats, limits: Floats, si
     """Return how much of its limit the worst block uses: above 1 the duplicate shows what the kept photo does not.
 
     Both planes are (H, W); ``steps`` is (64,), and ``limits`` (rows, columns of blocks) says what may lie beyond them.
+    One transform must explain all blocks: the exact one, or, for the steps of TurboJPEG, libjpeg's fast one.
     """
     height, width = duplicate.shape
     ours, theirs = whole_blocks(kept), whole_blocks(duplicate)
@@ -171,19 +173,39 @@ def worst_block(kept: Plane, duplicate: Plane, steps: Floats, limits: Floats, si
     shares = _squared_difference(ours, theirs).ravel() / bounds
     suspects = np.flatnonzero(shares > 1)
     suspects = suspects[np.argsort(-shares[suspects], kind="stable")]
-    worst = 0.0
-    for start in range(0, len(suspects), _AT_ONCE):
-        where = suspects[start : start + _AT_ONCE]
-        one, other = blocks_at(ours, where), blocks_at(theirs, where)
-        found = beyond_steps(one, other, steps) / bounds[where]
-        over = np.flatnonzero(found > 1)
-        if len(over):
-            outside = _outside(where[over], width, height, theirs.shape[1] // BLOCK)
-            found[over] = beyond_all(one[over], other[over], steps, side, outside) / bounds[where[over]]
-        worst = max(worst, float(found.max()))
-        if worst > 1:
-            break
-    return worst
+
+    def worst_if(*, is_fast: bool) -> float:
+        worst = 0.0
+        for start in range(0, len(suspects), _AT_ONCE):
+            where = suspects[start : start + _AT_ONCE]
+            one, other = blocks_at(ours, where), blocks_at(theirs, where)
+            if is_fast:  # a block from which the exact transform makes what the fast one made
+                one = _times(fast_coefficients(one, steps), _BASIS) + 128
+            found = beyond_steps(one, other, steps) / bounds[where]
+            over = np.flatnonzero(found > 1)
+            if len(over):
+                outside = _outside(where[over], width, height, theirs.shape[1] // BLOCK)
+                towards = 0.5 if is_fast else side
+                found[over] = beyond_all(one[over], other[over], steps, towards, outside) / bounds[where[over]]
+            worst = max(worst, float(found.max()))
+            if worst > 1:
+                break
+        return worst
+
+    worst = worst_if(is_fast=False)
+    return min(worst, worst_if(is_fast=True)) if worst > 1 and may_be_fast(steps) else worst
+
+
+def as_encoded(kept: Floats, stored: Floats, steps: Floats) -> Floats:
+    """Return the coefficients, (n, 64), of the kept photo by the transform that leaves less beyond the steps (64,).
+
+    Those given are exact, and ``stored`` are the duplicate's.
+    """
+    if not may_be_fast(steps):
+        return kept
+    fast = fast_coefficients(_times(kept, _BASIS) + 128, steps)
+    exact_beyond, fast_beyond = (np.maximum(np.abs(one - stored) - steps / 2, 0) for one in (kept, fast))
+    return fast if np.vdot(fast_beyond, fast_beyond) < np.vdot(exact_beyond, exact_beyond) else kept
 
 
 def _outside(where: Indices, width: int, height: int, columns: int) -> Mask:

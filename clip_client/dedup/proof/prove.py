@@ -12,7 +12,7 @@ import numpy as np
 from clip_client.dedup.proof.choice import likeliest_way
 from clip_client.dedup.proof.frame import UNTURNED, Turn, best_turn
 from clip_client.dedup.proof.gate import Checked, NotProvedError, PhotoFile, check_grey
-from clip_client.dedup.proof.law import fine_detail, luma_limits, worst_block, worst_block_of_chroma
+from clip_client.dedup.proof.law import as_encoded, fine_detail, luma_limits, worst_block, worst_block_of_chroma
 from clip_client.dedup.proof.lay import Layable, Window
 from clip_client.dedup.proof.planes import Duplicate, as_stored, readings, to_chroma, to_luma
 from clip_client.dedup.proof.sample import Sample, is_source
@@ -126,7 +126,11 @@ def _compared(picture: Pixels, kept: Checked, stored: Duplicate) -> _Outcome:
         if used > 1:
             return _Outcome(used=used if part is whole else _CLEARLY * used, reason=OTHER_LUMA)
     sample = Sample.of(laid_luma, stored.luma)
-    used = max(used, sample.stronger_share(stored.steps[0]))
+    steps = stored.steps[0]
+    stronger = sample.stronger_share(steps)
+    if stronger > 1:
+        stronger = sample._replace(laid=as_encoded(sample.laid, sample.stored, steps)).stronger_share(steps)
+    used = max(used, stronger)
     if used > 1:
         return _Outcome(used=used, reason=OTHER_LUMA)
     if is_rgb:
