@@ -34,8 +34,7 @@ _FOLLOWS: Final = 0.1
 """Most of the values that may be missed. Standard encoders miss none but by clipped colours; those that take a fast
 transform or round down miss more, and those of a file made beside the other, 0.1 to 0.35."""
 _CLEARLY: Final = 2.0
-_FEWEST_MISSED: Final = 10
-"""What follows is told from what does not by so many times the share, and so many values."""
+"""Times the share of missed values from which on one file follows from the other, but not the reverse."""
 
 
 class Missed(NamedTuple):
@@ -51,8 +50,7 @@ class Missed(NamedTuple):
 
     def is_clearly_less(self, other: Missed) -> bool:
         """Tell whether what was compared follows, but what ``other`` counts does not."""
-        is_known = other.of >= _FEWEST and other.wrong >= _FEWEST_MISSED
-        return self.is_little() and is_known and other.wrong * self.of > _CLEARLY * self.wrong * other.of
+        return self.is_little() and other.of >= _FEWEST and other.wrong * self.of > _CLEARLY * self.wrong * other.of
 
 
 class Sample(NamedTuple):
