@@ -116,7 +116,6 @@ class LocalTransport(Transport):
 
     @cached_property
     def _image_tower(self) -> _ImageTower:
-        _need("onnxruntime")
         from preprocess_ensemble.imaging.preprocessor import Preprocessor
         from preprocess_ensemble.imaging.transform import PreprocessConfig
         from preprocess_ensemble.model_repository.passport import Passport
@@ -129,6 +128,7 @@ class LocalTransport(Transport):
             raise no_model(self.repository, self._names.name) from None
         except ValueError as error:
             raise ProtocolMismatch(f"{file} does not describe a model ({error}); export the model again.") from None
+        _need("onnxruntime")  # after the look for the model: without one, this package would not help
         runtime = self._select(file.with_name("model.onnx"), passport)
         return _ImageTower(runtime, passport, Preprocessor(preprocess, threads=self._threads))
 

@@ -121,9 +121,7 @@ def _about(service: Service, name: str, model: ModelInfo, owner: str) -> dict[st
 
 async def _health(service: Service, _: Body) -> Response:
     """Answer with what callers of infinity's /health and of the plain /healthz look for."""
-    await service.require_health()
-    model = await next(iter(service.clients.values())).model()
-    return json_response({"status": "ok", "model": model.id, "unix": time.time()})
+    return json_response({"status": "ok", "model": await service.require_health(), "unix": time.time()})
 
 
 _of_images: Final = partial(_embeddings, modality="image")

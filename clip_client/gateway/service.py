@@ -35,7 +35,7 @@ class Service:
         self.clients = {name: ClipClient(config=config, model=name, transfer="original") for name in models}
         self._timeout_s, self._urls = config.timeout_s, ", ".join(config.urls)
         self._down: set[str] = set()
-        self._health: tuple[Deadline, asyncio.Task[str]] | None = None  # the latest, and when it is too old
+        self._health: tuple[Deadline, asyncio.Task[tuple[str, str | None]]] | None = None  # and when it is too old
 
     @asynccontextmanager
     async def run(self, _app: object) -> AsyncIterator[None]:
@@ -140,19 +140,21 @@ class Service:
         listed = ", ".join(sorted(known))
         raise Refusal(404, f"There is no model {name[:100]!r} here, only: {listed}.", code="model_not_found")
 
-    async def require_health(self) -> None:
-        """Raise Refusal, which names the failed step, if a canary fails. The check outlives its callers."""
+    async def require_health(self) -> str | None:
+        """Return the id of the first model; raise Refusal with the step that fails. The check outlives its callers."""
         if self._health is None or (self._health[1].done() and self._health[0].expired):
             self._health = Deadline(HEALTH_S), asyncio.create_task(self._check())
-        if problem := await asyncio.shield(self._health[1]):
+        problem, model_id = await asyncio.shield(self._health[1])
+        if problem:
             raise Refusal(503, problem, code="unhealthy")
+        return model_id
 
-    async def _check(self) -> str:
+    async def _check(self) -> tuple[str, str | None]:
         reports = await asyncio.gather(*(client.health(timeout_s=HEALTH_S) for client in self.clients.values()))
         failed = [(name, report.failed) for name, report in zip(self.clients, reports, strict=True)]
         for name, step in failed:
             self._note(name, step.message if step else "")
-        return "; ".join(f"{name}: {step.name}: {step.message}" for name, step in failed if step)
+        return "; ".join(f"{name}: {step.name}: {step.message}" for name, step in failed if step), reports[0].model_id
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from clip_client.serving.tls import ServerTls
 from preprocess_ensemble.contract import DEFAULT_NAME, SERVER_ID, ModelNames, Precision
 from preprocess_ensemble.model_repository.location import model_names
 
-_ADMIN_KEY: Final = "clip-admin"
+ADMIN_KEY: Final = "clip-admin"
 _ADMIN_PROTOCOLS: Final = "model-repository,shared-memory,trace,logging"
 """Protocols that change the server or reach into its machine. Clients do not need them."""
 
@@ -55,7 +55,7 @@ class ServeConfig:
     triton_metrics_port: int = 0  # loopback port of one server; clip-serve hands its metrics on
     extra: tuple[str, ...] = ()
     admin_secret: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
-    """Header that Triton requires for ``_ADMIN_PROTOCOLS``; clip-serve itself does not use them."""
+    """Value of the header that Triton requires for ``_ADMIN_PROTOCOLS``. ``clip-serve`` unloads ensembles with it."""
 
     @property
     def names(self) -> list[ModelNames]:
@@ -87,7 +87,7 @@ class ServeConfig:
     @property
     def arguments(self) -> tuple[str, ...]:
         protocols = _ADMIN_PROTOCOLS if self.open_statistics else f"{_ADMIN_PROTOCOLS},statistics"
-        admin = f"{protocols}:{_ADMIN_KEY}={self.admin_secret}"
+        admin = f"{protocols}:{ADMIN_KEY}={self.admin_secret}"
         http = ["--allow-http=false"]
         if self.http_port is not None:
             libevent = f"ipv6:{self.http_host}" if ":" in self.http_host else self.http_host

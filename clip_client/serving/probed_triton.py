@@ -11,30 +11,33 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from clip_client._config import ClientConfig
+from clip_client._deadline import Deadline
 from clip_client._errors import ClipError, DeadlineExceeded, ModelNotReady, Overloaded, Unavailable
 from clip_client._health import Step, health_steps
 from clip_client._model import ModelInfo
 from clip_client._transports.base import Transport
-from clip_client.serving.config import ServeConfig
+from clip_client.serving.config import ADMIN_KEY, ServeConfig
 from clip_client.serving.port_handover import CANARY_DSCP, PortHandover
-from clip_client.serving.triton_process import COMPUTES, Activity, TritonProcess
+from clip_client.serving.triton_process import Activity, TritonProcess
 from preprocess_ensemble.contract import DEFAULT_NAMES, ModelNames
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.imaging.transform import PreprocessConfig
 from preprocess_ensemble.tritonserver.cleanup import free_bytes, region_prefix
 from preprocess_ensemble.tritonserver.process_group import connections, listening_addresses, shares_port
 
+if TYPE_CHECKING:
+    from clip_client._transports.grpc import TritonTransport
+
 _SMALL_IMAGE: Final = 64 * 2**10  # bytes encoded; the thumbnails that clip_client sends have 10 to 25 KB
 _METRICS_TIMEOUT_S: Final = 2.0
-_PENDING: Final = "nv_inference_pending_request_count{"
 _ENDED: Final = ("nv_inference_request_success{", "nv_inference_request_failure{")
 """Triton's counters; a step of an ensemble is a request to its model."""
 
-_QUIET_S: Final = 0.3  # idle time of a server that has no request in flight
-_TICK_S: Final = 0.01  # resolution of processor time
+_SERVE_ON_S: Final = 10.0  # service after a signal to stop, until a load balancer has noticed it
+_QUIET_S: Final = 0.3
 
 
 class ProbeOutcome(Enum):
@@ -57,7 +60,7 @@ class Probe:
 @dataclass(kw_only=True)
 class _ServedModel:
     names: ModelNames
-    transport: Transport
+    transport: TritonTransport
     info: ModelInfo | None = None
 
 
@@ -117,7 +120,12 @@ class ProbedTriton:
         # Imported here: gRPC takes most of the time that `clip-serve --help` would need.
         from clip_client._transports.grpc import transport_factory
 
-        config = ClientConfig(urls=(self._config.grpc_url,))
+        config = ClientConfig(
+            urls=(self._config.grpc_url,),
+            token=self._config.admin_secret,
+            token_header=f"triton-grpc-protocol-{ADMIN_KEY}",
+            allow_token_in_clear=True,
+        )
         if (tls := self._config.tls) is not None:
             name = tls.check()
             certificate, key = tls.canary_files or (None, None)
@@ -207,21 +215,26 @@ class ProbedTriton:
         return counts[0] if counts else None
 
     async def answer_all(self) -> None:
-        """Return when the server has no request in flight.
+        """Return when the server has no request in flight; refuse further ones when few come, or after a while.
 
-        Triton counts requests that wait for a model, but not those that a model is computing. So the server also has to
-        be idle for a moment, and then to answer a canary, which waits for the batches before it.
+        Triton refuses requests for an unloaded model, and keeps the model until those before are answered. The steps of
+        the ensembles stay loaded, because a step whose process has ended ends the draining.
         """
+        ask, serves = self._models[0].transport.ask, Deadline(_SERVE_ON_S)
+        ensembles = {one for model in self._models for one in (model.names.image, model.names.text)}
+        steps = {one for model in self._models for one in model.names.of_images + model.names.of_texts} - ensembles
         before: list[float] | None = None
-        computed_s = self.process.computed_s()
         while True:
             await asyncio.sleep(_QUIET_S)
-            counts = await asyncio.to_thread(read_metrics, self.metrics_url, [_PENDING, *_ENDED])
-            was_s, computed_s = computed_s, self.process.computed_s()
-            waits = counts is not None and counts[0] > 0
-            idle = not waits and counts == before and computed_s - was_s <= COMPUTES * _QUIET_S + _TICK_S
-            if idle and (await self.probe()).outcome is not ProbeOutcome.SLOW:
-                return
+            counts = await asyncio.to_thread(read_metrics, self.metrics_url, _ENDED)
+            with contextlib.suppress(ClipError):
+                index = (await ask("RepositoryIndex", _METRICS_TIMEOUT_S)).models
+                loaded = {model.name for model in index if model.state in ("READY", "UNLOADING")} - steps
+                if not loaded:
+                    return
+                if counts == before or serves.expired:
+                    for name in loaded & ensembles or loaded:
+                        await ask("RepositoryModelUnload", _METRICS_TIMEOUT_S, model_name=name)
             before = counts
 
     async def _shortage(self, transport: Transport, model: ModelInfo) -> str:

@@ -1,5 +1,7 @@
 """The pages name files that exist, and repeat the contract as the code defines it."""
 
+import json
+import math
 import re
 import subprocess
 import sys
@@ -107,6 +109,18 @@ def test_pages_and_messages_install_extras_that_exist() -> None:
     }
     assert len(named) > 40
     assert {(name, extra) for name, extra in named if extra not in extras()} == set()
+
+
+def test_the_page_on_scale_says_how_fast_the_time_of_grouping_was_measured_to_grow() -> None:
+    (results,) = (ROOT / "benchmarks" / "results").glob("scale-*.json")
+    searches = json.loads(results.read_text())["searches"]
+    growth = [
+        searches[f"{10 * vectors:,} vectors, {engine}"][time] / searches[f"{vectors:,} vectors, {engine}"][time]
+        for vectors in (10_000, 100_000)
+        for engine in ("one machine", "Ray")
+        for time in ("seconds", "processor_seconds")
+    ]
+    assert f"grew with a power of at most {math.log10(max(growth)):.1f}." in (ROOT / "docs" / "scale.md").read_text()
 
 
 def test_github_can_read_the_forms_of_issues() -> None:

@@ -86,9 +86,10 @@ class Cache(Database):
 
 
 class Spool(Mapping[str, bytes]):
-    """Bytes of one search in a temporary file, for many threads; at most 4 GiB, and what fits on the disk, are kept."""
+    """Bytes of one search in a temporary file, for many threads; ``most_bytes``, or what fits on the disk, are kept."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, most_bytes: int = _MOST_BYTES) -> None:
+        self._most_bytes = most_bytes
         self._places: dict[str, tuple[int, int]] = {}
         self._end = 0
         self._lock = Lock()
@@ -119,7 +120,7 @@ class Spool(Mapping[str, bytes]):
 
     def put(self, key: str, data: bytes) -> None:
         with self._lock:
-            if self._file is None or self._end + len(data) > _MOST_BYTES:
+            if self._file is None or self._end + len(data) > self._most_bytes:
                 return
             written = 0
             with suppress(OSError):  # the disk is full
@@ -129,4 +130,4 @@ class Spool(Mapping[str, bytes]):
                 self._places[key] = self._end, written
                 self._end += written
             else:
-                self._end = _MOST_BYTES
+                self._end = self._most_bytes

@@ -78,6 +78,12 @@ async def test_a_change_of_model_costs_no_request(triton: FakeTriton, http: http
     assert (await http.post("/v1/embeddings", json={**BODY, "model": "other/random:0"})).status_code == 404
 
 
+async def test_health_names_the_model_that_is_served_now(triton: FakeTriton, http: httpx.AsyncClient) -> None:
+    assert (await http.post(**EMBEDDING[0])).status_code == 200
+    triton.fingerprint, triton.model = (1, 2), "other"
+    assert (await http.get("/healthz")).json()["model"].startswith("other/random:0@")
+
+
 async def test_a_model_that_is_not_ready_fails_its_own_requests_only(triton: FakeTriton) -> None:
     async with gateway(triton.url, models=("absent", "clip")) as http:
         for model, status in (("fake/random:0@00000000", 200), ("absent", 503), ("of/neither", 503)):

@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,13 @@ ROWS = 16
 
 @pytest.fixture(scope="module")
 def request_of_many(photos: Path) -> Any:
-    photo = (photos / "coffee.jpg").read_bytes()
+    return _request((photos / "coffee.jpg").read_bytes(), ROWS)
+
+
+def _request(photo: bytes, rows: int) -> Any:
     request = service_pb2.ModelInferRequest(model_name="clip_image")
-    request.inputs.add(name="image", datatype="BYTES", shape=[ROWS, 1])
-    request.raw_input_contents.append((struct.pack("<I", len(photo)) + photo) * ROWS)
+    request.inputs.add(name="image", datatype="BYTES", shape=[rows, 1])
+    request.raw_input_contents.append((struct.pack("<I", len(photo)) + photo) * rows)
     return request
 
 
@@ -53,6 +57,32 @@ def test_what_is_in_flight_at_sigterm_is_answered(tiny_repository: Path, request
         shapes = [list(call.result().outputs[0].shape)[:1] for call in calls]
         assert shapes == [[ROWS]] * callers
         assert server.process.wait(60) == 0
+
+
+_OF_THE_SERVER = [grpc.StatusCode.OK, grpc.StatusCode.NOT_FOUND]
+
+
+def _codes(url: str, request: Any) -> list[grpc.StatusCode]:
+    """Send until the server has gone; return what the requests before ended with."""
+    codes = [grpc.StatusCode.OK]
+    with grpc.insecure_channel(url) as channel:
+        while codes[-1] in _OF_THE_SERVER:
+            call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer.future(request, timeout=60)
+            codes.append(call.code())
+    return codes[:-1]
+
+
+def test_a_steady_load_is_refused_in_the_end_and_no_accepted_request_is_lost(
+    tiny_repository: Path, photos: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    request = _request((photos / "coffee.jpg").read_bytes(), 1)
+    with serving(tiny_repository, *QUIET) as server, ThreadPoolExecutor(4) as pool:
+        sending = [pool.submit(_codes, server.grpc_url, request) for _ in range(4)]
+        wait_until(partial(_has_answered, server.metrics_url), "answers are on their way")
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(60) == 0
+        assert [[code for code, _ in groupby(codes.result())] for codes in sending] == [_OF_THE_SERVER] * 4
+    assert "they are lost" not in capfd.readouterr().err
 
 
 def _has_answered(metrics_url: str) -> bool:

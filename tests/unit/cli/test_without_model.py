@@ -57,7 +57,9 @@ def test_copies_are_found_and_moved_and_the_output_names_no_model(
 
 
 def test_a_machine_without_a_model_is_told_of_it(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if ONNX Runtime cannot be imported, or not in time: the model is looked for first."""
     monkeypatch.setenv("CLIP_REPOSITORY", str(tmp_path / "none"))
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
     photo = write(tmp_path / "a.jpg", b"x")
     said = run(main, "dedup", photo, "--url", "auto:127.0.0.1:1", "--store", tmp_path / "store", code=1).err
     assert "no model is on this machine, and no server responds at 127.0.0.1:1: search without any model" in said

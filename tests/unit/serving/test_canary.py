@@ -12,8 +12,12 @@ from typing import Any
 
 import grpc
 import pytest
+from tritonclient.grpc import service_pb2
 
+from clip_client import ClientConfig, ModelNotReady
+from clip_client._endpoint import parse_url
 from clip_client._health import Step
+from clip_client._transports.grpc import transport_factory
 from clip_client.serving import probed_triton
 from clip_client.serving.config import ServeConfig
 from clip_client.serving.probed_triton import Probe, ProbedTriton, ProbeOutcome, read_metrics
@@ -43,6 +47,28 @@ class Listening(FakeTriton):
     async def ModelConfig(self, request: Any, context: Any) -> Any:
         self.questions["ModelConfig"] += 1
         return await super().ModelConfig(request, context)
+
+
+class Unloading(Listening):
+    """Keeps what it unloads until the requests before are answered, as Triton does."""
+
+    def __init__(self) -> None:
+        super().__init__(has_text=True)
+        self.unloaded: list[str] = []
+
+    async def RepositoryModelUnload(self, request: Any, context: Any) -> Any:
+        if "triton-grpc-protocol-clip-admin" not in dict(context.invocation_metadata()):
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "This protocol is restricted")
+        self.unloaded.append(request.model_name)
+        self.ready_models.discard(request.model_name)
+        return service_pb2.RepositoryModelUnloadResponse()
+
+    async def RepositoryIndex(self, request: Any, context: Any) -> Any:
+        self.questions["RepositoryIndex"] += 1
+        index = await super().RepositoryIndex(request, context)
+        for name in self.unloaded:
+            index.models.add(name=name, state="UNLOADING" if self.in_flight else "UNAVAILABLE")
+        return index
 
 
 @pytest.fixture
@@ -213,6 +239,25 @@ async def test_a_server_that_ends_behind_its_answer_is_no_error(probing: Probing
     """The supervisor notices the end by itself; an exception here would end the supervisor."""
     async with Listening() as server, probing(server, program="true") as triton:
         assert (await triton.probe()).outcome is ProbeOutcome.OK
+
+
+async def test_a_draining_server_refuses_requests_and_waits_for_those_before(probing: Probing) -> None:
+    """The models of its user come last: their processes end, which ends the draining."""
+    async with Unloading() as server, probing(server) as triton:
+        transport = transport_factory(ClientConfig(urls=(server.url,)))(parse_url(server.url), None)
+        server.ready_models.add("mine")
+        server.script(NO_ANSWER)
+        accepted = asyncio.create_task(transport.infer([PNG_1X1], request_id="1", timeout_s=60))
+        await until(lambda: server.in_flight)
+        draining = asyncio.create_task(triton.answer_all())
+        await until(lambda: server.questions["RepositoryIndex"] > 4 or draining.done())
+        with pytest.raises(ModelNotReady):
+            await transport.infer([PNG_1X1], request_id="2", timeout_s=60)
+        assert (draining.done(), set(server.unloaded)) == (False, {"clip_image", "clip_text"})
+        accepted.cancel()
+        await draining
+        assert set(server.unloaded) == {"clip_image", "clip_text", "mine"}
+        await transport.close()
 
 
 async def test_metrics_that_are_cut_off_are_ignored() -> None:

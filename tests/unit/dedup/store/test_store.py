@@ -216,8 +216,8 @@ class FullDisk(io.BytesIO):
 
 
 def test_a_spool_gives_back_what_fits_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def kept(folder: Path) -> dict[str, bytes]:
-        with Spool(folder) as spool:
+    def kept(folder: Path, **limit: int) -> dict[str, bytes]:
+        with Spool(folder, **limit) as spool:
             for key, data in (("a", b"123"), ("b", b"456"), ("c", b"7")):
                 spool.put(key, data)
             return dict(spool)
@@ -225,11 +225,9 @@ def test_a_spool_gives_back_what_fits_and_leaves_nothing(tmp_path: Path, monkeyp
     assert kept(tmp_path / "away") == {}
     assert kept(tmp_path) == {"a": b"123", "b": b"456", "c": b"7"}
     assert not [*tmp_path.iterdir()]
-    with monkeypatch.context() as full:
-        full.setattr("tempfile.TemporaryFile", lambda **options: FullDisk())
-        assert kept(tmp_path) == {"a": b"123"}
-    monkeypatch.setattr("clip_client.dedup.store.cache._MOST_BYTES", 4)
-    assert kept(tmp_path) == {"a": b"123", "c": b"7"}
+    assert kept(tmp_path, most_bytes=4) == {"a": b"123", "c": b"7"}
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda **options: FullDisk())
+    assert kept(tmp_path) == {"a": b"123"}
 
 
 def earlier_file(path: Path, version: int, table: str, *rows: tuple[object, ...]) -> None:
