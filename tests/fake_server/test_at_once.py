@@ -20,7 +20,7 @@ from clip_client._transports.base import Answer
 from clip_client._transports.grpc import TritonTransport
 from clip_client._transports.local import LocalTransport
 from clip_client.testing import FakeTriton, Reply
-from tests.fixtures.fakes import LOST, NEVER, InMemoryClient, images
+from tests.fixtures.fakes import NEVER, InMemoryClient, images
 from tests.fixtures.waiting import until
 
 
@@ -54,13 +54,6 @@ async def test_a_list_may_change_during_its_call() -> None:
         files.clear()
         assert is_right(await call, fake, images(20))
         assert len(fake.requests) > 1
-
-
-async def test_a_call_whose_request_fails_is_sent_again(fake: FakeTriton, near: InMemoryClient) -> None:
-    fake.script(LOST, LOST)
-    assert is_right(await near.embed([b"a", b"b"]), fake, [b"a", b"b"])
-    assert [request.images for request in fake.requests] == [(b"a", b"b")] * 3
-    assert near.stats().requests_retried == 2
 
 
 @pytest.mark.parametrize("timeout_s", [None, 0.2])

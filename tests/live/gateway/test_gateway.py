@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.fixtures.server import Server, serving
-from clip_client import ClipClient, ModelNotReady
+from clip_client import ClipClient
 from tests.fixtures.gateways import data_uri, gateway
 from tests.fixtures.images.image_files import png_bomb
 from tests.fixtures.packaging.pages import programs
@@ -25,18 +25,6 @@ def jpegs(photos: Path) -> list[bytes]:
 def vectors_of(answer: httpx.Response) -> Any:
     assert answer.status_code == 200, answer.text
     return np.array([one["embedding"] for one in answer.json()["data"]], np.float32)
-
-
-async def test_every_dialect_gives_the_vectors_of_grpc(server: Server, photos: Path) -> None:
-    files = jpegs(photos)
-    async with ClipClient(server.grpc_url, transfer="original") as clip:
-        expected = (await clip.embed(files)).vectors
-    uris = [data_uri(file, "jpeg") for file in files]
-    async with gateway(server.grpc_url) as http:
-        for path in ("/v1/embeddings", "/embeddings", "/embeddings_image"):
-            assert np.array_equal(vectors_of(await http.post(path, json={"input": uris})), expected)
-        form = await http.post("/embed", files=[("images", ("a.jpg", file)) for file in files])
-        assert np.array_equal(np.array([one["embedding"] for one in form.json()["results"]], np.float32), expected)
 
 
 async def test_without_a_triton_the_gateway_embeds_in_its_own_process(
@@ -105,9 +93,6 @@ async def test_the_model_field_chooses_among_models(two_models: Server, photos: 
         assert all(name in unknown.json()["error"]["message"] for name in listed)
         assert (await asked("a cat", model="second")).json()["error"]["code"] == "no_text_tower"
         assert (await http.get("/health")).status_code == 200
-    async with ClipClient(two_models.grpc_url, model="third") as client:
-        with pytest.raises(ModelNotReady, match="'clip', 'second'"):
-            await client.model()
 
 
 @pytest.mark.long

@@ -1,6 +1,7 @@
-"""``clip-serve`` in surroundings that are not made for it: folders, paths, ports, a broken shell, and as process 1."""
+"""``clip-serve`` in surroundings not made for it: folders, paths, ports, a broken shell, process 1, and no model."""
 
 import contextlib
+import hashlib
 import os
 import shutil
 import signal
@@ -10,13 +11,17 @@ import sysconfig
 import tempfile
 import venv
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import psutil
 import pytest
 
 from benchmarks.fixtures.server import QUIET, command_line, free_port, serving
 from clip_client import SyncClipClient
+from tests.fixtures.models.exports import load_model
 from tests.fixtures.waiting import wait_until
 from tests.live.processes import health
 from tests.paths import ROOT
@@ -119,3 +124,57 @@ def test_as_process_1_it_waits_for_the_processes_of_dead_servers_and_leaves_noth
             with contextlib.suppress(psutil.NoSuchProcess):
                 serve.kill()  # and with it all processes of its namespace
     assert set(own.iterdir()) == before
+
+
+@contextmanager
+def _hub(weights: Path) -> Iterator[str]:
+    """A stand-in for the Hugging Face hub that has one file in every repository; the block gets its address."""
+    with weights.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+
+    class Hub(SimpleHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def translate_path(self, path: str) -> str:
+            return str(weights if "/resolve/" in path and path.endswith(".safetensors") else weights / "none")
+
+        def send_error(self, code: int, *_: object) -> None:
+            self.send_response(code)
+            self.send_header("x-error-code", "EntryNotFound")
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def end_headers(self) -> None:
+            self.send_header("etag", f'"{sha256}"')
+            self.send_header("x-repo-commit", "0" * 40)
+            super().end_headers()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.long
+def test_the_first_start_downloads_the_weights_even_if_their_cache_is_in_the_repository(
+    photos: Path, tmp_path: Path
+) -> None:
+    from safetensors.torch import save_file
+
+    weights, repository = tmp_path / "weights.safetensors", tmp_path / "models"
+    save_file(
+        {name: value.contiguous() for name, value in load_model("ViT-B-32", "random:0").state_dict().items()}, weights
+    )
+    with _hub(weights) as hub:
+        environment = {
+            "HF_ENDPOINT": hub,
+            "HF_HOME": str(repository / ".weights"),
+            "HF_HUB_CACHE": str(repository / ".weights" / "hub"),
+        }
+        with (
+            serving(repository, *QUIET, "--model", "ViT-B-32", environment=environment) as server,
+            SyncClipClient(server.grpc_url) as clip,
+        ):
+            clip.embed([photos / "coffee.jpg"]).raise_for_errors()
+    assert list((repository / ".weights").rglob("*.safetensors"))

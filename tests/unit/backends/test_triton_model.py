@@ -2,6 +2,7 @@
 
 import json
 import os
+import tarfile
 import types
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -11,12 +12,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from google.protobuf import json_format
 from PIL import Image, QoiImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.export.tokenizer_files import write_tokenizer
 from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
+from preprocess_ensemble.model_repository.config import read_config
+from preprocess_ensemble.model_repository.location import model_names
 from preprocess_ensemble.model_repository.passport import Passport
 from tests.fixtures.images import image_files
 from tests.fixtures.models.passports import PASSPORT, WITH_TEXT
@@ -272,3 +276,49 @@ def test_a_tokenizer_that_does_not_belong_to_the_model_is_refused(tokenizer: typ
     file = exported.parents[2] / "clip_tokenize" / "1" / "tokenizer.json"
     file.write_text(file.read_text(encoding="utf-8") + " ", encoding="utf-8")
     assert "not the file that was exported with this model" in refused(text)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """What commit b5eb4341 exported: its ``model.py`` files name modules of this package, and still load.
+
+    The archive is what ``clip-export --model benchmarks/fixtures/tiny_clip.json --pretrained random --towers
+    image,text`` wrote there, without both ``model.onnx`` and without ``tokenizer.json``, which have megabytes.
+    """
+    with tarfile.open(ROOT / "tests" / "data" / "kept_repository.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path
+
+
+def loaded(folder: Path) -> Any:
+    config = json_format.MessageToDict(read_config(folder / "config.pbtxt"), preserving_proto_field_name=True)
+    model = run_model_file(folder)()
+    model.initialize({"model_repository": str(folder), "model_version": "1", "model_config": json.dumps(config)})
+    return model
+
+
+def test_its_preprocessor_decodes(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photo = image_files.encoded(image_files.picture(), "PNG")
+    with imported_beside(monkeypatch, "preprocess_ensemble.triton_model"):
+        model = loaded(repository / "clip_preprocess")
+        (answer,) = model.execute([request_of("image", (photo,), ("pixels", "status", "model"))])
+        model.finalize()
+    assert (answer["pixels"].shape, answer["status"].tolist()) == ((1, 224, 224, 3), [[0]])
+    assert Passport.from_json(answer["model"][0, 0]).id == "tiny_clip/random:0@67cf463d"
+
+
+def test_its_tokenizer_reads_texts(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, digests = write_tokenizer(repository / "clip_tokenize" / "1", {"context_length": 77})
+    file = repository / "clip_encoder" / "1" / "model.json"
+    passport = json.loads(file.read_bytes())
+    passport["text"]["tokenizer_sha256"] = digests
+    file.write_text(json.dumps(passport), encoding="utf-8")
+    with imported_beside(monkeypatch, "preprocess_ensemble.triton_tokenizer"):
+        model = loaded(repository / "clip_tokenize")
+        (answer,) = model.execute([request_of("text", (b"a dog",), ("tokens", "status"))])
+        model.finalize()
+    assert (answer["tokens"].shape, answer["status"].tolist()) == ((1, 77), [[0]])
+
+
+def test_clip_serve_finds_its_model(repository: Path) -> None:
+    assert model_names(repository) == ["clip"]

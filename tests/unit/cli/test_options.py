@@ -1,9 +1,12 @@
-"""Options that commands share: the server and the way there, and which files a command takes."""
+"""Options that commands share, which files a command takes, and saved settings that count no longer."""
 
 import argparse
 import io
+import json
 import os
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from clip_client.cli.errors import CommandFailed
 from clip_client.cli.main import main
 from clip_client.cli.options.connection import add_server_options, client_config
 from clip_client.cli.options.paths import WalkOptions, add_walk_options, read_walk_options
+from clip_client.dedup import Store
 from preprocess_ensemble.command_line import user_path
 from tests.fixtures.albums import write
 from tests.fixtures.commands import Run
@@ -116,26 +120,6 @@ def test_one_file_system_stays_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert read(str(tmp_path / "mounted"), "--one-file-system").scan().photos == (str(there),)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("dedup", "--store", "STORE"),
-        ("dedup", "--quiet", "--apply", "--store", "STORE"),
-        ("review", "--no-browser", "--store", "STORE"),
-        ("embed", "--output", "OUT/"),
-    ],
-)
-def test_a_command_refuses_a_named_path_that_does_not_exist(
-    tmp_path: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, run: Run
-) -> None:
-    photo = write(tmp_path / "a.jpg", b"x")
-    monkeypatch.chdir(tmp_path)
-    for misspelt in (tmp_path / "gone", tmp_path / "*.png"):
-        said = run(main, *command, photo, misspelt, "--url", "local:/no/model", code=1).err
-        assert said == f"clip-client: there is no file or folder {misspelt}\n"
-    assert os.listdir() == ["a.jpg"], "nothing was started"
-
-
 def test_a_listed_path_may_be_gone_and_a_link_may_lead_nowhere(tmp_path: Path, run: Run) -> None:
     names, link, store = write(tmp_path / "list", b"/gone.jpg\n"), tmp_path / "link.jpg", tmp_path / "store"
     link.symlink_to(tmp_path / "gone")
@@ -144,3 +128,33 @@ def test_a_listed_path_may_be_gone_and_a_link_may_lead_nowhere(tmp_path: Path, r
     assert [line.split(":")[0] for line in unreadable] == ["UNREADABLE /gone.jpg", f"UNREADABLE {link}"]
     assert last == "clip-client: there is no photo to compare in the given paths"
     assert not store.exists(), "nothing was started"
+
+
+def test_a_tuned_threshold_is_named_once_to_a_person_who_reads_it(search: list[str], tmp_path: Path, run: Run) -> None:
+    with Store(tmp_path / "store") as store:
+        store.settings.save_keep_rules("mine", ["newest"])
+    with closing(sqlite3.connect(tmp_path / "store" / "history.sqlite")) as connection, connection:
+        connection.execute("INSERT INTO tuned VALUES ('m/openai@1|p|original', 0.95)")
+    said = "the tuned threshold of m/openai@1 is no longer used; --threshold 0.95 sets it"
+    for options, is_said in ((["--quiet"], False), ([], True), ([], False)):
+        assert (said in run(main, *search, *options).err) is is_said
+
+
+def test_proofs_by_an_earlier_rule_are_made_again_and_it_is_said_once(
+    search: list[str], tmp_path: Path, run: Run
+) -> None:
+    with Store(tmp_path / "store") as store:
+        store.cache.blob_tables("sift-6-align-2-full-size-8")[0].put([("ab", b"{}")])
+    for is_said in (True, False):
+        assert ("copies are proved again" in run(main, *search).err) is is_said
+
+
+def test_saved_rules_go_on_without_one_that_is_gone(search: list[str], tmp_path: Path, run: Run) -> None:
+    with Store(tmp_path / "store") as store:
+        store.settings.save_keep_rules("mine", ["bytes", "path=*/2.dng"])
+        store.settings.save_keep_rules("small", ["smallest"])
+    for name, gone, kept in (("mine", "bytes", "2.dng"), ("small", "smallest", "1.dng")):
+        printed = run(main, *search, "--keep", f"@{name}", "--json", "-")
+        assert f"@{name} is used without {gone}, which no longer exists" in printed.err
+        (group,) = json.loads(printed.out)["groups"]
+        assert group["keep"].endswith(kept)

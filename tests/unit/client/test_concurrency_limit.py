@@ -215,14 +215,3 @@ def test_a_deadline_counts_only_if_an_idle_server_would_have_met_it_twice() -> N
         limit.started(8)
         limit.expired(8, started_at=started_at, now=now)
         assert limit.limit == expected
-
-
-@pytest.mark.parametrize("end", ["answered", "refused", "expired", "release"])
-def test_a_request_frees_its_own_slots_however_it_ends(end: str) -> None:
-    limit = new_limit()
-    limit.started(8)
-    limit.started(3)
-    times = {"started_at": 0.0, "now": 0.125}
-    given = {"answered": {**times, "time_given_s": TIMEOUT_S}, "refused": times, "expired": times, "release": {}}
-    getattr(limit, end)(3, **given[end])
-    assert limit.in_flight == 8

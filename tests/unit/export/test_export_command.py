@@ -22,6 +22,8 @@ from tests.paths import ROOT
         (["--model", "ViT-B-23"], "no model 'ViT-B-23'; did you mean ViT-B-"),
         (["--pretrained", "laion2b_s34b_b79"], "did you mean laion2b_s34b_b79k"),
         (["--pretrained", "/nowhere/weights.pt"], "no checkpoint file /nowhere/weights.pt"),
+        (["--pretrained", "mine.safetensors"], "There is no checkpoint file mine.safetensors."),
+        (["--pretrained", "folder/mine"], "There is no checkpoint file folder/mine."),
         (["--pretrained", "openai"], "use --model ViT-B-32-quickgelu"),
         (["--model", "/nowhere/model.json"], "cannot be read: No such file"),
         (["--model", "sscd_disc_mixup.torchscript.pt"], "SSCD models are not supported"),
@@ -47,17 +49,6 @@ def test_the_environment_names_model_and_weights(tmp_path: Path, monkeypatch: py
     assert "weights.pt" not in of_another_model
     monkeypatch.setenv("CLIP_MODEL", str(tmp_path))
     assert "CLIP_REPOSITORY" in run(main, code=2).err
-
-
-@pytest.mark.parametrize("weights", ["mine.safetensors", "folder/mine"])
-def test_a_missing_file_of_weights_is_not_sought_at_the_hub(
-    weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
-) -> None:
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.chdir(tmp_path)
-    said = run(main, "--pretrained", weights, code=2).err
-    assert f"There is no checkpoint file {weights}." in said
-    assert "does not answer" not in said
 
 
 @pytest.mark.parametrize(

@@ -6,33 +6,18 @@ import threading
 import time
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 from PIL import AvifImagePlugin, QoiImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
-from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.formats import identify
 from preprocess_ensemble.imaging.limits import DecodeError, DecodeLimits, DecodeTimeBudget, large_image_lock
 from preprocess_ensemble.imaging.preprocessor import Preprocessor
-from preprocess_ensemble.imaging.transform import PreprocessConfig, preprocess
+from preprocess_ensemble.imaging.transform import PreprocessConfig
 from tests.fixtures.images import image_files
 
 CONFIG = PreprocessConfig(size=(16, 16), mean=(0, 0, 0), std=(1, 1, 1))
 FILES = [image_files.encoded(image_files.picture(size=(20 + number, 18)), "PNG") for number in range(20)]
-
-
-@pytest.mark.parametrize("threads", [1, 2, 5])
-def test_results_keep_the_order_of_the_files(threads: int) -> None:
-    preprocessor = Preprocessor(CONFIG, threads=threads)
-    batches: list[list[list[bytes]]] = [[], [[]], [FILES[:1]], [FILES[:3], [], [b"", *FILES[3:]]]]
-    for requests in batches:
-        pixels, outcomes = preprocessor.run(requests)
-        files = [file for request in requests for file in request]
-        assert [outcome.status for outcome in outcomes] == [ImageStatus.OK if f else ImageStatus.EMPTY for f in files]
-        for row, file in zip(pixels, files, strict=True):
-            assert np.array_equal(row, preprocess(decode(file), CONFIG) if file else np.zeros_like(row))
-    preprocessor.close()
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -1,4 +1,4 @@
-"""The files beside an exported model, the settings that stay, and the repository if a command names none."""
+"""The files beside an exported model and those that are tracked, the settings that stay, and the default repository."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
 
 from preprocess_ensemble import contract
+from preprocess_ensemble.backends.preprocess_settings import PreprocessSettings
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.config import installed_passport, pending_files, read_config
 from preprocess_ensemble.model_repository.location import (
@@ -21,6 +23,7 @@ from preprocess_ensemble.model_repository.location import (
 )
 from preprocess_ensemble.model_repository.passport import Passport
 from tests.fixtures.models.passports import DEFAULT, PASSPORT, WITH_TEXT, configs
+from tests.paths import ROOT
 
 LARGER = replace(DEFAULT, preprocess={"size": [256, 320]}, dimension=1024)
 
@@ -169,3 +172,68 @@ def test_a_repository_in_the_variable_of_the_model_is_told(tmp_path: Path, monke
                 find()
     monkeypatch.setenv("CLIP_REPOSITORY", "elsewhere")
     assert default_repository() == Path("elsewhere")
+
+
+TRITON_MODELS = ROOT / "triton_models"
+
+# (tensor, type, dims) as in the wire contract; None is the model's own dimension.
+IMAGE = (contract.IMAGE, "TYPE_STRING", [1])
+STATUS = (contract.STATUS, "TYPE_INT32", [1])
+ERROR = (contract.ERROR, "TYPE_STRING", [1])
+MODEL = (contract.PASSPORT, "TYPE_STRING", [1])
+FINGERPRINT = (contract.FINGERPRINT, "TYPE_INT32", [2])
+EMBEDDING = (contract.EMBEDDING, "TYPE_FP32", [512])
+PIXELS = ("pixels", "TYPE_UINT8", [224, 224, 3])
+
+
+def signature(tensors: Any) -> list[tuple[str, str, list[int]]]:
+    return [(tensor.name, model_config_pb2.DataType.Name(tensor.data_type), list(tensor.dims)) for tensor in tensors]
+
+
+TENSORS: dict[str, tuple[list[Any], list[Any]]] = {
+    contract.DEFAULT_NAMES.image: ([IMAGE], [EMBEDDING, STATUS, ERROR, FINGERPRINT]),
+    contract.DEFAULT_NAMES.preprocess: ([IMAGE], [PIXELS, STATUS, ERROR, MODEL]),
+    contract.DEFAULT_NAMES.encoder: ([PIXELS, STATUS], [EMBEDDING, FINGERPRINT]),
+}
+
+
+def test_models_and_tensors_are_those_of_the_wire_contract() -> None:
+    configs = {
+        path.parent.name: parse(TRITON_MODELS, path.parent.name) for path in TRITON_MODELS.glob("*/config.pbtxt")
+    }
+    assert {name: config.name for name, config in configs.items()} == {name: name for name in TENSORS}
+    assert {name: (signature(one.input), signature(one.output)) for name, one in configs.items()} == TENSORS
+
+
+def test_tracked_files_are_what_an_export_of_the_default_model_writes(tmp_path: Path) -> None:
+    for path, text in pending_files(tmp_path, DEFAULT).items():
+        assert (TRITON_MODELS / path.relative_to(tmp_path)).read_text() == text
+    assert pending_files(TRITON_MODELS, DEFAULT) == {}
+
+
+def test_the_tracked_parameters_are_the_defaults() -> None:
+    parameters = {
+        name: value.string_value
+        for name, value in parse(TRITON_MODELS, contract.DEFAULT_NAMES.preprocess).parameters.items()
+    }
+    settings = PreprocessSettings.from_parameters(parameters, instances=1)
+    assert settings == PreprocessSettings.from_parameters({"passport": "../clip_encoder/1/model.json"}, instances=1)
+    assert len(parameters) == 10, "each has a line that an operator can change"
+
+
+def test_the_warm_up_covers_every_input_and_the_largest_batch() -> None:
+    encoder = parse(TRITON_MODELS, contract.DEFAULT_NAMES.encoder)
+    assert {warmup.batch_size for warmup in encoder.model_warmup} == {1, encoder.max_batch_size}
+    for warmup in encoder.model_warmup:
+        assert [
+            (name, model_config_pb2.DataType.Name(tensor.data_type), list(tensor.dims))
+            for name, tensor in sorted(warmup.inputs.items())
+        ] == signature(encoder.input)
+
+
+@pytest.mark.parametrize("name", [contract.DEFAULT_NAMES.preprocess, contract.DEFAULT_NAMES.encoder])
+def test_no_queue_policy_and_one_instance(name: str) -> None:
+    config = parse(TRITON_MODELS, name)
+    assert config.HasField("dynamic_batching")
+    assert not config.dynamic_batching.HasField("default_queue_policy")
+    assert [group.count for group in config.instance_group] == [1]

@@ -35,16 +35,6 @@ def search(review: Review, **wanted: str) -> str:
     return answer.text
 
 
-def test_words_find_each_picture_once_and_lead_to_its_group(review: Review, folder: Path) -> None:
-    page = search(review, q=f"2:{folder / 'Pictures' / 'scene 0.png'}")
-    assert found(page)[0] == "scene 0.png"
-    assert sorted(found(page)) == [f"scene {number}.png" for number in range(4)]
-    assert "+1 copy" in page
-    (group,) = re.findall(r'href="(groups/1\?search=[^"]*)"', page)
-    back = re.findall(r'href="(search\?[^"]*)"', review.get(f"/{group}").text)
-    assert found(review.get(f"/{back[0].replace('&amp;', '&')}").text) == found(page)
-
-
 def test_a_photo_that_is_uploaded_is_searched_for(review: Review, folder: Path) -> None:
     name = review.post("/search/photo", (folder / "Pictures" / "scene 2.png").read_bytes()).json["photo"]
     assert found(search(review, photo=name))[0] == "scene 2.png"

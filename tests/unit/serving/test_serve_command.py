@@ -10,7 +10,6 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -168,14 +167,6 @@ def refused(run: Run, *options: str) -> str:
     return sentence
 
 
-def test_a_numpy_with_which_triton_loses_all_results_is_named_before_the_start(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    version = metadata.version
-    monkeypatch.setattr(metadata, "version", lambda name: "2.4.6" if name == "numpy" else version(name))
-    assert "with NumPy 2.4.6: run `pip install 'numpy<2'`" in refused(run, "--repository=/no/such")
-
-
 @pytest.mark.parametrize("name", ["grpc", "http", "metrics", "health"])
 def test_a_port_in_use_is_named(name: str, repository: Path, run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -192,7 +183,6 @@ def test_a_port_in_use_is_named(name: str, repository: Path, run: Run) -> None:
         (["--host=a..b"], "a..b is not an address of this machine: choose one with --host"),
         (["--grpc-port=8100", "--health-port=8100"], "--grpc-port and --health-port are both 8100: choose two"),
         (["--log-file=/no/such/log"], "/no/such/log cannot be written (No such file or directory): name another with"),
-        (["--repository=/no/such"], "no model repository /no/such"),
     ],
 )
 def test_what_cannot_be_opened_is_named_before_the_start(

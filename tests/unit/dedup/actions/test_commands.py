@@ -158,35 +158,6 @@ def test_purge_sends_no_more_than_it_has_summed_up(
     assert ["later" in path for path in sent] == [False] * 5  # files of three photos
 
 
-@pytest.mark.parametrize(
-    ("options", "code", "sentence"),
-    [
-        (["--keep", "prettiest"], 2, "the rules are reference"),
-        (["--apply", "--reference", "kpet"], 1, "there is no folder kpet, which --reference names"),
-        (["--apply", "--act-on", "all"], 2, "--act-on takes exact, same-pixels, re-encoded or chosen, not 'all'"),
-        (["--apply", "--act-on", "edited"], 2, "edited photos move from the review page (clip-client review)"),
-        (["--apply", "--act-on", "chosen", "--act-on", "exact"], 2, "leave out --act-on exact"),
-        (["--json", "1.jpg"], 2, "is named like a photo"),
-        (["--csv", "1.NEF"], 2, "is named like a photo"),
-        (["--json", "both.html", "--report", "./both.html"], 2, "cannot write the same file: name different files"),
-        (["--json", "-", "--csv", "-"], 2, "cannot write the same file: name different files"),
-    ],
-)
-def test_dedup_refuses_what_would_do_harm_or_nothing_before_any_work(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    said: Said,
-    options: list[str],
-    code: int,
-    sentence: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path / "1.jpg", b"photo")
-    (line,) = said("dedup", ".", *options, "--store", "store", code=code)
-    assert sentence in line
-    assert [path.name for path in tmp_path.iterdir()] == ["1.jpg"]
-
-
 def test_a_damaged_journal_is_one_sentence(store: list[str], tmp_path: Path, said: Said) -> None:
     journal = tmp_path / "store" / "history.sqlite"
     sound = journal.read_bytes()

@@ -117,20 +117,6 @@ def test_paths_may_be_relative_and_the_root_of_all_files_can_be_named(
     assert quarantine_folder(str(photo), {os.sep: os.sep}) in (os.sep, *map(str, photo.parents))
 
 
-def test_files_go_to_the_top_of_their_file_system(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root, disk = root, root / "disk"
-    tops = {
-        root / "1.jpg": root,
-        disk / "2.jpg": disk,
-        disk / "a" / "b" / "3.jpg": disk,
-        disk / "card" / "c" / "4.jpg": disk / "card",
-    }
-    for path in tops:
-        write(path, b"x")
-    mount(monkeypatch, disk, disk / "card")
-    assert {path: Path(quarantine_folder(str(path), named(root))) for path in tops} == tops
-
-
 def test_nothing_moves_to_or_from_a_mount_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     photo, other = write(tmp_path / "a" / "1.jpg", b"x"), write(tmp_path / "b" / "2.jpg", b"x")
     away = tmp_path / "b" / QUARANTINE_NAME

@@ -14,7 +14,7 @@ from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, KeepRules, conve
 from clip_client.dedup.features.image_features import extract_features
 from clip_client.dedup.photo import ImageFeatures, Photo
 from clip_client.dedup.types import Companion, LibraryPhoto, Metadata
-from tests.fixtures.images.camera_files import as_lossless, camera_jpeg, exif
+from tests.fixtures.images.camera_files import as_lossless, camera_jpeg
 from tests.fixtures.images.image_files import encoded, picture
 
 NS = 10**18
@@ -84,13 +84,6 @@ def test_photos_knows_name_and_date_better() -> None:
     assert inside.taken_ns == NS
     expected = ("IMG_1.JPG", "name without a copy mark")
     assert kept(KeepRules(["name"]), inside, photo("IMG_1.JPG", mtime_ns=NS)) == expected
-
-
-def test_a_camera_original_is_kept_before_a_larger_export() -> None:
-    original, export = camera_jpeg(), as_lossless(camera_jpeg(), "PNG", exif=exif())
-    assert len(export) > len(original)
-    expected = ("original.jpg", "camera original: Canon EOS 5D, taken 2019-05-03 10:11")
-    assert kept(KeepRules(), of_file("a", export), of_file("original.jpg", original)) == expected
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 from clip_client.dedup.proof.prove import OTHER_CHROMA, OTHER_FRAME, OTHER_LUMA, OTHER_PIXELS, prove
+from tests.fixtures.images import phone_files
 from tests.fixtures.images.image_files import encoded
 from tests.fixtures.images.scenes import noisy, picture_in, scene
 
@@ -163,12 +164,18 @@ def test_the_steps_of_colours_are_their_own() -> None:
         assert prove(KEPT, encoded(changed, "JPEG", qtables=tables, subsampling=0)).reason == reason
 
 
-def test_one_level_of_one_pixel_is_an_edit_of_a_lossless_file() -> None:
+@pytest.mark.parametrize("way", ["PNG", "TIFF", "WEBP", "JPEG XL"])
+def test_one_level_of_one_pixel_is_an_edit_of_a_lossless_file(way: str) -> None:
+    def lossless(picture: Image.Image) -> bytes:
+        if way == "JPEG XL":
+            return phone_files.jxl(picture, lossless=True)
+        return encoded(picture, way, **({"lossless": True} if way == "WEBP" else {}))
+
     changed = SEEN.copy()
     red, green, blue = SEEN.getpixel((33, 44))  # type: ignore[misc]
     changed.putpixel((33, 44), (red, green, blue ^ 1))
-    assert prove(KEPT, encoded(changed, "PNG")).reason == OTHER_PIXELS
-    assert prove(KEPT, encoded(SEEN.transpose(Image.Transpose.ROTATE_90), "PNG")).holds
+    assert prove(KEPT, lossless(changed)).reason == OTHER_PIXELS
+    assert prove(KEPT, lossless(SEEN.transpose(Image.Transpose.ROTATE_90))).holds
 
 
 def test_other_photos_crops_and_turns_by_a_degree_are_not_proved(photos: Path) -> None:

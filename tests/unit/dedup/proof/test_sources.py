@@ -16,7 +16,6 @@ from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageFont, ImageOps
 from clip_client.dedup.compare.proofs import prove_again
 from clip_client.dedup.proof.prove import DUPLICATE, KEPT, OTHER_LUMA, prove
 from clip_client.dedup.types import EXACT, RE_ENCODED, SAME_PIXELS
-from tests.fixtures.images import phone_files
 from tests.fixtures.images.embedded_files import MP4
 from tests.fixtures.images.image_files import encoded, oriented
 from tests.fixtures.images.scenes import cropped, noisy, picture_in, resized, scene
@@ -101,18 +100,6 @@ def with_a_pixel(picture: Image.Image) -> Image.Image:
     return changed
 
 
-@pytest.mark.parametrize("way", ["TIFF", "WEBP", "JPEG XL"])
-def test_a_lossless_file_with_another_pixel_does_not_move(way: str) -> None:
-    def written(picture: Image.Image) -> bytes:
-        if way == "JPEG XL":
-            return phone_files.jxl(picture, lossless=True)
-        return encoded(picture, way, **({"lossless": True} if way == "WEBP" else {}))
-
-    kept = encoded(PHOTO, "PNG")
-    assert moves(kept, written(PHOTO))
-    assert not moves(kept, written(with_a_pixel(PHOTO)))
-
-
 def softer_colours(picture: Image.Image) -> Image.Image:
     luma, *colours = picture.convert("YCbCr").split()
     return Image.merge("YCbCr", (luma, *(one.filter(ImageFilter.GaussianBlur(1)) for one in colours))).convert("RGB")
@@ -181,10 +168,6 @@ def test_fine_colours_do_not_move_for_a_file_that_stores_them_at_half_size() -> 
     fine, halved = jpeg(picture, 90, subsampling=0), jpeg(picture, 97, subsampling=2)
     assert not moves(halved, fine)
     assert moves(fine, jpeg(picture_in(fine), 80, subsampling=0))
-    smooth = Image.fromarray(np.random.default_rng(7).integers(60, 200, (45, 60, 3), dtype=np.uint8)).resize(SIZE)
-    half, across, full = (jpeg(smooth, 85, subsampling=sampling) for sampling in (2, 1, 0))
-    for duplicate in (full, across):
-        assert not moves(half, duplicate), "made beside each other"
 
 
 def test_files_are_proved_from_their_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
