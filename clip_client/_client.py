@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import AsyncGenerator, Iterable, Sequence, Sized
 from dataclasses import replace
+from itertools import compress, count
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -307,7 +308,8 @@ class ClipClient(ClientBase):
                 errors={},
                 model_id=model.id,
                 vector_id=model.vector_id_of(tower),
-                truncated=tuple(row for row, is_cut in enumerate(chunk.truncated) if is_cut),
+                sources=(None,) * len(chunk),
+                truncated=tuple(compress(count(), chunk.truncated)),
             )
         expected = len(items) if isinstance(items, Sized) else None
         collector = Collector(model, tower, expected=expected, keeps_late=timeout_s is not None)
