@@ -289,16 +289,24 @@ def _read_answer(response: Any, rows: int, request_id: str) -> Answer:
     try:
         raw = _tensors(response)
         vectors = np.frombuffer(raw[contract.EMBEDDING], _FLOAT).reshape(rows, -1)
-        statuses = struct.unpack(f"<{rows}i", raw[contract.STATUS])
+        statuses, fingerprints = _read_numbers(rows, raw[contract.STATUS], raw[contract.FINGERPRINT])
         errors = _read_strings(raw[contract.ERROR], rows)
-        fingerprints = tuple(struct.iter_unpack("<2i", raw[contract.FINGERPRINT]))
         is_text = contract.TRUNCATED in raw
         truncated = struct.unpack(f"{rows}?", raw[contract.TRUNCATED]) if is_text else (False,) * rows
     except _MALFORMED:
         raise _malformed(request_id) from None
-    if len(fingerprints) != rows or len(errors) != rows:
+    if len(errors) != rows:
         raise _malformed(request_id)
     return Answer(vectors, statuses, errors, fingerprints, truncated)
+
+
+@lru_cache(maxsize=64)  # the numbers of good items are always the same
+def _read_numbers(
+    rows: int, statuses: bytes, fingerprints: bytes
+) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    """Return the statuses and fingerprints of ``rows`` items. Raises struct.error if these are not as many."""
+    numbers = struct.unpack(f"<{2 * rows}i", fingerprints)
+    return struct.unpack(f"<{rows}i", statuses), tuple(zip(numbers[::2], numbers[1::2], strict=True))
 
 
 def _read_strings(raw: bytes, count: int) -> tuple[str, ...]:
