@@ -270,7 +270,7 @@ def _tag(field: int) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """Return a number as protobuf encodes it: seven bits per byte, the lowest first, with a bit if more bytes follow."""
+    """Encode a number as protobuf does: seven bits per byte, the lowest first; the top bit is set if more follow."""
     encoded = bytearray()
     while number > 0x7F:
         encoded.append(number & 0x7F | 0x80)
