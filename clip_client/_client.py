@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import AsyncGenerator, Iterable, Sequence, Sized
 from dataclasses import replace
+from itertools import compress, count
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -26,7 +27,7 @@ from clip_client._errors import ProtocolMismatch, forked_process
 from clip_client._health import HealthReport, run_health_checks, without_address
 from clip_client._model import ModelInfo, Tower
 from clip_client._pipeline.chunk import Collector
-from clip_client._pipeline.encoder import Encoder, ImageEncoder, TextEncoder
+from clip_client._pipeline.encoder import ImageEncoder, TextEncoder
 from clip_client._pipeline.sender import Sender
 from clip_client._pipeline.stream import Stream
 from clip_client._results import ClientStats, EmbeddedItem, EmbeddingBatch, ImageSources, TextSources
@@ -296,7 +297,7 @@ class ClipClient(ClientBase):
 
     async def _embed(self, tower: Tower, source: object, timeout_s: float | None) -> EmbeddingBatch:
         session, deadline = self._begin(timeout_s)
-        encoder = session.encoders[tower]
+        encoder = session.images if tower is Tower.IMAGE else session.texts
         items = encoder.items(source)
         model = session.handshake.known or await session.handshake.model(deadline)
         stream = Stream(items, model, encoder, session.sender, session.threads, deadline=deadline)
@@ -307,7 +308,8 @@ class ClipClient(ClientBase):
                 errors={},
                 model_id=model.id,
                 vector_id=model.vector_id_of(tower),
-                truncated=tuple(row for row, is_cut in enumerate(chunk.truncated) if is_cut),
+                sources=(None,) * len(chunk.vectors),
+                truncated=tuple(compress(count(), chunk.truncated)),
             )
         expected = len(items) if isinstance(items, Sized) else None
         collector = Collector(model, tower, expected=expected, keeps_late=timeout_s is not None)
@@ -322,7 +324,7 @@ class ClipClient(ClientBase):
         if max_ahead is not None:
             check_count("max_in_flight", max_ahead)
         session, deadline = self._begin(timeout_s)
-        encoder = session.encoders[tower]
+        encoder = session.images if tower is Tower.IMAGE else session.texts
         items = encoder.items(source)
         model = session.handshake.known or await session.handshake.model(deadline)
         limit = None if timeout_s is None else deadline
@@ -355,7 +357,7 @@ class _Session:
         self.balancer = Balancer(config, connect)
         self.handshake = Handshake(self.balancer, config)
         self.sender = Sender(self.balancer, config, on_mismatch=self.handshake.invalidate_model)
-        self.encoders: dict[Tower, Encoder] = {Tower.IMAGE: ImageEncoder(config), Tower.TEXT: TextEncoder()}
+        self.images, self.texts = ImageEncoder(config), TextEncoder()
         self.threads = anyio.CapacityLimiter(min(_MOST_READERS, usable_cores() + _EXTRA_READERS))
 
     async def aclose(self) -> None:

@@ -74,6 +74,7 @@ class Request:
     chunks: list[Chunk]
     started_at: float
     count: int  # of items
+    size: int  # bytes of their payloads
     timeout_s: float
     task: asyncio.Task[Any] | None = None
     is_cancelled: bool = False

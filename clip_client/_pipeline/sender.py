@@ -57,6 +57,7 @@ class Sender:
         self._room = asyncio.Event()
         self._is_starting = False  # True if a task has been made that has not yet taken its items
         self.latest: Chunk | None = None  # the last chunk that such a task will take, if it may grow to a full batch
+        self._was_shared = True  # True if the last request had several chunks; calls that come together may come again
         self._timer: asyncio.TimerHandle | None = None
         self.closed = False
         self.open_streams: set[Callable[[], None]] = set()  # functions that end them
@@ -85,7 +86,7 @@ class Sender:
         """Submit the only chunk of a call, and send it in this task, the call's, if no others can share its request."""
         self.submit(chunk, payloads, starts=False)
         count, task, choice = len(payloads), asyncio.current_task(self._loop), None
-        if count < chunk.call.model.max_batch_size:
+        if (self._was_shared or self._requests) and count < chunk.call.model.max_batch_size:
             await asyncio.sleep(0)  # calls that begin together share requests
         is_alone = len(self._waiting) == 1 and chunk in self._waiting and not self._is_starting and not self.closed
         fits = count == 1 or chunk.size <= self.config.max_request_bytes
@@ -98,7 +99,8 @@ class Sender:
             choice[0].limit.started(count)
             deadline = chunk.deadline = chunk.deadline or Deadline(self.config.timeout_s)
             # No other request can extend the deadline, so it is that of the request.
-            await self._send(Request(choice[0], [chunk], self._balancer.chose_at, count, deadline.remaining, task))
+            timeout_s, started_at = deadline.remaining, self._balancer.chose_at
+            await self._send(Request(choice[0], [chunk], started_at, count, chunk.size, timeout_s, task))
 
     def give_up(self, chunks: Iterable[Chunk]) -> None:
         """Forget chunks whose results are not needed any more, and cancel requests that only have such chunks."""
@@ -244,16 +246,17 @@ class Sender:
                 f"may take {2 * (latency or 0):.2f} s, twice the mean."
             )
             self.fail([chunk], error)
-        return Request(server, taken, self._balancer.chose_at, count, timeout_s)
+        return Request(server, taken, self._balancer.chose_at, count, size, timeout_s)
 
     async def _send(self, request: Request) -> None:
         """Send a request and give its chunks their results. If it has a task, this is the task of its only call."""
         server, chunks, count, alone = request.server, request.chunks, request.count, request.task
         request.task = alone or asyncio.current_task(self._loop)
         self._requests.add(request)
+        self._was_shared = len(chunks) > 1
         request_id = f"{self._id}{next(self._numbers):08x}"
         payloads = [*itertools.chain.from_iterable([chunk.payloads for chunk in chunks])]
-        self._counts.bytes_sent += sum(map(len, payloads))
+        self._counts.bytes_sent += request.size
         try:
             answer = await server.transport.infer(
                 payloads, tower=chunks[0].call.tower, request_id=request_id, timeout_s=request.timeout_s

@@ -14,6 +14,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Final
 
 import grpc
@@ -40,6 +41,7 @@ _OF_TEXTS: Final[tuple[str, ...]] = (*_OF_IMAGES, contract.TRUNCATED)
 _ID_FIELD: Final[int] = service_pb2.ModelInferRequest.ID_FIELD_NUMBER
 _ITEMS_FIELD: Final[int] = service_pb2.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 _LENGTH_DELIMITED: Final = 2  # protobuf's wire type of bytes and strings
+_LENGTH: Final = struct.Struct("<I")  # before each element of a BYTES tensor
 _FLOAT: Final = np.dtype("<f4")
 _MALFORMED: Final = (KeyError, ValueError, struct.error)  # of reading an answer against the wire contract
 _LARGEST_REQUEST: Final = 8 * 2**20
@@ -243,12 +245,13 @@ def _is_without_proxy(name: str) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _head(model: str, tensor: str, rows: int, outputs: Sequence[str], id_size: int) -> bytes:
+def _head(model: str, tensor: str, rows: int, outputs: Sequence[str], id_size: int) -> tuple[bytes, bytes]:
+    """Return what stands before the id of a request, and what stands between the id and the size of all items."""
     request = service_pb2.ModelInferRequest(model_name=model)
     request.inputs.add(name=tensor, datatype="BYTES", shape=[rows, 1])
     for name in outputs:
         request.outputs.add(name=name)
-    return bytes(request.SerializeToString()) + _field(_ID_FIELD, id_size)
+    return _tag(_ID_FIELD) + _varint(id_size), request.SerializeToString() + _tag(_ITEMS_FIELD)
 
 
 def _request(model: str, tensor: str, items: Sequence[bytes], outputs: Sequence[str], request_id: str) -> bytes:
@@ -256,26 +259,23 @@ def _request(model: str, tensor: str, items: Sequence[bytes], outputs: Sequence[
 
     Concatenated messages of one type are one message (protobuf's encoding, "Last One Wins").
     """
-    size = sum(map(len, items)) + 4 * len(items)
-    parts = [
-        _head(model, tensor, len(items), outputs, len(request_id)),
-        request_id.encode(),
-        _field(_ITEMS_FIELD, size),
-    ]
-    for item in items:
-        # Each element of a BYTES tensor is a 4-byte little-endian length and then the bytes.
-        parts += (len(item).to_bytes(4, "little"), item)
-    return b"".join(parts)
+    size = sum(map(len, items)) + _LENGTH.size * len(items)
+    start, middle = _head(model, tensor, len(items), outputs, len(request_id))
+    elements = zip(map(_LENGTH.pack, map(len, items)), items, strict=True)
+    return b"".join((start, request_id.encode(), middle, _varint(size), *chain.from_iterable(elements)))
 
 
-def _field(number: int, size: int) -> bytes:
-    """Return what protobuf writes before a field of ``size`` bytes: the tag and the size, both as varints."""
+def _tag(field: int) -> bytes:
+    return _varint(field << 3 | _LENGTH_DELIMITED)
+
+
+def _varint(number: int) -> bytes:
+    """Encode a number as protobuf does: seven bits per byte, the lowest first; the top bit is set if more follow."""
     encoded = bytearray()
-    for rest in (number << 3 | _LENGTH_DELIMITED, size):
-        while rest > 0x7F:  # seven bits per byte, the lowest first; the top bit is set if more bytes follow
-            encoded.append(rest & 0x7F | 0x80)
-            rest >>= 7
-        encoded.append(rest)
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
     return bytes(encoded)
 
 
@@ -289,16 +289,24 @@ def _read_answer(response: Any, rows: int, request_id: str) -> Answer:
     try:
         raw = _tensors(response)
         vectors = np.frombuffer(raw[contract.EMBEDDING], _FLOAT).reshape(rows, -1)
-        statuses = struct.unpack(f"<{rows}i", raw[contract.STATUS])
+        statuses, fingerprints = _read_numbers(rows, raw[contract.STATUS], raw[contract.FINGERPRINT])
         errors = _read_strings(raw[contract.ERROR], rows)
-        fingerprints = tuple(struct.iter_unpack("<2i", raw[contract.FINGERPRINT]))
         is_text = contract.TRUNCATED in raw
         truncated = struct.unpack(f"{rows}?", raw[contract.TRUNCATED]) if is_text else (False,) * rows
     except _MALFORMED:
         raise _malformed(request_id) from None
-    if len(fingerprints) != rows or len(errors) != rows:
+    if len(errors) != rows:
         raise _malformed(request_id)
     return Answer(vectors, statuses, errors, fingerprints, truncated)
+
+
+@lru_cache(maxsize=64)  # the numbers of good items are always the same
+def _read_numbers(
+    rows: int, statuses: bytes, fingerprints: bytes
+) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    """Return the statuses and fingerprints of ``rows`` items. Raises struct.error if these are not as many."""
+    numbers = struct.unpack(f"<{2 * rows}i", fingerprints)
+    return struct.unpack(f"<{rows}i", statuses), tuple(zip(numbers[::2], numbers[1::2], strict=True))
 
 
 def _read_strings(raw: bytes, count: int) -> tuple[str, ...]:

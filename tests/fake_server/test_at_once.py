@@ -43,6 +43,15 @@ async def test_calls_that_begin_together_share_requests_and_full_batches_do_not(
     assert all(is_right(batch, fake, images(len(batch))) for batch in batches)
 
 
+async def test_a_call_waits_for_others_only_while_calls_come_together(fake: FakeTriton, near: InMemoryClient) -> None:
+    await near.embed(b"a")
+    for shared in ([1, 3], [4]):
+        fake.requests.clear()
+        batches = await asyncio.gather(*(near.embed(image) for image in images(4)))
+        assert [len(request.images) for request in fake.requests] == shared
+        assert all(is_right(batch, fake, [image]) for batch, image in zip(batches, images(4), strict=True))
+
+
 async def test_a_list_may_change_during_its_call() -> None:
     fake = FakeTriton()
     fake.answer_always(Reply(delay_s=0.01))

@@ -174,31 +174,40 @@ async def test_another_model_is_noticed_and_the_next_call_uses_it(
 
 
 class Garbled(FakeTriton):
-    texts: bytes | None = None
+    garbled: tuple[str, bytes] | None = None  # an output, and what is sent as its tensor
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:
         response = await super().ModelInfer(request, context)
-        if request.model_name == DEFAULT_NAMES.image and self.texts is not None:
-            response.raw_output_contents[[output.name for output in response.outputs].index("error")] = self.texts
+        if request.model_name == DEFAULT_NAMES.image and self.garbled is not None:
+            name, tensor = self.garbled
+            response.raw_output_contents[[output.name for output in response.outputs].index(name)] = tensor
         return response
 
 
-@pytest.mark.parametrize(
-    "broken", ["embedding", "status", "error", "fingerprint", "length", b"", b"\1\0", b"\4\0\0\0abc", b"\1\0\0\0a" * 2]
-)
-async def test_an_answer_that_does_not_follow_the_contract(broken: str | bytes) -> None:
-    """A tensor is missing, vectors have the wrong length, or the texts are damaged."""
+@pytest.mark.parametrize("broken", ["embedding", "status", "error", "fingerprint", "length"])
+async def test_an_answer_that_does_not_follow_the_contract(broken: str) -> None:
+    """A tensor is missing, or vectors have the wrong length."""
     server = Garbled()
     async with InMemoryClient({"localhost": server}) as clip:
         await clip.model()
-        if isinstance(broken, bytes):
-            server.texts = broken
-        elif broken == "length":
+        if broken == "length":
             server.dimension, server.vector = 9, lambda image: fake_vector(image, 9)
         else:
             server.script(Reply(drop_outputs=frozenset({broken})))
         with pytest.raises(ProtocolMismatch, match="9 numbers" if broken == "length" else "contract"):
             await clip.embed(b"a")
+
+
+@pytest.mark.parametrize("name", ["status", "error", "fingerprint"])
+@pytest.mark.parametrize("tensor", [b"", b"\1\0", bytes(16), b"\4\0\0\0abc", b"\1\0\0\0a" * 2])
+async def test_an_answer_with_a_damaged_tensor(name: str, tensor: bytes) -> None:
+    server = Garbled()
+    async with InMemoryClient({"localhost": server}) as clip:
+        await clip.embed(b"a")
+        server.garbled = name, tensor
+        for _ in range(2):
+            with pytest.raises(ProtocolMismatch, match="contract"):
+                await clip.embed(b"a")
 
 
 async def test_a_client_outside_of_async_with(fake: FakeTriton) -> None:

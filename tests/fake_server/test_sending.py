@@ -124,7 +124,7 @@ async def test_what_counts_as_late_is_decided_by_the_caller_with_the_least_time(
     server = FakeTriton()
     server.script(Reply(delay_s=0.01), Reply(delay_s=1.5))
     async with connected(server) as clip:
-        await clip.embed(b"shows how long an answer takes")
+        await asyncio.gather(clip.embed(b"shows how long"), clip.embed(b"an answer takes"))
         await asyncio.gather(clip.embed(b"a", timeout_s=4), clip.embed(b"b", timeout_s=100))
         assert len(server.requests) == 2
         assert clip.stats().servers[0].limit == 12
