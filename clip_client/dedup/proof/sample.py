@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from clip_client.dedup.proof.frame import UNTURNED, Turn
-from clip_client.dedup.proof.law import BLOCK, WHITE, blocks_at, coefficients
+from clip_client.dedup.proof.law import BLOCK, WHITE, as_encoded, blocks_at, coefficients
 from clip_client.dedup.types import Floats, Mask, Pixels
 
 _BLOCKS: Final = 20_000
@@ -109,7 +109,7 @@ class Sample(NamedTuple):
         its own does not follow from a copy that has lost them. With ``own``, the steps of the laid photo, only those
         count in whose place others would give the same value of the laid photo.
         """
-        laid = self.laid / steps
+        laid = as_encoded(self.laid, self.stored, steps) / steps
         follows, found = np.rint(laid), np.rint(self.stored / steps)
         tells = ((found != 0) | (follows != 0)) & ((0.5 - np.abs(laid - follows)) * steps > _ROUNDING)
         if own is not None:
