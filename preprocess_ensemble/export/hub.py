@@ -87,10 +87,7 @@ def _fetch(repository: str, file: str) -> None:
                 return
             # Large files lie on other servers, whose addresses are signed, so this sends no token.
             request = urllib.request.Request(about.location, headers={"Range": f"bytes={done}-"})
-            with (
-                suppress(ConnectionError, TimeoutError),
-                urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer,
-            ):
+            with suppress(ConnectionError, TimeoutError), urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
                 if answer.status != http.HTTPStatus.PARTIAL_CONTENT or done > about.size:
                     done = target.truncate(0)
                 bar = tqdm(desc=file, initial=done, total=about.size, unit="B", unit_scale=True)  # type: ignore[no-untyped-call]

@@ -69,13 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
             _write(report, arguments, action.moving_tiers, show)
         explained = printer.print_report(report)
         return apply_report(
-            report,
-            options.walk.paths,
-            store,
-            action,
-            say=printer.say,
-            verbose=arguments.verbose,
-            explained=explained,
+            report, options.walk.paths, store, action, say=printer.say, verbose=arguments.verbose, explained=explained
         )
 
 

@@ -74,10 +74,7 @@ def _print_folders(entries: Sequence[JournalEntry], notes: TextIO) -> None:
         folders.setdefault(os.path.dirname(entry.files[0].original), []).append(entry)
     by_size = sorted(folders.items(), key=lambda folder: (-size_of(folder[1]), folder[0]))
     for folder, inside in by_size[:_MOST_FOLDERS]:
-        print(
-            f"  {printable(folder)}: {counted(len(inside), 'photo')} of {human_bytes(size_of(inside))}",
-            file=notes,
-        )
+        print(f"  {printable(folder)}: {counted(len(inside), 'photo')} of {human_bytes(size_of(inside))}", file=notes)
     if len(by_size) > _MOST_FOLDERS:
         more = counted(len(by_size) - _MOST_FOLDERS, "folder")
         print(f"  and {more} more; to list all photos: clip-client undo --list", file=notes)

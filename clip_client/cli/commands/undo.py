@@ -65,11 +65,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         metavar="RUN",
         help="undo only the moves and decisions of one run; --list shows the runs",
     )
-    parser.add_argument(
-        "--suspects",
-        action="store_true",
-        help="restore only photos of which no proved copy is left",
-    )
+    parser.add_argument("--suspects", action="store_true", help="restore only photos of which no proved copy is left")
     parser.add_argument(
         "--from",
         dest="from_folder",

@@ -64,9 +64,7 @@ def add_server_options(parser: argparse.ArgumentParser, *, may_be_local: bool = 
         f"model repository DIR in this process (default: the environment variable CLIP_URL, else {otherwise})",
     )
     group.add_argument(
-        "--model",
-        metavar="NAME",
-        help="name of the model on the server, from clip-export --name (default: clip)",
+        "--model", metavar="NAME", help="name of the model on the server, from clip-export --name (default: clip)"
     )
     add_credential_options(parser)
 

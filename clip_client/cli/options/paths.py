@@ -37,9 +37,7 @@ def add_walk_options(parser: argparse.ArgumentParser) -> None:
         "Photos library",
     )
     parser.add_argument(
-        "--files-from",
-        metavar="FILE",
-        help="also take the paths in FILE, one on each line; - is standard input",
+        "--files-from", metavar="FILE", help="also take the paths in FILE, one on each line; - is standard input"
     )
     parser.add_argument(
         "--null", action="store_true", help="the paths in FILE end with a NUL byte, as find -print0 writes them"

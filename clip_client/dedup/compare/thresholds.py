@@ -8,9 +8,7 @@ from typing import Final
 from clip_client.dedup.types import NO_MODEL, Thresholds, is_random, split_model_id
 
 _IMMICH: Final = Thresholds(
-    similar=0.99,
-    source="0.99 is the default of Immich for these weights (cosine distance 0.01)",
-    recommended=True,
+    similar=0.99, source="0.99 is the default of Immich for these weights (cosine distance 0.01)", recommended=True
 )
 
 _PER_MODEL: Final = {("ViT-B-32", "openai"): _IMMICH, ("ViT-B-32-quickgelu", "openai"): _IMMICH}
