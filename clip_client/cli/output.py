@@ -47,8 +47,7 @@ def add_output_options(parser: argparse._ActionsContainer, **contents: str) -> N
 
 
 def add_quiet_option(parser: argparse._ActionsContainer) -> None:
-    meaning = "print only errors, and output that goes to -"
-    parser.add_argument("--quiet", "-q", action="store_true", help=meaning)
+    parser.add_argument("--quiet", "-q", action="store_true", help="print only errors, and output that goes to -")
 
 
 def read_outputs(arguments: argparse.Namespace) -> tuple[Path, ...]:

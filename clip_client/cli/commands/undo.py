@@ -42,7 +42,6 @@ _UNKNOWN: Final = "Nothing in the quarantine came from this path; --list shows w
 _OF_ANOTHER_STORE: Final = (
     "Nothing in the quarantine of this store came from this path; there is a quarantine of another store:"
 )
-_NO_SUSPECT: Final = "for each photo in the quarantine, a remaining photo is proved to show the same picture"
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -102,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
                 entries = suspects(store.journal, prove=prove_again, run=of_run, on_progress=show)
             only = {entry.id for entry in entries}
             if not (entries or arguments.json):
-                print(_NO_SUSPECT)
+                print("for each photo in the quarantine, a remaining photo is proved to show the same picture")
                 return 0
         unknown: list[Outcome] = []
         if paths:
@@ -225,7 +224,9 @@ def _print_result(
         if still_hold:
             hold = "holds" if still_hold == 1 else "hold"
             print(f"{counted(still_hold, 'decision')} of runs still {hold}; clip-client undo --list shows the runs")
-    _print_what_stays(outcomes)
+    for outcome in outcomes:
+        if outcome.left_behind:
+            print(f"{printable(outcome.path)}: {printable(outcome.message)}", file=sys.stderr)
     return 0 if print_failures(outcomes) == 0 else 1
 
 
@@ -261,9 +262,3 @@ def _print_list(entries: Sequence[JournalEntry], declared: Sequence[Choice], whe
         print(f"{choice.run}  {choice.what}: {', '.join(printable(photo.path) for photo in choice.photos)}")
     if not entries and not declared:
         print(nothing)
-
-
-def _print_what_stays(outcomes: Sequence[Outcome]) -> None:
-    for outcome in outcomes:
-        if outcome.left_behind:
-            print(f"{printable(outcome.path)}: {printable(outcome.message)}", file=sys.stderr)
