@@ -12,7 +12,6 @@ from clip_client.serving.tls import ServerTls
 from preprocess_ensemble.contract import DEFAULT_NAME, SERVER_ID, ModelNames, Precision
 from preprocess_ensemble.model_repository.location import model_names
 
-_ADMIN_KEY: Final = "clip-admin"
 _ADMIN_PROTOCOLS: Final = "model-repository,shared-memory,trace,logging"
 """Protocols that change the server or reach into its machine. Clients do not need them."""
 
@@ -87,7 +86,7 @@ class ServeConfig:
     @property
     def arguments(self) -> tuple[str, ...]:
         protocols = _ADMIN_PROTOCOLS if self.open_statistics else f"{_ADMIN_PROTOCOLS},statistics"
-        admin = f"{protocols}:{_ADMIN_KEY}={self.admin_secret}"
+        admin = f"{protocols}:clip-admin={self.admin_secret}"
         http = ["--allow-http=false"]
         if self.http_port is not None:
             libevent = f"ipv6:{self.http_host}" if ":" in self.http_host else self.http_host

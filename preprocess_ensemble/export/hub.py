@@ -17,7 +17,6 @@ from typing import Final
 from preprocess_ensemble.errors import first_line, pip_install
 from preprocess_ensemble.export.model_source import ExportError
 
-_HUB: Final = "https://huggingface.co"
 _TIMEOUT_S: Final = 10.0
 _ATTEMPTS: Final = 6
 _CHUNK_BYTES: Final = 2**20
@@ -29,7 +28,7 @@ def do_not_wait(report: Callable[[str], None]) -> None:
 
     Otherwise it tries each file six times with growing pauses, most of a minute in all, before it fails.
     """
-    endpoint = os.environ.get("HF_ENDPOINT", _HUB)
+    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
     try:
         urllib.request.urlopen(urllib.request.Request(endpoint, method="HEAD"), timeout=_TIMEOUT_S).close()
     except urllib.error.HTTPError:

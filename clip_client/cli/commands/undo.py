@@ -39,9 +39,6 @@ _UNKNOWN_TO_STORE: Final = (
 )
 _NOT_NAMED: Final = "nothing in the quarantine belongs to this run or came from this path"
 _UNKNOWN: Final = "Nothing in the quarantine came from this path; --list shows what is there."
-_OF_ANOTHER_STORE: Final = (
-    "Nothing in the quarantine of this store came from this path; there is a quarantine of another store:"
-)
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -190,7 +187,8 @@ def _with_other_store(failure: Outcome, known_runs: Set[str]) -> Outcome:
     others = [folder for folder, runs in runs_near(failure.path).items() if not runs <= known_runs]
     if not others:
         return failure
-    return replace(failure, message=f"{_OF_ANOTHER_STORE} {_undo_from(others)}")
+    found = "Nothing in the quarantine of this store came from this path; there is a quarantine of another store:"
+    return replace(failure, message=f"{found} {_undo_from(others)}")
 
 
 def _undo_from(folders: Iterable[str]) -> str:
