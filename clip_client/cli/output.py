@@ -195,6 +195,5 @@ def progress_bars(*, quiet: bool = False) -> Iterator[ProgressBars]:
         return
     with progress:
         # Print lines above the bars and without wrapping, so that a path in a line can be copied.
-        yield ProgressBars(
-            progress, partial(console.print, markup=False, highlight=False, soft_wrap=True), in_lines=False
-        )
+        say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+        yield ProgressBars(progress, say, in_lines=False)

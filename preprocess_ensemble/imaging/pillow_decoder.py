@@ -243,12 +243,10 @@ class PillowFile:
             raise DecodeError(ImageStatus.TRUNCATED, self._truncated_message()) from error
         if self.name == "TIFF":
             check_compression(self._data)
-        message = f"The {self.name} file is corrupt: it cannot be decoded."
-        raise DecodeError(ImageStatus.CORRUPT, message) from error
+        raise DecodeError(ImageStatus.CORRUPT, f"The {self.name} file is corrupt: it cannot be decoded.") from error
 
     def _truncated_message(self) -> str:
-        size = len(self._data)
-        return f"The {self.name} file is truncated: it ends after {size:,} bytes, before the picture does."
+        return f"The {self.name} file is truncated: it ends after {len(self._data):,} bytes, before the picture does."
 
     def _ends_early(self) -> bool:
         # Check the structure, too, because some readers read the whole file at once.

@@ -48,8 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         entries = quarantined(store.journal, arguments.of_run)
         # With --json -, standard output is only for the result, so the summary goes to standard error.
         notes = sys.stderr if arguments.json == STDOUT else sys.stdout
-        size = human_bytes(size_of(entries))
-        holds = f"the quarantine holds {counted(len(entries), 'photo')} of {size}"
+        holds = f"the quarantine holds {counted(len(entries), 'photo')} of {human_bytes(size_of(entries))}"
         print(holds if entries else "this store knows of no photo in a quarantine", file=notes)
         if not entries:
             write_json(arguments.json, outcomes_json(()))
