@@ -109,17 +109,14 @@ class ClientConfig:
         if self.token is not None:
             if not self.token or not self.token.isascii() or not self.token.isprintable():
                 raise ValueError("token must be non-empty printable ASCII; it travels in a header")
-            exposed = [endpoint for endpoint in endpoints if _travels_in_clear(endpoint)]
+            remote = [one for one in endpoints if one.kind is not EndpointKind.LOCAL and not one.is_loopback]
+            exposed = [one for one in remote if not one.tls]
             if exposed and not self.allow_token_in_clear:
                 raise ValueError(f"a token may not travel in the clear to {exposed[0]}: use a grpcs:// URL")
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
         return tuple(replace(parse_url(url), model=self.model) for url in self.urls)
-
-
-def _travels_in_clear(endpoint: Endpoint) -> bool:
-    return endpoint.kind is not EndpointKind.LOCAL and not endpoint.tls and not endpoint.is_loopback
 
 
 def positive_seconds(name: str, value: float) -> None:

@@ -36,9 +36,7 @@ IMAGE_ENCODINGS: Final[Mapping[TransferName, ImageEncoding]] = {
         save_options={"format": "JPEG", "quality": 90, "subsampling": 0},
     ),
     "thumbnail-small": ImageEncoding(
-        id="thumb-webp-q80-m2",
-        unchanged_up_to=8 * 1024,
-        save_options={"format": "WEBP", "quality": 80, "method": 2},
+        id="thumb-webp-q80-m2", unchanged_up_to=8 * 1024, save_options={"format": "WEBP", "quality": 80, "method": 2}
     ),
     "original": ImageEncoding(id="original", unchanged_up_to=sys.maxsize),
 }

@@ -132,8 +132,7 @@ async def health_steps(
             message = await message_of(step, limit_s())
         except ClipError as failure:
             message, error = str(failure), failure
-        elapsed_s = time.perf_counter() - started
-        yield Finding(step=step, message=message, elapsed_s=elapsed_s, model=model, error=error)
+        yield Finding(step=step, message=message, elapsed_s=time.perf_counter() - started, model=model, error=error)
         if error is not None:
             return
 

@@ -18,7 +18,6 @@ from preprocess_ensemble.imaging.preprocessor import Preprocessor
 from preprocess_ensemble.imaging.transform import PreprocessConfig
 from preprocess_ensemble.model_repository.passport import Passport
 
-_DECODED_OUTPUTS: Final = frozenset({PIXELS, STATUS, ERROR})
 _DECODED: Final = "clip_preprocess_decoded_total"
 
 
@@ -56,7 +55,7 @@ class TritonPythonModel(RowsModel):
 
     def answer(self, requests: Sequence[RowsRequest], increments: Increments) -> Iterator[Outputs]:
         # A request for the passport alone decodes nothing.
-        decodes = [not request.requested.isdisjoint(_DECODED_OUTPUTS) for request in requests]
+        decodes = [not request.requested.isdisjoint({PIXELS, STATUS, ERROR}) for request in requests]
         files = [request.rows if decoded else () for request, decoded in zip(requests, decodes, strict=True)]
         pixels, images = self._preprocessor.run(files)
         start = 0

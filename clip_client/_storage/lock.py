@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 
@@ -11,22 +10,16 @@ class AlreadyLocked(Exception):
     """Another process holds the lock."""
 
 
-@contextmanager
-def exclusive_lock(path: Path, *, wait_s: float = 0) -> Iterator[None]:
-    """Hold the lock file ``path`` for the duration of the block; wait for it at most ``wait_s`` seconds.
+def exclusive_lock(path: Path, *, wait_s: float = 0) -> AbstractContextManager[object]:
+    """Take the lock file ``path``, and hold it until the end of the block; wait for it at most ``wait_s`` seconds.
 
     The operating system releases the lock when the process ends, even if it is killed; the file stays. Raises
     AlreadyLocked if another process holds it, and OSError if the file cannot be made or locked.
     """
     from filelock import FileLock, Timeout
 
-    # Refuse soft locks: such a lock is a file that outlives a killed process.
-    lock = FileLock(path, timeout=wait_s, fallback_to_soft=False)
     try:
-        lock.acquire()
+        # Refuse soft locks: such a lock is a file that outlives a killed process.
+        return FileLock(path, timeout=wait_s, fallback_to_soft=False).acquire()
     except Timeout:
         raise AlreadyLocked(str(path)) from None
-    try:
-        yield
-    finally:
-        lock.release()

@@ -107,9 +107,7 @@ def vector_schema(model: FileModel | ModelInfo) -> Any:
 
 
 def vector_row(
-    file: FileVersion | None,
-    vector: NDArray[np.float32] | None = None,
-    failure: FailedFile | ItemError | None = None,
+    file: FileVersion | None, vector: NDArray[np.float32] | None = None, failure: FailedFile | ItemError | None = None
 ) -> Mapping[str, Any]:
     """Return the columns of :func:`vector_schema` for one photo: either ``vector``, (D,) float32, or ``failure``."""
     return {

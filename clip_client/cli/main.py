@@ -15,19 +15,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from clip_client.cli.commands import (
-    decide,
-    dedup,
-    doctor,
-    embed,
-    health,
-    purge,
-    review,
-    rules,
-    search,
-    similar,
-    undo,
-)
+from clip_client.cli.commands import decide, dedup, doctor, embed, health, purge, review, rules, search, similar, undo
 from clip_client.cli.errors import CommandMisused, need
 from clip_client.cli.output import read_outputs
 from preprocess_ensemble.command_line import Parser

@@ -47,8 +47,7 @@ def add_output_options(parser: argparse._ActionsContainer, **contents: str) -> N
 
 
 def add_quiet_option(parser: argparse._ActionsContainer) -> None:
-    meaning = "print only errors, and output that goes to -"
-    parser.add_argument("--quiet", "-q", action="store_true", help=meaning)
+    parser.add_argument("--quiet", "-q", action="store_true", help="print only errors, and output that goes to -")
 
 
 def read_outputs(arguments: argparse.Namespace) -> tuple[Path, ...]:
@@ -196,6 +195,5 @@ def progress_bars(*, quiet: bool = False) -> Iterator[ProgressBars]:
         return
     with progress:
         # Print lines above the bars and without wrapping, so that a path in a line can be copied.
-        yield ProgressBars(
-            progress, partial(console.print, markup=False, highlight=False, soft_wrap=True), in_lines=False
-        )
+        say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+        yield ProgressBars(progress, say, in_lines=False)

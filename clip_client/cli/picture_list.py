@@ -18,8 +18,7 @@ from clip_client._files import printable
 from clip_client.cli.errors import CommandMisused, need
 from clip_client.cli.options.connection import client_config, connected
 from clip_client.cli.options.search import NamedPlaces
-from clip_client.cli.output import STDOUT, ProgressBars, output, progress_bars, write_json, write_text
-from clip_client.dedup import Scan, Store
+from clip_client.cli.output import STDOUT, output, progress_bars, write_json, write_text
 from clip_client.dedup.features.preview import thumbnail
 from clip_client.dedup.files.directories import DirectorySet
 from clip_client.dedup.text import counted, date_and_time, escaped
@@ -48,7 +47,15 @@ def find_and_print(
         raise CommandMisused(str(error)) from None
     with named.opened_store() as store, progress_bars() as show:
         photos = named.photos_in(store, show)
-        query, space = asyncio.run(_embed(arguments, terms, named, store, photos, show))
+
+        async def embed() -> tuple[QueryVector, SearchSpace]:
+            async with connected(client_config(arguments), show=show) as clip:
+                show("embedding the query", 0, None)  # the first text opens a tower of the model, which takes seconds
+                query = await query_vector(clip, terms)  # first, because new photos may take hours
+                show("embedding the query", len(terms), len(terms))
+                return query, await named.opened(clip, store, photos, show)
+
+        query, space = asyncio.run(embed())
         found = find(query, replace(space, without=DirectorySet(without)), wanted, top=arguments.top)
     _print(arguments, found, space)
     if arguments.report is not None:
@@ -56,21 +63,6 @@ def find_and_print(
             write_page(" ".join(arguments.parts), found, file, thumbnail=thumbnail)
         print(f"clip-client: written: {arguments.report}", file=sys.stderr)
     return 0 if found.pictures else 1
-
-
-async def _embed(
-    arguments: argparse.Namespace,
-    terms: list[Term],
-    named: NamedPlaces,
-    store: Store | None,
-    photos: Scan | None,
-    show: ProgressBars,
-) -> tuple[QueryVector, SearchSpace]:
-    async with connected(client_config(arguments), show=show) as clip:
-        show("embedding the query", 0, None)  # the first text opens a tower of the model, which takes seconds
-        query = await query_vector(clip, terms)  # first, because new photos may take hours
-        show("embedding the query", len(terms), len(terms))
-        return query, await named.opened(clip, store, photos, show)
 
 
 def _print(arguments: argparse.Namespace, found: FoundPictures, space: SearchSpace) -> None:

@@ -73,8 +73,7 @@ class PhotoFile(NamedTuple):
 
     def is_as(self, other: PhotoFile) -> bool:
         """Tell whether size and times equal those of ``other``. The ctime counts only if both are known."""
-        times = {self.ctime_ns, other.ctime_ns} - {None}
-        return self[1:3] == other[1:3] and len(times) < 2
+        return self[1:3] == other[1:3] and len({self.ctime_ns, other.ctime_ns} - {None}) < 2
 
 
 @dataclass(frozen=True, kw_only=True)

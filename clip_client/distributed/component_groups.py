@@ -129,11 +129,7 @@ def group_schema() -> Any:
 
 
 def group_bucket(
-    output: Location,
-    bucket: int,
-    places: Sequence[Location],
-    rules: GroupRules,
-    returns_groups_in: str | None,
+    output: Location, bucket: int, places: Sequence[Location], rules: GroupRules, returns_groups_in: str | None
 ) -> DuplicateReport:
     """Write the groups of one bucket; with a folder of relative paths, also return them. Raises DistributedError."""
     if returns_groups_in is not None:

@@ -49,7 +49,6 @@ _EDGES, _CANDIDATES, _GROUPS = "edges", "candidates", "groups"
 _CELLS, _COMPONENTS = "_cells", "_components"
 """Folders whose names begin with an underscore are skipped by readers of Parquet."""
 _OWN_FILE: Final = re.compile(r"[0-9a-f]{16}-.*|[0-9]{6}\.arrow|part-[0-9]{5,}\.parquet|_SUCCESS|\..*\.part")
-_NO_KEY: Final = "none"
 _SUCCESS: Final = "_SUCCESS"
 
 _RECALL_ROWS: Final = 5000  # vectors compared exactly, to measure the recall
@@ -301,7 +300,7 @@ class FolderSearch:
             for name in (_CELLS, _COMPONENTS):
                 self.output.filesystem.delete_dir((self.output / name).path)
 
-    def _prepare(self, name: str, key: str = _NO_KEY) -> list[Location]:
+    def _prepare(self, name: str, key: str = "none") -> list[Location]:
         """Make a folder of the output and remove the files of other searches. Return the files of ``key``."""
         folder = self.output / name
         with folder.usable():

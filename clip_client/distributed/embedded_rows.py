@@ -280,6 +280,5 @@ def first_with_content(facts: NDArray[Any]) -> Indices:
 def vectors_in(table: Any) -> NDArray[np.float32]:
     """Return the column of vectors as (N, D) float32, read-only."""
     column = table.column(VECTOR)
-    dimension = column.type.list_size
-    vectors: NDArray[np.float32] = column.combine_chunks().flatten().to_numpy().reshape(-1, dimension)
+    vectors: NDArray[np.float32] = column.combine_chunks().flatten().to_numpy().reshape(-1, column.type.list_size)
     return vectors

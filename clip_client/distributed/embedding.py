@@ -107,10 +107,7 @@ def embed_dataset(
         batch_size=_ROWS_AT_ONCE,
         batch_format="pyarrow",
         num_cpus=0 if is_shared else 1,
-        compute=ActorPoolStrategy(
-            min_size=1,
-            max_size=min(workers or cpus, cpus) if is_shared else workers,
-        ),
+        compute=ActorPoolStrategy(min_size=1, max_size=min(workers or cpus, cpus) if is_shared else workers),
     )
 
 

@@ -98,10 +98,7 @@ def webdataset_images(*addresses: Address) -> list[Partition]:
     """
     return [
         Partition(
-            name=str(tar),
-            id=id_of(str(tar), info.size, info.mtime_ns),
-            count=None,
-            images=partial(_images_in_tar, tar),
+            name=str(tar), id=id_of(str(tar), info.size, info.mtime_ns), count=None, images=partial(_images_in_tar, tar)
         )
         for tar, info in _files_in(addresses, (".tar", ".tar.gz", ".tgz"))
     ]

@@ -116,8 +116,7 @@ async def find_on_cluster(
 ) -> DuplicateReport:
     """Find duplicates as on one machine, with groups from the cluster; ``model`` is :func:`fill_store`'s."""
     collected, rules = await collect(clip, found, store, on_progress, **how)
-    tell = told_by_thread(on_progress)
-    grouped = await to_thread.run_sync(_group_on_cluster, model, collected, rules, store, tell)
+    grouped = await to_thread.run_sync(_group_on_cluster, model, collected, rules, store, told_by_thread(on_progress))
     return await judge(grouped, collected, found, store, on_progress, merge_metadata=merge_metadata)
 
 

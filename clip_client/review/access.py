@@ -79,7 +79,10 @@ class Access:
         is_read = scope["method"] in ("GET", "HEAD")
         ticket = parse_qs(scope["query_string"].decode("latin-1")).get("ticket", [""])[0]
         if is_read and scope["path"] == "/" and ticket:
-            return self._let_in(ticket)
+            if not hmac.compare_digest(ticket.encode(), self._ticket.encode()):
+                return HTMLResponse(_USED, 403)
+            self._ticket = secrets.token_urlsafe(32)
+            return RedirectResponse(self.path, 303)
         secret, slash, _ = scope["path"].removeprefix("/").partition("/")
         if not hmac.compare_digest(secret.encode(errors="replace"), self._secret.encode()):
             return HTMLResponse(_INCOMPLETE, 403)
@@ -92,9 +95,3 @@ class Access:
         if not is_read and headers.get("origin") != f"http://{host}":
             return PlainTextResponse("Only pages of this server may change anything.", 403)
         return None if slash else RedirectResponse(self.path, 303)
-
-    def _let_in(self, ticket: str) -> Response:
-        if not hmac.compare_digest(ticket.encode(), self._ticket.encode()):
-            return HTMLResponse(_USED, 403)
-        self._ticket = secrets.token_urlsafe(32)
-        return RedirectResponse(self.path, 303)

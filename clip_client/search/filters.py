@@ -109,8 +109,7 @@ def facts_table(features: pa.Table) -> pa.Table:
     import pyarrow.compute as pc
 
     # Most photos have their time in EXIF, the only block with milliseconds. Other photos have it in XMP or IPTC.
-    texts = features.column("taken").to_pylist()
-    told = pa.array([_told_ms(text or "") for text in texts], pa.int64())
+    told = pa.array([_told_ms(text or "") for text in features.column("taken").to_pylist()], pa.int64())
     columns = {name: features.column(name) for name in FACTS}
     columns["taken_ms"] = pc.coalesce(columns["taken_ms"], told)
     for name in ("camera", "format"):

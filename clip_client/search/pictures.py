@@ -72,8 +72,7 @@ def write_page(
         drawn = list(pool.map(lambda picture: _drawn(picture, thumbnail), found.pictures))
     template = report_environment(picture.path for picture in found.pictures).get_template("search.html.j2")
     results = list(zip(found.pictures, drawn, strict=True))
-    pieces = template.generate(query=query, found=found, results=results)
-    file.writelines(piece.encode() for piece in pieces)
+    file.writelines(piece.encode() for piece in template.generate(query=query, found=found, results=results))
 
 
 def _drawn(picture: FoundPicture, thumbnail: Callable[[str, int], bytes | None]) -> Picture | None:
@@ -82,5 +81,4 @@ def _drawn(picture: FoundPicture, thumbnail: Callable[[str, int], bytes | None])
     jpeg = thumbnail(picture.path, max(width, height))
     if jpeg is None:
         return None
-    source = "data:image/jpeg;base64," + base64.b64encode(jpeg).decode("ascii")
-    return Picture(source, width, height, is_wide=False)
+    return Picture("data:image/jpeg;base64," + base64.b64encode(jpeg).decode("ascii"), width, height, is_wide=False)

@@ -106,8 +106,7 @@ def terms_of(parts: Sequence[str | os.PathLike[str]], *, photos: bool = True) ->
         if of == "sign":
             sign, *others = some
             if others:
-                message = f"two signs in a row in the query: write words or a photo before {others[0]}"
-                raise QueryError(message)
+                raise QueryError(f"two signs in a row in the query: write words or a photo before {others[0]}")
             continue
         for part in some if of == "photo" else [" ".join(some)]:
             terms.append(_term(part, sign, is_photo=of == "photo"))

@@ -78,8 +78,7 @@ def store_index(store: Store, vector_id: str, on_progress: OnProgress | None = N
                 index.about.update(stamp=stamp, algorithm=ALGORITHM)
                 index.save(folder)
     except AlreadyLocked:
-        message = f"another process is writing the index in {folder}; wait for it, or stop it"
-        raise StoreError(message) from None
+        raise StoreError(f"another process is writing the index in {folder}; wait for it, or stop it") from None
     except OSError as error:
         raise StoreError(f"the index in {folder} cannot be written: {error.strerror or error}") from error
     return index
@@ -132,8 +131,7 @@ def _update(
     """Add the contents of the store that the index lacks. A content without features is added once it has them."""
     import pyarrow as pa
 
-    held = {bytes.fromhex(key) for key in index.keys()}
-    new = sorted((vectors.keys() & features.keys()) - held)
+    new = sorted((vectors.keys() & features.keys()) - {bytes.fromhex(key) for key in index.keys()})
     for start in range(0, len(new), MOST_IN_SEGMENT):
         on_progress("indexing", start, len(new))
         keys = new[start : start + MOST_IN_SEGMENT]

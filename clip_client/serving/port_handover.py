@@ -32,7 +32,6 @@ _IP_HEADER, _RANDOM = 0xFFF00000, 0xFFFFF000 + 56
 """Addresses that a program may load from: SKF_NET_OFF, and SKF_AD_OFF + SKF_AD_RANDOM."""
 _LOAD_BYTE, _LOAD_HALF, _LOAD_WORD, _AND, _MODULO, _ADD, _SHIFT_RIGHT = 0x30, 0x28, 0x20, 0x54, 0x94, 0x04, 0x74
 _IF_EQUAL, _RETURN, _RETURN_RESULT = 0x15, 0x06, 0x16
-_BACKLOG: Final = 1
 
 _Address = tuple[socket.AddressFamily, str]
 _Instruction = tuple[int, int, int, int]  # code, instructions to skip if true and if false, operand
@@ -75,7 +74,7 @@ class PortHandover:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         _attach(listener, _SO_ATTACH_FILTER, _DROP)
         listener.bind((host, self._port))
-        listener.listen(_BACKLOG)
+        listener.listen(1)
         return listener
 
 

@@ -46,10 +46,9 @@ def check_tensorrt(triton: Triton | None) -> None:
         raise ReportedError(f"ONNX Runtime has no TensorRT provider ({library}): {remedy}, or {_REMEDY}.")
     needed = re.search(rb"libnvinfer\.so\.(\d+)", library.read_bytes())
     if needed is not None and not _loads(name := needed[0].decode(), triton):
-        major = needed[1].decode()
         raise ReportedError(
             f"ONNX Runtime's TensorRT provider needs {name}, which is not installed: run "
-            f"`pip install 'tensorrt-cu13=={major}.*'` (tensorrt-cu12 for CUDA 12), use the container of "
+            f"`pip install 'tensorrt-cu13=={needed[1].decode()}.*'` (tensorrt-cu12 for CUDA 12), use the container of "
             f"containers/Dockerfile's target tensorrt, or {_REMEDY}."
         )
 

@@ -17,7 +17,6 @@ from typing import Final
 from preprocess_ensemble.errors import first_line, pip_install
 from preprocess_ensemble.export.model_source import ExportError
 
-_HUB: Final = "https://huggingface.co"
 _TIMEOUT_S: Final = 10.0
 _ATTEMPTS: Final = 6
 _CHUNK_BYTES: Final = 2**20
@@ -29,7 +28,7 @@ def do_not_wait(report: Callable[[str], None]) -> None:
 
     Otherwise it tries each file six times with growing pauses, most of a minute in all, before it fails.
     """
-    endpoint = os.environ.get("HF_ENDPOINT", _HUB)
+    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
     try:
         urllib.request.urlopen(urllib.request.Request(endpoint, method="HEAD"), timeout=_TIMEOUT_S).close()
     except urllib.error.HTTPError:
@@ -87,10 +86,7 @@ def _fetch(repository: str, file: str) -> None:
                 return
             # Large files lie on other servers, whose addresses are signed, so this sends no token.
             request = urllib.request.Request(about.location, headers={"Range": f"bytes={done}-"})
-            with (
-                suppress(ConnectionError, TimeoutError),
-                urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer,
-            ):
+            with suppress(ConnectionError, TimeoutError), urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
                 if answer.status != http.HTTPStatus.PARTIAL_CONTENT or done > about.size:
                     done = target.truncate(0)
                 bar = tqdm(desc=file, initial=done, total=about.size, unit="B", unit_scale=True)  # type: ignore[no-untyped-call]

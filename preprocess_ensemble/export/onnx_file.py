@@ -104,8 +104,7 @@ def fold_shapes(model: onnx.ModelProto) -> None:
     unchanged. The batch must be the only dynamic dimension of every input.
     """
     graph = model.graph
-    names = _shape_values(graph)
-    first, second = _evaluated(model, names)
+    first, second = _evaluated(model, _shape_values(graph))
     constants = {name: value for name, value in first.items() if np.array_equal(value, second[name])}
     for node in graph.node:
         if node.op_type == "Reshape" and (target := _with_one_unknown(node, first, second)) is not None:

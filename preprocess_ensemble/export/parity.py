@@ -51,8 +51,7 @@ def canary_image() -> bytes:
 
 def check_pixels(config: PreprocessConfig) -> npt.NDArray[np.uint8]:
     """Return the sample pictures and, last, the canary: (9, H, W, 3) uint8."""
-    canary = preprocess(decode(canary_image()), config)
-    return np.concatenate([sample_pixels(*config.size), canary[None]])
+    return np.concatenate([sample_pixels(*config.size), preprocess(decode(canary_image()), config)[None]])
 
 
 def build(

@@ -71,10 +71,7 @@ class Decoded:
 
 
 def decode(
-    data: bytes | memoryview,
-    limits: DecodeLimits = _DEFAULT_LIMITS,
-    *,
-    at_least: tuple[int, int] | None = None,
+    data: bytes | memoryview, limits: DecodeLimits = _DEFAULT_LIMITS, *, at_least: tuple[int, int] | None = None
 ) -> Image.Image:
     """Decode the first picture of one image file and apply its EXIF orientation.
 

@@ -111,12 +111,11 @@ def read_container(data: bytes) -> Container:
     container = read(data)
     with JxlFile(io.BytesIO(data)) as image:
         image.load()
-        extra = image.header.extra_channels
         container.layout = Layout(
             colours="grey" if image.mode.startswith("L") else image.mode.removesuffix("A"),
             depth=image.header.bit_depth,
             has_alpha=image.mode.endswith("A"),
-            further_channels=extra - image.mode.endswith("A"),
+            further_channels=image.header.extra_channels - image.mode.endswith("A"),
             is_lossless=not (image.is_jpeg or image.header.is_xyb),
             profile=image.info.get("icc_profile", b""),
         )

@@ -43,7 +43,6 @@ from preprocess_ensemble.imaging.pillow_patches import patch_pillow_big_tiff, pa
 _FEW_BYTES: Final = 16
 """Bytes of a small read. Fields of a header are smaller; the blocks that pixel readers ask for are larger."""
 
-_ANIMATED: Final = frozenset({"WebP", "AVIF"})
 
 # Errors of Pillow's readers for a file that contradicts itself. Any other error is a defect in Pillow or here.
 _BAD_FILE: Final = (
@@ -105,7 +104,7 @@ class PillowFile:
             metadata_bytes=sum(len(value) for value in info.values() if isinstance(value, bytes | str)),
             scans=count_scans(data) if info.get("progressive") else 0,
             is_slow=not codecs.isdisjoint(Image.DECODERS),
-            is_animated=self.name in _ANIMATED and getattr(self.image, "is_animated", False),
+            is_animated=self.name in ("WebP", "AVIF") and getattr(self.image, "is_animated", False),
             is_run_length="bmp_rle" in codecs,
         )
         check(facts, limits)
@@ -244,12 +243,10 @@ class PillowFile:
             raise DecodeError(ImageStatus.TRUNCATED, self._truncated_message()) from error
         if self.name == "TIFF":
             check_compression(self._data)
-        message = f"The {self.name} file is corrupt: it cannot be decoded."
-        raise DecodeError(ImageStatus.CORRUPT, message) from error
+        raise DecodeError(ImageStatus.CORRUPT, f"The {self.name} file is corrupt: it cannot be decoded.") from error
 
     def _truncated_message(self) -> str:
-        size = len(self._data)
-        return f"The {self.name} file is truncated: it ends after {size:,} bytes, before the picture does."
+        return f"The {self.name} file is truncated: it ends after {len(self._data):,} bytes, before the picture does."
 
     def _ends_early(self) -> bool:
         # Check the structure, too, because some readers read the whole file at once.

@@ -18,8 +18,6 @@ from preprocess_ensemble.imaging.limits import DecodeError, unsupported_variant
 from preprocess_ensemble.imaging.pillow_decoder import WHITE_IS_ZERO, PillowFile, with_alpha
 from preprocess_ensemble.imaging.quiet import quiet_libraries
 
-_OPAQUE: Final = (255, 255)
-
 _IN_OTHER_ORDER: Final = {  # raw modes of Pillow for channels of 16 bits, and those of the opposite byte order
     f"{mode};16{order}": f"{mode};16{other}"
     for mode in ("RGB", "RGBA", "RGBX", "CMYK")
@@ -60,7 +58,7 @@ def decode_whole(data: bytes, layout: Layout) -> list[Image.Image]:
         if bits.min() != bits.max():
             raise refusal
     mode = parts[0].mode
-    if mode != "CMYK" and not (mode == "RGBA" and parts[0].getchannel("A").getextrema() != _OPAQUE):
+    if mode != "CMYK" and not (mode == "RGBA" and parts[0].getchannel("A").getextrema() != (255, 255)):
         mode = "RGB"
     parts = [part.convert(mode) for part in parts]
     if (len(parts) > 1 and not parts[1].getbbox(alpha_only=False)) or parts[0].tobytes() == parts[-1].tobytes():

@@ -61,5 +61,4 @@ def has_model(repository: Path, names: contract.ModelNames = contract.DEFAULT_NA
 def model_names(repository: Path) -> list[str]:
     """Return the names of the exported models in ``repository``, sorted; none if no export has been finished."""
     suffix = contract.DEFAULT_NAMES.encoder.removeprefix(contract.DEFAULT_NAME)
-    files = repository.glob(f"*{suffix}/1/model.json")
-    return sorted(file.parents[1].name.removesuffix(suffix) for file in files)
+    return sorted(file.parents[1].name.removesuffix(suffix) for file in repository.glob(f"*{suffix}/1/model.json"))

@@ -51,8 +51,7 @@ class Tensorrt:
         settings = _settings(config) or {}
         if _PREFIX not in settings:
             return None
-        version = 10 if "precision_mode" in settings else 11
-        return cls(version=version, cache=Path(settings["trt_engine_cache_path"]))
+        return cls(version=10 if "precision_mode" in settings else 11, cache=Path(settings["trt_engine_cache_path"]))
 
     def write_into(self, config: Any, passport: Passport) -> None:
         """Run the model of a ModelConfig message on TensorRT, with one instance per GPU.

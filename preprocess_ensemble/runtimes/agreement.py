@@ -82,10 +82,7 @@ def require_cosine(vectors: npt.NDArray[np.float32], expected: npt.NDArray[np.fl
 
 
 def checked_vectors(
-    session: Session,
-    rows: Rows,
-    fingerprint: tuple[int, int],
-    failed: npt.NDArray[np.bool_] | None = None,
+    session: Session, rows: Rows, fingerprint: tuple[int, int], failed: npt.NDArray[np.bool_] | None = None
 ) -> npt.NDArray[np.float32]:
     """Embed ``rows``; return the vectors of those that are not marked by ``failed`` (N,).
 

@@ -100,5 +100,4 @@ Intel."""
 
 def row_of(processor: Processor) -> Row | None:
     """Return the row for ``processor``; None if no such processor was measured."""
-    matching = (row for row in TABLE if row.vendor == processor.vendor and row.flag in processor.flags)
-    return next(matching, None)
+    return next((row for row in TABLE if row.vendor == processor.vendor and row.flag in processor.flags), None)

@@ -35,7 +35,6 @@ _PREFIX: Final = "clip_triton"
 OWNED: Final = re.compile(rf"{_PREFIX}_(?P<namespace>\d+)_(?P<pid>\d+)_(?P<started>\d+)_")
 """Prefix of the regions, links and arguments that belong to a server."""
 _STUB: Final = "triton_python_backend_stub"
-_SERVER: Final = "tritonserver"
 _ENVIRONMENTS: Final = "python_env_??????"
 """An empty folder that Triton's Python backend makes in TEMPORARY, and removes only if it ends in order."""
 
@@ -136,7 +135,7 @@ def guard(server: int, *, owns_group: bool) -> None:
 
 
 def _remove_empty_environments() -> None:
-    starts = (started_at(pid) for pid, program, _ in _programs() if program == _SERVER)
+    starts = (started_at(pid) for pid, program, _ in _programs() if program == "tritonserver")
     oldest = min((start for start in starts if start is not None), default=float("inf"))
     for folder in TEMPORARY.glob(_ENVIRONMENTS):
         with contextlib.suppress(OSError):

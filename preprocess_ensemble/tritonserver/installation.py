@@ -82,8 +82,7 @@ def _find_nvidias(folder: Path, environment: Mapping[str, str]) -> Triton:
 
 def library_path(triton: Triton, given: str) -> str:
     """Return the ``LD_LIBRARY_PATH`` for a server outside its container. Raises ``ReportedError`` without libpython."""
-    folders = (triton.libraries, _libpython_folder(given), given)
-    return os.pathsep.join(str(folder) for folder in folders if folder)
+    return os.pathsep.join(str(folder) for folder in (triton.libraries, _libpython_folder(given), given) if folder)
 
 
 def missing_libraries(triton: Triton, files: Iterable[Path], environment: Mapping[str, str] = os.environ) -> list[str]:

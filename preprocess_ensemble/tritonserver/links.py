@@ -10,7 +10,6 @@ from typing import Final
 
 from preprocess_ensemble.tritonserver.cleanup import LINKS_SUFFIX, OWNED, TEMPORARY, region_prefix
 
-REPOSITORY_OPTIONS: Final = ("--model-repository", "--model-store")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9/._+@%=-]*")
 """Paths without characters that have a meaning in a shell, or in a list of paths with colons."""
 
@@ -55,7 +54,7 @@ class Links:
         changed = list(arguments)
         for index, argument in enumerate(arguments):
             option, equals, value = argument.partition("=")
-            if option not in REPOSITORY_OPTIONS or not (equals or index + 1 < len(arguments)):
+            if option not in ("--model-repository", "--model-store") or not (equals or index + 1 < len(arguments)):
                 continue
             path = Path(value if equals else arguments[index + 1])
             if not path.is_dir():

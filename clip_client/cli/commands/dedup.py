@@ -23,7 +23,7 @@ from clip_client.cli.options.dedup import (
     read_search_options,
     tell_changes,
 )
-from clip_client.cli.options.paths import opened_store
+from clip_client.cli.options.paths import need_photos, opened_store
 from clip_client.cli.output import STDOUT, ProgressBars, locked, output, progress_bars, write_json, write_text
 from clip_client.dedup import DuplicateReport, Scan, Store
 from clip_client.dedup.actions.apple_photos_album import check_photos
@@ -57,7 +57,11 @@ def run(arguments: argparse.Namespace) -> int:
             "--without-model"
         )
     printer = _Printer(arguments.outputs, quiet=options.quiet, verbose=arguments.verbose)
-    found = _scan(options, action, printer)
+    with progress_bars(quiet=options.quiet) as show:
+        found = options.scan(show)
+    need_photos(found, NO_PHOTO, printer.notes)
+    if action.apply and found.in_libraries:
+        check_photos()
     with opened_store(arguments.store) as store:
         if not options.quiet:
             tell_changes(store, printer.say)
@@ -69,27 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
             _write(report, arguments, action.moving_tiers, show)
         explained = printer.print_report(report)
         return apply_report(
-            report,
-            options.walk.paths,
-            store,
-            action,
-            say=printer.say,
-            verbose=arguments.verbose,
-            explained=explained,
+            report, options.walk.paths, store, action, say=printer.say, verbose=arguments.verbose, explained=explained
         )
-
-
-def _scan(options: SearchOptions, action: ActionOptions, printer: _Printer) -> Scan:
-    from clip_client.dedup.pages.terminal import print_failed
-
-    with progress_bars(quiet=options.quiet) as show:
-        found = options.scan(show)
-    if not found.files:
-        print_failed(found.failed, found.skipped, printer.notes)
-        raise CommandFailed(NO_PHOTO)
-    if action.apply and found.in_libraries:
-        check_photos()
-    return found
 
 
 async def _search(

@@ -90,8 +90,7 @@ def _print_what_stays(stays: Sequence[tuple[str, str]], say: Callable[[str], Non
 
 def _print_skipped_tiers(plan: Plan, options: ActionOptions, say: Callable[[str], None]) -> None:
     """Print the number of copies that stay for their tier. The groups above show them, and there may be thousands."""
-    by_tier = Counter(skip.tier for skip in plan.skipped if skip.tier)
-    for tier, number in sorted(by_tier.items()):
+    for tier, number in sorted(Counter(skip.tier for skip in plan.skipped if skip.tier).items()):
         wait, them = ("waits", "it") if number == 1 else ("wait", "them")
         how = f"look at {them} with clip-client review"
         if tier in SAFE_TIERS:
@@ -106,8 +105,7 @@ def _print_plan(plan: Plan, say: Callable[[str], None]) -> None:
         moving = (one.path for one in move.companions if gone.issuperset(one.others))
         along = "".join(f", with {printable(path)}" for path in moving)
         say(f"would move: {printable(move.duplicate.path)}{along}; kept: {printable(move.kept.label)}")
-    written = {sidecar.path for move in plan.moves for sidecar in move.sidecars if sidecar.is_ours}
-    for path in sorted(written):
+    for path in sorted({sidecar.path for move in plan.moves for sidecar in move.sidecars if sidecar.is_ours}):
         say(f"would write: {printable(path)}")
     for entry in plan.for_album:
         say(f"for the album: {printable(entry.duplicate.label)}; kept: {printable(entry.kept.label)}")

@@ -48,8 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         entries = quarantined(store.journal, arguments.of_run)
         # With --json -, standard output is only for the result, so the summary goes to standard error.
         notes = sys.stderr if arguments.json == STDOUT else sys.stdout
-        size = human_bytes(size_of(entries))
-        holds = f"the quarantine holds {counted(len(entries), 'photo')} of {size}"
+        holds = f"the quarantine holds {counted(len(entries), 'photo')} of {human_bytes(size_of(entries))}"
         print(holds if entries else "this store knows of no photo in a quarantine", file=notes)
         if not entries:
             write_json(arguments.json, outcomes_json(()))
@@ -74,10 +73,7 @@ def _print_folders(entries: Sequence[JournalEntry], notes: TextIO) -> None:
         folders.setdefault(os.path.dirname(entry.files[0].original), []).append(entry)
     by_size = sorted(folders.items(), key=lambda folder: (-size_of(folder[1]), folder[0]))
     for folder, inside in by_size[:_MOST_FOLDERS]:
-        print(
-            f"  {printable(folder)}: {counted(len(inside), 'photo')} of {human_bytes(size_of(inside))}",
-            file=notes,
-        )
+        print(f"  {printable(folder)}: {counted(len(inside), 'photo')} of {human_bytes(size_of(inside))}", file=notes)
     if len(by_size) > _MOST_FOLDERS:
         more = counted(len(by_size) - _MOST_FOLDERS, "folder")
         print(f"  and {more} more; to list all photos: clip-client undo --list", file=notes)

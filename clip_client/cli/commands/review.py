@@ -11,13 +11,7 @@ from functools import partial
 
 from clip_client.cli.errors import need
 from clip_client.cli.options.connection import add_model_options
-from clip_client.cli.options.dedup import (
-    NO_PHOTO,
-    SearchOptions,
-    add_search_options,
-    read_search_options,
-    tell_changes,
-)
+from clip_client.cli.options.dedup import NO_PHOTO, SearchOptions, add_search_options, read_search_options, tell_changes
 from clip_client.cli.options.paths import add_store_option, need_photos, opened_store
 from clip_client.cli.output import progress_bars
 from clip_client.dedup import DuplicateReport, Store

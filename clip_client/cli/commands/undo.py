@@ -39,10 +39,6 @@ _UNKNOWN_TO_STORE: Final = (
 )
 _NOT_NAMED: Final = "nothing in the quarantine belongs to this run or came from this path"
 _UNKNOWN: Final = "Nothing in the quarantine came from this path; --list shows what is there."
-_OF_ANOTHER_STORE: Final = (
-    "Nothing in the quarantine of this store came from this path; there is a quarantine of another store:"
-)
-_NO_SUSPECT: Final = "for each photo in the quarantine, a remaining photo is proved to show the same picture"
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -66,9 +62,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="undo only the moves and decisions of one run; --list shows the runs",
     )
     parser.add_argument(
-        "--suspects",
-        action="store_true",
-        help="restore only photos that no remaining file is proved to show",
+        "--suspects", action="store_true", help="restore only photos that no remaining file is proved to show"
     )
     parser.add_argument(
         "--from",
@@ -106,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
                 entries = suspects(store.journal, prove=prove_again, run=of_run, on_progress=show)
             only = {entry.id for entry in entries}
             if not (entries or arguments.json):
-                print(_NO_SUSPECT)
+                print("for each photo in the quarantine, a remaining photo is proved to show the same picture")
                 return 0
         unknown: list[Outcome] = []
         if paths:
@@ -195,7 +189,8 @@ def _with_other_store(failure: Outcome, known_runs: Set[str]) -> Outcome:
     others = [folder for folder, runs in runs_near(failure.path).items() if not runs <= known_runs]
     if not others:
         return failure
-    return replace(failure, message=f"{_OF_ANOTHER_STORE} {_undo_from(others)}")
+    found = "Nothing in the quarantine of this store came from this path; there is a quarantine of another store:"
+    return replace(failure, message=f"{found} {_undo_from(others)}")
 
 
 def _undo_from(folders: Iterable[str]) -> str:
@@ -229,7 +224,9 @@ def _print_result(
         if still_hold:
             hold = "holds" if still_hold == 1 else "hold"
             print(f"{counted(still_hold, 'decision')} of runs still {hold}; clip-client undo --list shows the runs")
-    _print_what_stays(outcomes)
+    for outcome in outcomes:
+        if outcome.left_behind:
+            print(f"{printable(outcome.path)}: {printable(outcome.message)}", file=sys.stderr)
     return 0 if print_failures(outcomes) == 0 else 1
 
 
@@ -265,9 +262,3 @@ def _print_list(entries: Sequence[JournalEntry], declared: Sequence[Choice], whe
         print(f"{choice.run}  {choice.what}: {', '.join(printable(photo.path) for photo in choice.photos)}")
     if not entries and not declared:
         print(nothing)
-
-
-def _print_what_stays(outcomes: Sequence[Outcome]) -> None:
-    for outcome in outcomes:
-        if outcome.left_behind:
-            print(f"{printable(outcome.path)}: {printable(outcome.message)}", file=sys.stderr)

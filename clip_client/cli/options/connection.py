@@ -28,10 +28,7 @@ from preprocess_ensemble.model_repository.location import (
     user_repository,
 )
 
-_ELSE_LOCAL: Final = " if a server responds there, else the model on this machine"
-
 _OPENING: Final = "opening the model"
-
 _EXPORT: Final = (sys.executable, "-m", "preprocess_ensemble.export.command")
 _NOTICE: Final = """\
 clip-client: there is no model on this machine yet. ViT-B-32 with the LAION-2B weights is a download of 605 MB, once.
@@ -55,18 +52,17 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 def add_server_options(parser: argparse.ArgumentParser, *, may_be_local: bool = False) -> None:
     """Add ``--url`` and the TLS and token options. Without a URL, ``may_be_local`` allows a model in this process."""
     parser.set_defaults(otherwise="auto:" if may_be_local else None, transfer=None)
-    otherwise = f"localhost:8001{_ELSE_LOCAL if may_be_local else ''}"
+    else_local = " if a server responds there, else the model on this machine" if may_be_local else ""
     group = parser.add_argument_group("server")
     group.add_argument(
         "--url",
         metavar="U",
         help="gRPC address of the server: host:port, grpc://host:port or grpcs://host:port; or local:DIR to run the "
-        f"model repository DIR in this process (default: the environment variable CLIP_URL, else {otherwise})",
+        "model repository DIR in this process (default: the environment variable CLIP_URL, else "
+        f"localhost:8001{else_local})",
     )
     group.add_argument(
-        "--model",
-        metavar="NAME",
-        help="name of the model on the server, from clip-export --name (default: clip)",
+        "--model", metavar="NAME", help="name of the model on the server, from clip-export --name (default: clip)"
     )
     add_credential_options(parser)
 

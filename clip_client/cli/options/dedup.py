@@ -29,7 +29,6 @@ from clip_client.dedup.types import SAFE_TIERS, TIERS, OnProgress
 from preprocess_ensemble.command_line import number_type
 
 CHOSEN: Final = "chosen"  # the choices of a person, instead of tiers
-_SIMILARITY: Final = number_type(float, lambda value: 0 <= value <= 1, expected="a cosine similarity between 0 and 1")
 
 NO_PHOTO: Final = "there is no photo to compare in the given paths"
 
@@ -92,7 +91,7 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("search")
     group.add_argument(
         "--threshold",
-        type=_SIMILARITY,
+        type=number_type(float, lambda value: 0 <= value <= 1, expected="a cosine similarity between 0 and 1"),
         metavar="T",
         help="minimum cosine similarity to the kept photo, 0 to 1 (default: depends on the model)",
     )

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from clip_client._files import printable
 from clip_client._storage.sqlite import StoreError
@@ -37,9 +37,7 @@ def add_walk_options(parser: argparse.ArgumentParser) -> None:
         "Photos library",
     )
     parser.add_argument(
-        "--files-from",
-        metavar="FILE",
-        help="also take the paths in FILE, one on each line; - is standard input",
+        "--files-from", metavar="FILE", help="also take the paths in FILE, one on each line; - is standard input"
     )
     parser.add_argument(
         "--null", action="store_true", help="the paths in FILE end with a NUL byte, as find -print0 writes them"
@@ -108,14 +106,14 @@ def refuse_url(path: str) -> None:
         raise CommandMisused(f"{path} is a URL, and only files are read; download it first: curl -O {path}")
 
 
-def need_photos(found: Scan, sentence: str) -> None:
+def need_photos(found: Scan, sentence: str, notes: Any = None) -> None:
     """If no photo was found, list what cannot be read, and raise CommandFailed with ``sentence``."""
     if not found.files:
         from rich.console import Console
 
         from clip_client.dedup.pages.terminal import print_failed
 
-        print_failed(found.failed, found.skipped, Console(stderr=True))
+        print_failed(found.failed, found.skipped, notes or Console(stderr=True))
         raise CommandFailed(sentence)
 
 

@@ -77,8 +77,7 @@ def apply(
         run = run or journal.new_run()
         for done, move in enumerate(plan.moves, start=1):
             try:
-                choice = choices.get(os.path.abspath(move.duplicate.path))
-                outcome = _move(move, journal, run=run, choice=choice)
+                outcome = _move(move, journal, run=run, choice=choices.get(os.path.abspath(move.duplicate.path)))
             except (OSError, CannotMove) as error:
                 outcome = Outcome(path=move.duplicate.path, done=False, message=sentence(error))
                 if files is not None:
@@ -267,15 +266,13 @@ def _undo(entry: JournalEntry, journal: Journal) -> Outcome:
     if not (problem or was_there or _is_back(entry)):
         problem = "It was no longer in the quarantine, and another file has its name."
     if problem:
-        path = entry.files[0].original
-        return Outcome(path=path, done=False, message=problem, is_out_of_reach=bool(out_of_reach))
+        return Outcome(path=entry.files[0].original, done=False, message=problem, is_out_of_reach=bool(out_of_reach))
     return _restored(entry, remaining_sidecars(entry, journal), was_back=not was_there)
 
 
 def _restored(entry: JournalEntry, left_behind: str = "", *, was_back: bool = False) -> Outcome:
     message = f"{'It was back already.' if was_back else 'Restored.'} {left_behind}".rstrip()
-    path = entry.files[0].original
-    return Outcome(path=path, done=True, message=message, was_back=was_back, left_behind=left_behind)
+    return Outcome(path=entry.files[0].original, done=True, message=message, was_back=was_back, left_behind=left_behind)
 
 
 def _is_back(entry: JournalEntry) -> bool:

@@ -201,8 +201,7 @@ def _has_same_bytes(entry: JournalEntry) -> bool:
 
 
 def _how_to_restore(entry: JournalEntry, journal: Journal) -> str:
-    path = shlex.quote(entry.files[0].original)
-    return f"restore it with: clip-client undo {path}{store_option(journal.directory)}"
+    return f"restore it with: clip-client undo {shlex.quote(entry.files[0].original)}{store_option(journal.directory)}"
 
 
 def _has_beside(kept: str, kind: str, lost: MovedFile) -> bool:

@@ -7,7 +7,7 @@ import os
 from collections import defaultdict
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from clip_client.dedup.compare.compared import Compared, other_shot
 from clip_client.dedup.compare.groups import members_around
@@ -23,7 +23,6 @@ from clip_client.dedup.store.choices import KEEP, UNDONE, WAITING, Choice, Chose
 from clip_client.dedup.types import ALTERED, EXACT, NO_MODEL, SAME_PIXELS, TIERS
 
 CHOSEN = "you chose it"
-_NO_RULES: Final = KeepRules(())
 
 
 def rerank(group: DuplicateGroup, rules: KeepRules) -> DuplicateGroup:
@@ -79,7 +78,7 @@ def _regrouped(group: DuplicateGroup, best_first: Iterable[Photo]) -> DuplicateG
         thresholds=thresholds_for(NO_MODEL),
         components=(),
         cannot_link=CannotLink(),
-        rules=_NO_RULES,
+        rules=KeepRules(()),
         paired=paired,
     )
     proofs = Proofs(compared, known=known)

@@ -69,9 +69,5 @@ def other_shot(kept: Photo, other: Photo, *, is_proved: bool) -> str:
     theirs, ours = kept.features, other.features
     same_form = (ours.width, ours.height, ours.format) == (theirs.width, theirs.height, theirs.format)
     return classify_burst(
-        theirs.metadata,
-        ours.metadata,
-        same_form=same_form,
-        is_proved=is_proved,
-        names=(kept.name, other.name),
+        theirs.metadata, ours.metadata, same_form=same_form, is_proved=is_proved, names=(kept.name, other.name)
     )

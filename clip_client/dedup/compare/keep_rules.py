@@ -140,8 +140,7 @@ def _rule(text: str) -> Rule:
     if name == "folder" and value:
         folder = DirectorySet([os.path.expanduser(value)])
         return Rule(
-            lambda one: not folder.contains(one.path),
-            lambda kept, other: f"in {printable(value)}, a folder you prefer",
+            lambda one: not folder.contains(one.path), lambda kept, other: f"in {printable(value)}, a folder you prefer"
         )
     if name in ("path", "not-path") and value:
         first = name == "path"

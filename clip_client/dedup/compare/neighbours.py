@@ -227,8 +227,7 @@ def hash_parts(hashes: Hashes, most_bits: int, most_rows: int) -> Iterator[Indic
     if len(hashes) <= most_rows:
         yield np.arange(len(hashes))
         return
-    edges = np.linspace(0, 64, most_bits + 2).astype(int)
-    for low, high in itertools.pairwise(edges.tolist()):
+    for low, high in itertools.pairwise(np.linspace(0, 64, most_bits + 2).astype(int).tolist()):
         runs = equal_runs((hashes >> np.uint64(low)) & np.uint64((1 << (high - low)) - 1))
         ends = np.cumsum([len(run) for run in runs]).tolist()
         for _, part in itertools.groupby(zip(ends, runs, strict=True), lambda one: one[0] // most_rows):

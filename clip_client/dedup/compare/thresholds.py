@@ -8,9 +8,7 @@ from typing import Final
 from clip_client.dedup.types import NO_MODEL, Thresholds, is_random, split_model_id
 
 _IMMICH: Final = Thresholds(
-    similar=0.99,
-    source="0.99 is the default of Immich for these weights (cosine distance 0.01)",
-    recommended=True,
+    similar=0.99, source="0.99 is the default of Immich for these weights (cosine distance 0.01)", recommended=True
 )
 
 _PER_MODEL: Final = {("ViT-B-32", "openai"): _IMMICH, ("ViT-B-32-quickgelu", "openai"): _IMMICH}
@@ -28,8 +26,6 @@ _RANDOM: Final = Thresholds(
 """Measured with a seeded random ViT-B-32: copies of 20 photos re-encoded at quality 40 or halved in size stay above
 0.998, while two different textures reach 0.9965."""
 
-_NONE: Final = Thresholds(similar=1.0, source="no model was used, so no vectors were compared", recommended=False)
-
 
 def thresholds_for(model_id: str, threshold: float | None = None) -> Thresholds:
     """Return the thresholds for a model id such as ``"ViT-B-32/openai@1a2b3c4d"``.
@@ -37,7 +33,7 @@ def thresholds_for(model_id: str, threshold: float | None = None) -> Thresholds:
     ``threshold`` replaces ``similar``. Raises ValueError if it is not between 0 and 1.
     """
     if model_id == NO_MODEL:
-        return _NONE
+        return Thresholds(similar=1.0, source="no model was used, so no vectors were compared", recommended=False)
     table = _RANDOM if is_random(model_id) else _PER_MODEL.get(split_model_id(model_id), _TRAINED)
     if threshold is None:
         return table

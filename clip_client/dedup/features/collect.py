@@ -49,7 +49,6 @@ _SAVE_EVERY_S: Final = 5.0
 """Longest time between two saves: the work that an interrupted search can lose."""
 _FINDING: Final = "finding known photos"
 _DAMAGED: Final = frozenset({"TRUNCATED", "CORRUPT"})
-_NOT_AN_IMAGE: Final = "NOT_AN_IMAGE"
 
 
 # Without a repr: asyncio.run asks for the repr of its result, which would be huge.
@@ -76,7 +75,7 @@ class CollectedFeatures:
         comparable = [
             sha256
             for sha256, code in codes.items()
-            if code in ("", BYTES_ONLY) or (len(self.copies[sha256]) > 1 and code != _NOT_AN_IMAGE)
+            if code in ("", BYTES_ONLY) or (len(self.copies[sha256]) > 1 and code != "NOT_AN_IMAGE")
         ]
         self.contents = sorted(comparable, key=lambda sha256: os.fsencode(self.copies[sha256][0].path))
 

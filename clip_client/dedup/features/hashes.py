@@ -86,8 +86,7 @@ def pixel_hashes(
         return None if data is None else pixel_hash(data)
 
     with ThreadPoolExecutor(threads, thread_name_prefix="clip_client pixels") as pool:
-        found = pool.map(pixels_of, new)
-        for sha256, pixels in zip(new, found, strict=True):
+        for sha256, pixels in zip(new, pool.map(pixels_of, new), strict=True):
             hashes[sha256] = pixels or ""
             if pixels is not None:
                 cache.add({"sha256": bytes.fromhex(sha256), "pixels": pixels})

@@ -26,7 +26,6 @@ _IN_ICLOUD: Final = (
     "and search again."
 )
 _IS_MISSING: Final = "Its original is missing: open it in Photos and locate the file, or import it again."
-_DATABASE_SUFFIXES: Final = (".sqlite", ".sqlite-wal", ".sqlite-shm")
 
 
 def is_library(path: str) -> bool:
@@ -72,7 +71,7 @@ def _opened(library: str) -> Iterator[Any]:
     with tempfile.TemporaryDirectory(prefix="clip-client-photos-") as folder:
         if database.exists():
             for part in database.parent.glob("Photos.sqlite*"):
-                if part.suffix in _DATABASE_SUFFIXES:
+                if part.suffix in (".sqlite", ".sqlite-wal", ".sqlite-shm"):
                     shutil.copy(part, folder)
             opened = osxphotos.PhotosDB(str(Path(folder, database.name)), library_path=library)
         else:  # of macOS 10.14 and before

@@ -107,8 +107,7 @@ def space_of_profile(profile: bytes) -> ColourSpace:
             if primaries is None and "srgb" in description.lower():
                 # Such as "sRGB v4 ICC preference", which has tables in place of primaries.
                 return replace(SRGB, key=profile)
-    name = _known_name(primaries) or description or "without a name"
-    return ColourSpace(name=name, primaries=primaries, key=profile)
+    return ColourSpace(name=_known_name(primaries) or description or "without a name", primaries=primaries, key=profile)
 
 
 def _primaries(profile: Any) -> tuple[float, ...] | None:

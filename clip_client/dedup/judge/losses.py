@@ -33,7 +33,6 @@ _LARGEST_SIDECAR: Final = 2**20
 """Bytes."""
 _FACTS_KEPT: Final = 4096
 """Photos whose facts stay in memory, 3 to 10 kB each: any frame of a cluster may be a copy of any other one."""
-_UNREADABLE: Final = "Its metadata cannot be read, so it cannot be compared with that of the kept photo."
 _LACKS: Final = "It has metadata that the kept photo lacks"
 
 
@@ -104,7 +103,7 @@ class KeptMetadata:
         fields: Iterable[str] = ()
         if copy.sha256 != self.kept.sha256:
             if _facts_of(copy).is_unreadable:
-                raise CannotMove(_UNREADABLE)
+                raise CannotMove("Its metadata cannot be read, so it cannot be compared with that of the kept photo.")
             fields = _facts_of(copy).lost_in(self._said)
         attributes: Iterable[str] = read_attributes(copy.path).lost_in([read_attributes(self.kept.path)])
         wanted = [[name for name in names if is_same_shot or name in BY_PEOPLE] for names in (fields, attributes)]

@@ -92,8 +92,7 @@ class _Judge:
         return replace(group, members=(replace(kept, verdict=Verdict()), *judged))
 
     def _verdict(self, member: Member, group: DuplicateGroup, metadata: KeptMetadata) -> Verdict:
-        verdicts = (self._about(relation, member, metadata) for relation in _relations(member, group))
-        best = min(verdicts, key=_likelihood)
+        best = min((self._about(relation, member, metadata) for relation in _relations(member, group)), key=_likelihood)
         if self.merge_metadata and best.is_copy and best.kept == group.keep:
             metadata.add(member.photo)
         return best
@@ -204,8 +203,7 @@ def _relations(member: Member, group: DuplicateGroup) -> Iterator[_Relation]:
 
 def as_proved(member: Member, group: DuplicateGroup, *, is_trained: bool) -> Verdict:
     """Return the verdict by the proofs alone, without the files. ``is_trained``: a trained model made the vectors."""
-    verdicts = (_proved(one, member, is_trained=is_trained) for one in _relations(member, group))
-    return min(verdicts, key=_likelihood)
+    return min((_proved(one, member, is_trained=is_trained) for one in _relations(member, group)), key=_likelihood)
 
 
 def _likelihood(verdict: Verdict) -> int:

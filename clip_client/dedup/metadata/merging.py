@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 from clip_client.dedup.metadata.facts import Facts, Position, Value, not_held
 from clip_client.dedup.metadata.names import LISTS, SAVED
 from clip_client.dedup.metadata.xmp import write_xmp
-
-_GPS_VERSION: Final = "2.3.0.0"
 
 
 def merged(sidecar: Facts, copy: Facts, kept: Sequence[Facts]) -> Facts:
@@ -46,7 +43,7 @@ def sidecar_text(facts: Facts) -> bytes:
 
 def _texts(value: Value) -> Iterable[str]:
     if isinstance(value, Position):
-        return _as_xmp(value.latitude, "NS"), _as_xmp(value.longitude, "EW"), _GPS_VERSION
+        return _as_xmp(value.latitude, "NS"), _as_xmp(value.longitude, "EW"), "2.3.0.0"  # the version of the GPS tags
     return (value if isinstance(value, str) else " ".join(f"{number:.15g}" for number in value or ()),)
 
 

@@ -21,7 +21,6 @@ _PLACE: Final = re.compile(r"(\d+(?:\.\d+)?),(?:(\d+(?:\.\d+)?)(?:,(\d+(?:\.\d+)
 _FORBIDDEN: Final = re.compile("[^\t\n -~\u00a0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML does not allow (Char in its specification) or discourages."""
 _SIZES: Final = (("ImageWidth", "ImageLength"), ("ExifImageWidth", "ExifImageHeight"))
-_EXPOSURE: Final = ("ExposureTime", "FNumber", "ISOSpeedRatings", "FocalLength")
 
 
 def read_metadata(data: bytes) -> Metadata:
@@ -49,7 +48,7 @@ def read_metadata(data: bytes) -> Metadata:
         lens=_text(fields, "LensModel", "LensMake")[:200],
         software="; ".join(dict.fromkeys(filter(None, programs)))[:200],
         has_maker_note="MakerNote" in values,
-        has_exposure=any(name in values for name in _EXPOSURE),
+        has_exposure=any(name in values for name in ("ExposureTime", "FNumber", "ISOSpeedRatings", "FocalLength")),
         is_resized=_is_other_size(fields),
     )
 

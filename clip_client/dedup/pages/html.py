@@ -24,10 +24,7 @@ from clip_client.dedup.types import NO_MODEL, SAFE_TIERS, TIERS, OnProgress, is_
 if TYPE_CHECKING:
     import jinja2
 
-_UNFOLDED: Final = 12
-
 _ONLY_FOR_THE_SEARCH: Final = frozenset({"--dry-run", "--quiet", "-q", "--verbose", "-v"})
-
 _SHOWN_BY_BROWSERS: Final = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".avif"})
 
 _BETWEEN_TAGS: Final = re.compile(r"(?<=[>}])\n(?=<|{[%{])")
@@ -95,7 +92,7 @@ def write_page(
         moving_tiers=tiers,
         safe_tiers=SAFE_TIERS,
         skipped_files=skipped_files,
-        unfolded=_UNFOLDED,
+        unfolded=12,
     )
     file.writelines(piece.encode() for piece in pieces)
 

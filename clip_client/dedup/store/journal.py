@@ -133,8 +133,7 @@ def right_to_move(store: Path, *, wait_s: float = 0) -> Iterator[None]:
         except AlreadyLocked:
             raise StoreError("another clip-client is moving files with this store; wait for it") from None
         except OSError as error:
-            reason = error.strerror or error
-            message = f"{path} cannot be locked ({reason}); move the store to a local disk"
+            message = f"{path} cannot be locked ({error.strerror or error}); move the store to a local disk"
             raise StoreError(message, or_other=True) from None
         yield
 
@@ -194,8 +193,7 @@ class Journal(Tables):
 
     def _add(self, table: str, rows: Sequence[tuple[object, ...]]) -> None:
         if rows:
-            marks = _marks(rows[0])
-            self._connection.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", rows)
+            self._connection.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({_marks(rows[0])})", rows)
 
     def _share(self, row: tuple[object, ...]) -> None:
         sharing = self._connection.execute(

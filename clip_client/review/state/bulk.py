@@ -16,7 +16,6 @@ from clip_client.dedup.types import BY_DEFAULT
 from clip_client.review.state.found_groups import APPLIED, Filter, FoundGroup
 from clip_client.review.state.session import CannotChoose, Session
 
-SUGGESTION: Final = "suggestion"
 _SLICE_S: Final = 0.3
 """Time for which one call counts: a person may wait this long for a first figure."""
 
@@ -58,7 +57,7 @@ def choose_by_rules(session: Session, wanted: Filter, names: Sequence[str]) -> N
         for found, group, moving in _by_rules(session, wanted, names)
         if moving and found.state != APPLIED
     ]
-    session.stage(choices, rules=", ".join(names or [SUGGESTION]))
+    session.stage(choices, rules=", ".join(names or ["suggestion"]))
 
 
 def _by_rules(

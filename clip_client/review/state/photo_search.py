@@ -59,8 +59,7 @@ class PhotoSearch:
             if vector is None:
                 raise QueryError("this photo is not in the index: it could not be embedded")
             terms.append(Term(vector=vector))
-        query = await query_vector(self._clip, terms)
-        return await to_thread.run_sync(self._find, query, space, wanted)
+        return await to_thread.run_sync(self._find, await query_vector(self._clip, terms), space, wanted)
 
     def _space(self, vector_id: str) -> SearchSpace:
         with self._session.lock:

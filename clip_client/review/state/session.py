@@ -104,8 +104,7 @@ class Session:
         """Run the search and take its groups. Never raises: the pages show a failure."""
         try:
             await to_thread.run_sync(self._finish_interrupted)
-            report = await search(self._show)
-            await to_thread.run_sync(self._take, report)
+            await to_thread.run_sync(self._take, await search(self._show))
         except ReportedError as error:
             self.error, self.phase = str(error), FAILED
         except Exception:

@@ -36,10 +36,9 @@ def bucket(rows: int, buckets: Sequence[int]) -> int:
 
 def split(outputs: Arrays, rows: Sequence[int]) -> list[Arrays]:
     """Split the outputs of joined requests into views with ``rows[i]`` rows for request ``i``."""
-    ends = np.cumsum(rows)
     return [
         {name: array[end - count : end] for name, array in outputs.items()}
-        for count, end in zip(rows, ends, strict=True)
+        for count, end in zip(rows, np.cumsum(rows), strict=True)
     ]
 
 

@@ -230,8 +230,7 @@ def _gpu_providers(
         keys: Mapping[str, str] = accelerator.get("parameters", {})
         match accelerator["name"]:
             case "tensorrt":
-                options = {**_tensorrt_options(keys), **device}
-                tensorrt.append(Provider(name=TENSORRT, options=options, required=True))
+                tensorrt.append(Provider(name=TENSORRT, options={**_tensorrt_options(keys), **device}, required=True))
             case "cuda":
                 cuda, cuda_required = {**keys, **cuda}, True
             case name:

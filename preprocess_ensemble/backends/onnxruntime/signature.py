@@ -21,8 +21,6 @@ _TYPES: Final = {f"tensor({name})": (f"TYPE_{name.upper()}", np.dtype(name)) for
 }
 """ONNX Runtime's name of a type -> (Triton's name, numpy's type). Strings and bfloat16 have no type that suits both."""
 
-_UNSUPPORTED_FIELDS: Final = ("batch_input", "batch_output", "sequence_batching")
-
 
 class Tensor(NamedTuple):
     """An input or output of the ONNX file. ``shape`` has the batch dimension; -1 stands for any size."""
@@ -58,7 +56,7 @@ def check_signature(config: ModelConfig, signature: Signature) -> None:
     The configuration must list every input once; it may leave out outputs. As in the C++ backend, an input may be
     narrower than the ONNX model allows (a fixed size instead of -1), and an output must have exactly the model's sizes.
     """
-    for field in _UNSUPPORTED_FIELDS:
+    for field in ("batch_input", "batch_output", "sequence_batching"):
         if config.get(field):
             raise ModelLoadError(f"The Python-based onnxruntime backend does not support {field}: use the C++ backend.")
     inputs, outputs = config["input"], config["output"]

@@ -35,7 +35,6 @@ _DATA: Final = {  # properties that are metadata -> name: 23008-12, section 6.5,
     b"amve": "ambient viewing environment",
     b"crtt": "creation time",
 }
-_TIFF: Final = (b"II*\0", b"MM\0*")
 _HIGH_BIT_DEPTH: Final = 0x40
 _HALF_ACROSS, _HALF_DOWN = 0x08, 0x04
 """Bits of the third byte of ``av1C``, the last two for colours at half size: AV1-ISOBMFF, section 2.3.3."""
@@ -309,7 +308,7 @@ def _add_items(container: Container, data: bytes, media: IsoMedia) -> None:
 
 def _add_exif(container: Container, content: bytes) -> None:
     """Add a block of EXIF, which follows an offset: 23008-12, annex A.2.1. Some encoders leave it out."""
-    offset = 0 if content.startswith(_TIFF) else 4 + _number(content, 0, 4)
+    offset = 0 if content.startswith((b"II*\0", b"MM\0*")) else 4 + _number(content, 0, 4)
     container.add(EXIF, content[offset:].removeprefix(b"Exif\0\0"))
 
 

@@ -41,7 +41,6 @@ _METADATA: Final = dict.fromkeys(range(0xE0, 0xF0), ()) | {  # marker -> how its
 }
 _BLOCK_BEGINS: Final = {kinds.EXIF: (b"II*\0", b"MM\0*"), kinds.RESOURCES: kinds.RESOURCE_BEGINS}
 """Beginnings of blocks that several segments may share; the second segment begins in the middle of the block."""
-_ADOBE: Final = b"Adobe\0"
 _SILENT: Final = re.compile(rb"(?:JFIF|JFXX|ICC_PROFILE|Adobe|Adobe_CM)\0|Ducky\0\x01\0\x04.{4}\0*$", re.DOTALL)
 """Beginnings of application segments that say nothing about the photo. The last two are by Photoshop: the digest of a
 profile, and the quality of a picture for the web."""
@@ -182,7 +181,7 @@ def _layout(data: bytes, found: list[tuple[int, int, int]]) -> Layout | None:
     for marker, start, _ in found:
         if marker in FRAMES:
             colours = {1: "grey", 3: "RGB", 4: "CMYK"}.get(number(data, start + 5, 1))
-            if colours == "CMYK" and not any(data.startswith(_ADOBE, place) for _, place, _ in found):
+            if colours == "CMYK" and not any(data.startswith(b"Adobe\0", place) for _, place, _ in found):
                 return None  # without Adobe's segment nothing says whether 0 or 255 is the most ink
             size = number(data, start + 3, 2), number(data, start + 1, 2)
             return None if colours is None else Layout(size=size, colours=colours, depth=data[start], is_lossless=False)

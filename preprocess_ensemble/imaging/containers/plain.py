@@ -14,7 +14,6 @@ BIT_FIELDS: Final = (3, 6)
 _UNCOMPRESSED: Final = (0, *BIT_FIELDS)
 _CALIBRATED, _EMBEDDED, _LINKED = 0, b"DEBM", b"KNIL"  # values of bV5CSType; "sRGB" and "Win " say sRGB
 
-_PPM_COLOURS: Final = {1: "grey", 2: "grey", 3: "RGB", 4: "grey", 5: "grey", 6: "RGB"}
 _PPM_SPACE: Final = rb"(?:\s|#[^\n\r]*[\n\r])+"
 _PPM_HEADER: Final = re.compile(rb"P(?:[14]|([2356]))S(\d+)S(\d+)(?(1)(?:S(\d+))?)".replace(b"S", _PPM_SPACE))
 """Pictures of one bit, P1 and P4, have no highest level."""
@@ -70,7 +69,7 @@ def read_ppm(data: bytes) -> Container:
     if header is None:
         return Container(end=len(data))
     kind, width, height, most = (int(one or 1) for one in (data[1:2], *header.groups()[1:]))
-    colours = _PPM_COLOURS[kind]
+    colours = "RGB" if kind in (3, 6) else "grey"
     start = header.end()
     depth = 8 if most < 256 else 16
     if kind <= 3:
