@@ -12,7 +12,8 @@ import simplejpeg
 from PIL import Image, ImageDraw, ImageFont
 
 from clip_client.dedup.proof.law import all_blocks, as_encoded, coefficients, worst_block
-from clip_client.dedup.proof.prove import OTHER_CHROMA, OTHER_LUMA, prove
+from clip_client.dedup.proof.prove import DUPLICATE, OTHER_CHROMA, OTHER_LUMA, prove
+from clip_client.dedup.proof.prove import KEPT as KEPT_ONE
 from clip_client.dedup.proof.steps import fast_coefficients
 from tests.fixtures.images.image_files import encoded
 from tests.fixtures.images.scenes import noisy, picture_in
@@ -123,3 +124,12 @@ def coloured() -> Image.Image:
 @pytest.mark.parametrize("quality", QUALITIES)
 def test_edits_are_found(quality: int, edit: Any) -> None:
     assert prove(KEPT, fast(edit(), quality)).reason in (OTHER_LUMA, OTHER_CHROMA)
+
+
+@pytest.mark.parametrize("quality", [82, 86, 88])
+def test_the_source_of_what_the_fast_transform_wrote_is_known(quality: int) -> None:
+    """Its errors must not be taken for values of the copy's own, which would make the copy the source."""
+    original = encoded(waves(), "JPEG", quality=85)
+    copy = fast(picture_in(original), quality)
+    assert prove(original, copy).source == KEPT_ONE
+    assert prove(copy, original).source in (DUPLICATE, "")
