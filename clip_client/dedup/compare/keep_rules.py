@@ -225,4 +225,6 @@ _PLAIN: Final = {
         ),
     ),
 }
+PLAIN_RULES: Final = (*DEFAULT_RULES, *(name for name in _PLAIN if name not in DEFAULT_RULES))
+"""All rules without an argument: first the default ones, in their order."""
 _WITH_ARGUMENT: Final = ("folder=DIR", "format=A,B", "path=PATTERN", "not-path=PATTERN")
