@@ -52,8 +52,8 @@ test: $(INSTALLED)  ## run all tests, or those in TESTS=path
 	$(BIN)/python -m pytest $(or $(TESTS),--numprocesses 3 --dist loadfile --no-loadscope-reorder)
 
 # Every experiment of benchmarks in small, what README and docs show, kills of servers and nodes, ViT-B-32 as a whole.
-long: $(INSTALLED)  ## run the tests that take minutes
-	CLIP_TEST_LONG=1 $(BIN)/python -m pytest -m long --numprocesses 3 --dist loadfile
+long: $(INSTALLED)  ## run the tests that take minutes, or those in TESTS=path
+	CLIP_TEST_LONG=1 $(BIN)/python -m pytest -m long $(or $(TESTS),--numprocesses 3 --dist loadfile)
 
 # A server holds back NumPy, and with it OpenCV; these have the newest of both.
 pythons: $(INSTALLED)  ## install the wheel with Python 3.13 and 3.14, and run its tests there (root; ten minutes)

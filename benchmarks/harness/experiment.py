@@ -214,6 +214,8 @@ def experiment(*options: Option) -> Callable[[Measure], Main]:
             for add in (*options, _RESULTS, _CHECKPOINTS):
                 add(parser)
             given = parser.parse_args(arguments)
+            if "repository" in vars(given):
+                exported_passport(given.repository)  # exit before a server starts and ends with a traceback
             with ExitStack() as stack:
                 run = Run(name, given, stack)
                 result = measure(run)

@@ -42,7 +42,7 @@ def items_of(value: Any, modality: Modality | None) -> list[Item]:
     if not values:
         raise Refusal(422, "The input is empty: send at least one item.")
     if len(values) > MAX_ITEMS:
-        raise Refusal(422, f"The input has {len(values)} items; the limit is {MAX_ITEMS}.")
+        raise Refusal(422, f"The input has {len(values)} items; the limit is {MAX_ITEMS}: send several requests.")
     return [_item(index, one, modality) for index, one in enumerate(values)]
 
 

@@ -26,7 +26,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from clip_client.dedup.actions.plan import Move, Skip
-from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, RETIRED_RULES
+from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, PLAIN_RULES, RETIRED_RULES
 from clip_client.review import pages
 from clip_client.review.state.applying import Worker
 from clip_client.review.state.bulk import BulkCount, choose_by_rules, count_by_rules, open_by_default
@@ -179,7 +179,7 @@ class _Handlers:
         state, wanted = self._state(), pages.read_filter(request.query_params)
         with self._session.lock:
             saved = self._session.store.settings.keep_rules()
-        values = {"rules": DEFAULT_RULES, "retired": RETIRED_RULES, "saved": saved}
+        values = {"rules": PLAIN_RULES, "default": DEFAULT_RULES, "retired": RETIRED_RULES, "saved": saved}
         return self._page("rules.html.j2", state, wanted=wanted, **values)
 
     def count(self, request: Request) -> Response:

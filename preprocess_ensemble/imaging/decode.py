@@ -157,7 +157,7 @@ def _readable_format(data: bytes, limits: DecodeLimits) -> ImageFormat:
     if not data:
         raise DecodeError(ImageStatus.EMPTY, "The image is empty: 0 bytes were received.")
     if len(data) > limits.max_bytes:
-        message = f"The image file has {len(data):,} bytes; the limit is {limits.max_bytes:,}."
+        message = f"The image file has {len(data):,} bytes; the limit is {limits.max_bytes:,}: use a smaller file."
         raise DecodeError(ImageStatus.TOO_LARGE, message)
     image_format = identify(data)
     if image_format is None:

@@ -34,7 +34,7 @@ class TokenizedText(Outcome):
 def checked_text(data: bytes) -> str:
     """Return the text of one row. Raises Rejected with EMPTY, NOT_UTF8 or TOO_LARGE."""
     if len(data) > MAX_TEXT_BYTES:
-        message = f"The text has {len(data):,} bytes; the limit is {MAX_TEXT_BYTES:,}."
+        message = f"The text has {len(data):,} bytes; the limit is {MAX_TEXT_BYTES:,}: shorten it."
         raise Rejected(ImageStatus.TOO_LARGE, message)
     try:
         text = data.decode("utf-8")

@@ -40,8 +40,7 @@ _COPY_MARK: Final = re.compile(
 )
 """Words that systems and browsers add to the name of a copy, in several languages, before its ending."""
 
-_LOSSLESS: Final = frozenset({"PNG", "TIFF", "BMP", "GIF", "PPM", "TGA", "QOI"})
-
+_LOSSLESS: Final = frozenset({"PNG", "TIFF", "BMP", "GIF", "PPM", "QOI"})
 
 _ZONES_S: Final = 26 * 3_600
 """Difference between the first time zone and the last. The date in EXIF has no zone, and that of a file is in UTC. So a
@@ -225,4 +224,6 @@ _PLAIN: Final = {
         ),
     ),
 }
+PLAIN_RULES: Final = (*DEFAULT_RULES, *(name for name in _PLAIN if name not in DEFAULT_RULES))
+"""All rules without an argument: first the default ones, in their order."""
 _WITH_ARGUMENT: Final = ("folder=DIR", "format=A,B", "path=PATTERN", "not-path=PATTERN")

@@ -299,7 +299,7 @@ class _Collector:
             hashed = hash_file(file.path)
             if isinstance(hashed, FailedFile):
                 return hashed
-            message = f"The file has {hashed[0].size_bytes:,} bytes; the limit is {_LARGEST_BYTES:,}."
+            message = f"The file has {hashed[0].size_bytes:,} bytes; the limit is {_LARGEST_BYTES:,}: save it smaller."
             features = bytes_only_features() if as_raw else ImageFeatures(code="TOO_LARGE", message=message)
             self._extracted[hashed[1], as_raw] = features, None
             return hashed

@@ -22,7 +22,7 @@ from benchmarks.experiments.serving.soak import record
 from benchmarks.experiments.serving.three_way import SYSTEMS, summarise
 from benchmarks.fixtures.planted import THRESHOLD, planted
 from benchmarks.fixtures.server_setting import ServerSetting
-from benchmarks.harness.experiment import Checkpoint
+from benchmarks.harness.experiment import REPOSITORY, Checkpoint, Run, experiment
 from benchmarks.harness.results import cosine_to_first
 from benchmarks.load.loops import closed_loop, open_loop, poisson
 from benchmarks.load.triton_statistics import Counters, growth
@@ -140,6 +140,19 @@ def test_statistics_between_two_looks() -> None:
     assert (grown["requests"], grown["runs"], grown["batches"]) == (10, 3, {"1": 2, "8": 1})
     assert grown["share_batched"] == pytest.approx(0.8)
     assert grown["mean_ms"] == pytest.approx({"total": 2.0, "queue": 0.5})
+
+
+def test_an_experiment_without_a_model_says_so_before_it_starts(tmp_path: Path) -> None:
+    started: list[Run] = []
+
+    def measure(run: Run) -> dict[str, Any]:
+        started.append(run)
+        return {}
+
+    main = experiment(REPOSITORY)(measure)
+    with pytest.raises(SystemExit, match=rf"^there is no model in {re.escape(str(tmp_path))}: run clip-export$"):
+        main(["--repository", str(tmp_path), "--results", str(tmp_path)])
+    assert started == []
 
 
 def test_every_experiment_is_listed_with_its_question_on_one_line() -> None:

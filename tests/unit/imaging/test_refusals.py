@@ -201,7 +201,7 @@ JPEG = image_files.jpeg(size=(1000, 1200))
 LIMITS = {
     "max_bytes": (
         JPEG, len(JPEG), len(JPEG) - 1, ImageStatus.TOO_LARGE,
-        f"The image file has {len(JPEG):,} bytes; the limit is {len(JPEG) - 1:,}.",
+        f"The image file has {len(JPEG):,} bytes; the limit is {len(JPEG) - 1:,}: use a smaller file.",
     ),
     "max_pixels": (
         JPEG, 1_200_000, 1_100_000, ImageStatus.TOO_LARGE,

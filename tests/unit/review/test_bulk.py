@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 import pytest
 
 from clip_client.dedup import Store
+from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, KeepRules
 from clip_client.dedup.types import ALTERED, EDITED, EXACT, RE_ENCODED, SIMILAR, LibraryPhoto
 from tests.fixtures.albums import member, report, write
 from tests.fixtures.images.image_files import jpeg
@@ -125,6 +126,17 @@ def test_rules_leave_what_was_never_compared_with_the_photo_that_they_keep(album
 def test_a_rule_that_does_not_exist_is_refused(rules: list[Any], review: Review) -> None:
     assert review.post("/rules/choose", {"rules": rules}).status == 400
     assert set(states(review).values()) == {"open"}
+
+
+def test_the_page_offers_every_rule_and_uses_the_default_ones_in_their_order(review: Review) -> None:
+    """Another rule would be left out of saved rules without a word."""
+    page = review.get("/rules").text
+    with pytest.raises(ValueError, match="there is no keep rule") as caught:
+        KeepRules(["nothing"])
+    known = str(caught.value).partition("the rules are ")[2].split(", ")
+    offered = re.findall(r'data-rule="([^"]+)"', page)
+    assert {*offered} == {re.sub("=.+", "=", rule) for rule in known}
+    assert tuple(re.findall(r'data-rule="([^"]+)"(?=[^\n]* checked>)', page)) == DEFAULT_RULES
 
 
 def test_saved_rules_are_those_of_the_command_line(review: Review, tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ async def test_a_file_that_no_server_takes_is_hashed_in_pieces(
     report = await find_duplicates(clip, tmp_path / "album", store=store)
     (failed,) = report.failed
     assert (os.path.basename(failed.path), failed.code) == ("1.jpg", "TOO_LARGE")
-    assert failed.message == "The file has 67,108,865 bytes; the limit is 67,108,864."
+    assert failed.message == "The file has 67,108,865 bytes; the limit is 67,108,864: save it smaller."
     assert report.bytes_only == (str(tmp_path / "album" / "2.nef"),)
 
 
