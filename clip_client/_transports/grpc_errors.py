@@ -32,7 +32,7 @@ def _row(code: str, pattern: str | None, error: type[ClipError], sentence: str) 
 
 
 _UNREACHABLE = (
-    "No server answers at {endpoint}; is clip-serve or tritonserver running there, and is that its gRPC port?"
+    "No server answers at {endpoint}; is clip-serve or tritonserver running there, or still loading, on that gRPC port?"
 )
 _LOST = "The connection to {endpoint} was lost."
 _WRONG_SERVICE = (
