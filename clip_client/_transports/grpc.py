@@ -151,8 +151,10 @@ class TritonTransport(Transport):
         except grpc.aio.AioRpcError as error:
             details = f"{error.details()}"
             row = find_row(error.code(), details)
+            for _, value in reversed(self._metadata):  # a proxy may repeat the token
+                details = details.replace(value, "***")
             sentence = row.sentence.format(
-                endpoint=self.endpoint, model=model or self._names.image, status=http_status(details)
+                endpoint=self.endpoint, model=model or self._names.image, status=http_status(details), details=details
             )
             failure = row.error(sentence, request_id=request_id or None)
         except grpc.aio.UsageError:

@@ -9,11 +9,12 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
+import grpc
 import pytest
 import trustme
 
 from clip_client import ClientConfig, ClipClient, ModelNotReady, ProtocolMismatch, Unauthorized
-from clip_client.testing import FakeTriton
+from clip_client.testing import FakeTriton, Reply
 from tests.fixtures.fakes import listening
 from tests.fixtures.packaging.pages import programs
 
@@ -151,6 +152,17 @@ async def test_a_missing_or_empty_file_does_not_mean_the_roots_of_the_system(fil
         async with ClipClient(config=config):
             pass
     assert "-----" not in str(caught.value), "it would show a key"
+
+
+async def test_what_a_proxy_says_of_a_refused_token_is_shown_without_the_token() -> None:
+    says = "denied by proxy: token expired (s3cret)\n" + "x" * 500
+    async with FakeTriton() as server, ClipClient(server.url, token="s3cret") as clip:
+        server.script(Reply(status=grpc.StatusCode.UNAUTHENTICATED, details=says))
+        with pytest.raises(Unauthorized) as caught:
+            await clip.embed(b"a")
+    assert "refused the credentials, saying 'denied by proxy: token expired (***)\\nxxx" in str(caught.value)
+    assert "check token, and token_header of ClientConfig" in str(caught.value)
+    assert len(caught.value.message) < 400
 
 
 async def test_secrets_are_never_shown(caplog: pytest.LogCaptureFixture) -> None:
