@@ -115,8 +115,8 @@ class TritonTransport(Transport):
         for name in self._names.of_images:
             if not (await self.ask("ModelReady", timeout_s, name=name)).ready:
                 raise ModelNotReady(
-                    f"The server at {self.endpoint} has no ready model {name}; export one with clip-export, and see "
-                    "the server's log for why it was not loaded."
+                    f"The server at {self.endpoint} has no ready model {name}; see the server's log for why it was not "
+                    "loaded, or export that model with clip-export and its --name, --model and --pretrained."
                 )
 
     async def close(self) -> None:

@@ -39,8 +39,8 @@ _WRONG_SERVICE = (
     "The address {endpoint} is not Triton's gRPC port; use the port of --grpc-port (8001), not the HTTP port."
 )
 _NOT_READY = (
-    "The server at {endpoint} has no ready model {model}; export one with clip-export and start the server on "
-    "that repository."
+    "The server at {endpoint} has no ready model {model}; see the server's log for why it was not loaded, or export "
+    "that model with clip-export and its --name, --model and --pretrained."
 )
 _REFUSED = "{endpoint} refused the credentials, saying {details!r:.200}; check token, and token_header of ClientConfig."
 _FULL = "The server at {endpoint} is overloaded."

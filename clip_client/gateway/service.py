@@ -91,7 +91,10 @@ class Service:
                 message = f"The vectors have {model.dimension} numbers, and cannot be shortened: leave dimensions out."
                 raise Refusal(400, message, code="dimensions_not_supported")
             if texts and model.text is None:
-                message = f"The model {model.id} has no text tower: export it with clip-export --towers image,text."
+                message = (
+                    f"The model {model.id} has no text tower: export both with clip-export --towers image,text "
+                    f"--name {name} and the model's own --model and --pretrained."
+                )
                 raise Refusal(400, message, code="no_text_tower", index=texts[0])
             async with running(calls) as tasks:
                 batches: list[EmbeddingBatch] = await asyncio.gather(*tasks)

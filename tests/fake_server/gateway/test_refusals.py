@@ -120,7 +120,7 @@ async def test_a_model_without_a_text_tower_says_how_to_export_one() -> None:
     async with FakeTriton() as triton, gateway(triton.url) as http:
         answer = await http.post("/v1/embeddings", json={"input": [URI, "a cat"]})
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "no_text_tower")
-        assert "--towers image,text" in answer.json()["error"]["message"]
+        assert "--towers image,text --name clip and" in answer.json()["error"]["message"]
         assert (await http.post("/v1/embeddings", json=BODY)).status_code == 200
 
 
