@@ -118,7 +118,7 @@ class Collector:
             else:
                 self._late = self._late or error
                 error = self._tower.error(
-                    f"timeout_s ran out before this {self._tower.value} was embedded; embed it again with more time.",
+                    f"timeout_s ran out before this {self._tower.value} was embedded; try again later or with more time.",
                     code="TIMEOUT",
                     index=index,
                     source=paths[row],

@@ -36,7 +36,8 @@ class Refusal(Exception):
         status = 503 if isinstance(error, _MAY_PASS) else 502 if isinstance(error, errors.Unauthorized) else 500
         # Why the client refuses more work is not the caller's concern.
         kind = errors.Overloaded if isinstance(error, errors.Overloaded) else type(error)
-        return cls(status, error.message, kind.__name__)
+        message = error.message.replace(errors.MORE_TIME, "send the request again after the seconds of Retry-After")
+        return cls(status, message, kind.__name__)
 
 
 def refuse(dialect: Dialect, refusal: Refusal) -> Response:

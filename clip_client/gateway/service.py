@@ -73,9 +73,14 @@ class Service:
     ) -> tuple[ModelInfo, EmbeddingBatch]:
         """Embed with the model of this name or id. Raises ClipError, and Refusal for what the model cannot answer."""
         try:
-            return await self._embed(name, items, dimension)
-        except ProtocolMismatch:  # the servers may have changed their model, and the name may mean another model now
-            return await self._embed(name, items, dimension)
+            try:
+                return await self._embed(name, items, dimension)
+            except ProtocolMismatch:  # the servers may have changed their model; the name may mean another model now
+                return await self._embed(name, items, dimension)
+        except (ClipError, Refusal) as error:
+            refusal = error if isinstance(error, Refusal) else Refusal.of(error)
+            _ITEMS.labels(refusal.code).inc(len(items))
+            raise
 
     async def _embed(self, name: str, items: Sequence[Item], dimension: int | None) -> tuple[ModelInfo, EmbeddingBatch]:
         name = await self.named(name)
