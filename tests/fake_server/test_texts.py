@@ -98,7 +98,7 @@ async def test_a_failed_request_is_sent_again_and_a_late_text_is_named() -> None
         assert clip.stats().requests_retried == 1
     late = list(first.errors.values())
     assert {(type(error), error.code) for error in late} == {(TextError, "TIMEOUT")}
-    assert "before this text was embedded; try again later or with more time" in late[0].message
+    assert "before this text was embedded; use a longer timeout_s" in late[0].message
 
 
 async def test_vectors_of_another_text_tower_are_refused(fake: FakeTriton, near: ClipClient) -> None:
