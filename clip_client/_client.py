@@ -171,7 +171,7 @@ class ClipClient(ClientBase):
 
         ``timeout_s`` limits the whole stream. Without it the stream may last indefinitely, and the client's
         ``timeout_s`` limits each image from the moment it is first sent, so a shorter outage does not end the stream.
-        If the source raises or the service fails, the error is raised here after the items before it.
+        If the source raises, the service fails or an image is late, the error is raised after the items before it.
 
         ::
 

@@ -132,7 +132,7 @@ def check_count(name: str, value: int) -> None:
 
 
 def read_pem(name: str, pem: Pem | None) -> bytes | None:
-    """Return the bytes of a certificate or key. Raises ValueError if they cannot be read or are empty."""
+    """Return the bytes of a certificate or key. Raises ValueError if they cannot be read, or are not in PEM form."""
     if pem is None:
         return None
     try:
@@ -143,4 +143,7 @@ def read_pem(name: str, pem: Pem | None) -> bytes | None:
         raise ValueError(f"{name} {str(pem)!r} cannot be read: {error.strerror or type(error).__name__}") from None
     if not content.strip():  # with an empty file, gRPC would trust the system's roots
         raise ValueError(f"{name} is empty: give a certificate or key in PEM form")
+    if b"-----BEGIN " not in content:
+        where = "" if isinstance(pem, bytes) else f" {str(pem)!r}"
+        raise ValueError(f"{name}{where} is not a PEM certificate or key")
     return content

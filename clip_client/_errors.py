@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from preprocess_ensemble.errors import ReportedError, pip_install
+
+MORE_TIME: Final = "use a longer timeout_s"
+"""The remedy of a call whose time ran out; ``clip-gateway`` gives its callers another, because they set no time."""
 
 
 class ClipError(ReportedError):

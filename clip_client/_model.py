@@ -130,8 +130,8 @@ class ModelInfo:
         """Raise ModelNotReady with the remedy if the model has no such tower."""
         if tower is Tower.TEXT and self.text is None:
             raise ModelNotReady(
-                f"The model {self.id} has no text tower; export both with clip-export --towers image,text, and start "
-                "the server again."
+                f"The model {self.id} has no text tower; export both with clip-export --towers image,text and the "
+                "model's own --name, --model and --pretrained, and start the server again."
             )
 
     def fingerprint_of(self, tower: Tower) -> tuple[int, int]:

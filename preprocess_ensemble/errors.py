@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
+from importlib import metadata
+from typing import Final
 
 from preprocess_ensemble.contract import ImageStatus
+
+_BRING_OPENCV: Final = frozenset(("dedup", "laptop", "ray"))  # extras
 
 
 class ReportedError(Exception):
@@ -12,7 +17,15 @@ class ReportedError(Exception):
 
 
 def pip_install(extras: str = "") -> str:
-    """Return the command that installs this package with ``extras``. It needs a clone: no package index has it."""
+    """Return the command that installs this package with ``extras``. It needs a clone: no package index has it.
+
+    If ``extras`` bring OpenCV and nvidia-pytriton is installed, the command names ``server`` too: otherwise pip would
+    install an OpenCV that brings numpy 2, which breaks nvidia-pytriton.
+    """
+    if _BRING_OPENCV.intersection(extras.split(",")):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            metadata.version("nvidia-pytriton")
+            extras += ",server"
     package = f"'.[{extras}]'" if extras else "."
     return f"pip install {package} in a clone of clip-triton"
 

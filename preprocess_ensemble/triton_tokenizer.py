@@ -33,7 +33,10 @@ class TritonPythonModel(RowsModel):
     def load(self, config: Mapping[str, Any], parameters: Mapping[str, str], folder: Path, version: Path) -> None:
         text = Passport.from_json(read_passport(folder / parameters["passport"])).text
         if text is None:
-            raise PassportError("the installed model has no text tower; run clip-export --towers image,text")
+            raise PassportError(
+                "the installed model has no text tower; run clip-export --towers image,text with the model's own "
+                "--name, --model and --pretrained"
+            )
         tokenizer_config = TokenizerConfig.from_mapping(text.tokenizer)
         check_dims(config, TOKENS, [tokenizer_config.context_length])
         self._tokenizer = Tokenizer.load(version, tokenizer_config, text.tokenizer_sha256)

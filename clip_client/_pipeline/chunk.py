@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from clip_client._balancing.balancer import Server
 from clip_client._deadline import Deadline
-from clip_client._errors import ClipError, ItemError
+from clip_client._errors import MORE_TIME, ClipError, ItemError
 from clip_client._model import ModelInfo, Tower
 from clip_client._results import EmbeddingBatch
 
@@ -119,7 +119,7 @@ class Collector:
             else:
                 self._late = self._late or error
                 error = self._tower.error(
-                    f"timeout_s ran out before this {self._tower.value} was embedded; embed it again with more time.",
+                    f"timeout_s ran out before this {self._tower.value} was embedded; {MORE_TIME}.",
                     code="TIMEOUT",
                     index=index,
                     source=paths[row],

@@ -10,7 +10,7 @@ import anyio
 import anyio.to_thread
 
 from clip_client._deadline import Deadline
-from clip_client._errors import ClipError, DeadlineExceeded, ItemError, Unavailable
+from clip_client._errors import MORE_TIME, ClipError, DeadlineExceeded, ItemError, Unavailable
 from clip_client._model import ModelInfo
 from clip_client._pipeline.chunk import Chunk
 from clip_client._pipeline.encoder import Encoder
@@ -266,7 +266,7 @@ class Stream:
         )
         if untaken is None:
             raise DeadlineExceeded(f"{message}, and the iterator has not ended; embed a list, or omit timeout_s.{down}")
-        error = DeadlineExceeded(f"{message}; use a longer timeout_s.{down}")
+        error = DeadlineExceeded(f"{message}; {MORE_TIME}.{down}")
         if untaken:
             late.append(self._new_chunk(untaken))
         self._end()

@@ -117,8 +117,8 @@ class TritonTransport(Transport):
         for name in self._names.of_images:
             if not (await self.ask("ModelReady", timeout_s, name=name)).ready:
                 raise ModelNotReady(
-                    f"The server at {self.endpoint} has no ready model {name}; export one with clip-export, and see "
-                    "the server's log for why it was not loaded."
+                    f"The server at {self.endpoint} has no ready model {name}; see the server's log for why it was not "
+                    "loaded, or export that model with clip-export and its --name, --model and --pretrained."
                 )
 
     async def close(self) -> None:
@@ -153,8 +153,10 @@ class TritonTransport(Transport):
         except grpc.aio.AioRpcError as error:
             details = f"{error.details()}"
             row = find_row(error.code(), details)
+            for _, value in reversed(self._metadata):  # a proxy may repeat the token
+                details = details.replace(value, "***")
             sentence = row.sentence.format(
-                endpoint=self.endpoint, model=model or self._names.image, status=http_status(details)
+                endpoint=self.endpoint, model=model or self._names.image, status=http_status(details), details=details
             )
             failure = row.error(sentence, request_id=request_id or None)
         except grpc.aio.UsageError:

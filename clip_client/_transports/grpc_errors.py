@@ -24,7 +24,7 @@ class ErrorRow(NamedTuple):
     error: type[ClipError]
     sentence: str
     """``{endpoint}`` is the server's address, ``{model}`` the requested model, and ``{status}`` the HTTP status of a
-    proxy. The server's own text is never repeated, because Triton puts tracebacks and paths into it."""
+    proxy. ``{details}`` is the server's own text, only of refused credentials: Triton puts tracebacks into others."""
 
 
 def _row(code: str, pattern: str | None, error: type[ClipError], sentence: str) -> ErrorRow:
@@ -32,17 +32,17 @@ def _row(code: str, pattern: str | None, error: type[ClipError], sentence: str) 
 
 
 _UNREACHABLE = (
-    "No server answers at {endpoint}; is clip-serve or tritonserver running there, and is that its gRPC port?"
+    "No server answers at {endpoint}; is clip-serve or tritonserver running there, or still loading, on that gRPC port?"
 )
 _LOST = "The connection to {endpoint} was lost."
 _WRONG_SERVICE = (
     "The address {endpoint} is not Triton's gRPC port; use the port of --grpc-port (8001), not the HTTP port."
 )
 _NOT_READY = (
-    "The server at {endpoint} has no ready model {model}; export one with clip-export and start the server on "
-    "that repository."
+    "The server at {endpoint} has no ready model {model}; see the server's log for why it was not loaded, or export "
+    "that model with clip-export and its --name, --model and --pretrained."
 )
-_REFUSED = "The server at {endpoint} refused the credentials; check token, and token_header of ClientConfig."
+_REFUSED = "{endpoint} refused the credentials, saying {details!r:.200}; check token, and token_header of ClientConfig."
 _FULL = "The server at {endpoint} is overloaded."
 _EXPIRED = "The server at {endpoint} did not answer in time."
 _DEAD = (

@@ -30,13 +30,14 @@ class Refusal(Exception):
 
     @classmethod
     def of(cls, error: errors.ClipError, index: int | None = None) -> Refusal:
+        message = error.message.replace(errors.MORE_TIME, "send the request again after the seconds of Retry-After")
         if isinstance(error, errors.ItemError):
             status = {"TIMEOUT": 503, "INTERNAL": 500}.get(error.code, 400)
-            return cls(status, f"Item {index}: {error.message}", error.code, index)
+            return cls(status, f"Item {index}: {message}", error.code, index)
         status = 503 if isinstance(error, _MAY_PASS) else 502 if isinstance(error, errors.Unauthorized) else 500
         # Why the client refuses more work is not the caller's concern.
         kind = errors.Overloaded if isinstance(error, errors.Overloaded) else type(error)
-        return cls(status, error.message, kind.__name__)
+        return cls(status, message, kind.__name__)
 
 
 def refuse(dialect: Dialect, refusal: Refusal) -> Response:

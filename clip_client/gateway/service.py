@@ -73,9 +73,14 @@ class Service:
     ) -> tuple[ModelInfo, EmbeddingBatch]:
         """Embed with the model of this name or id. Raises ClipError, and Refusal for what the model cannot answer."""
         try:
-            return await self._embed(name, items, dimension)
-        except ProtocolMismatch:  # the servers may have changed their model, and the name may mean another model now
-            return await self._embed(name, items, dimension)
+            try:
+                return await self._embed(name, items, dimension)
+            except ProtocolMismatch:  # the servers may have changed their model; the name may mean another model now
+                return await self._embed(name, items, dimension)
+        except (ClipError, Refusal) as error:
+            refusal = error if isinstance(error, Refusal) else Refusal.of(error)
+            _ITEMS.labels(refusal.code).inc(len(items))
+            raise
 
     async def _embed(self, name: str, items: Sequence[Item], dimension: int | None) -> tuple[ModelInfo, EmbeddingBatch]:
         name = await self.named(name)
@@ -91,7 +96,10 @@ class Service:
                 message = f"The vectors have {model.dimension} numbers, and cannot be shortened: leave dimensions out."
                 raise Refusal(400, message, code="dimensions_not_supported")
             if texts and model.text is None:
-                message = f"The model {model.id} has no text tower: export it with clip-export --towers image,text."
+                message = (
+                    f"The model {model.id} has no text tower: export both with clip-export --towers image,text "
+                    f"--name {name} and the model's own --model and --pretrained."
+                )
                 raise Refusal(400, message, code="no_text_tower", index=texts[0])
             async with running(calls) as tasks:
                 batches: list[EmbeddingBatch] = await asyncio.gather(*tasks)

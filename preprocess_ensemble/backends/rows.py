@@ -139,7 +139,7 @@ def read_passport(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         problem = f"cannot be read ({type(error).__name__})"
         if isinstance(error, FileNotFoundError):
-            problem = "is missing; run clip-export with this repository to make the model"
+            problem = "is missing; run clip-export with this repository and the model's own --name to make it"
         raise PassportError(f"the model's passport, model.json, {problem}") from None
 
 
@@ -150,7 +150,7 @@ def check_dims(config: Mapping[str, Any], name: str, expected: Sequence[int]) ->
         if output["name"] == name and dims != [*expected]:
             raise ValueError(
                 f"config.pbtxt says dims {dims} for the output {name} and the exported model needs {[*expected]}; "
-                "run clip-export with this repository again to update it"
+                "run clip-export again with this repository and the model's own --name, --model and --pretrained"
             )
 
 

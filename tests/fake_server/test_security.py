@@ -6,14 +6,16 @@ import ast
 import asyncio
 import logging
 import os
+import sys
 from pathlib import Path
 from typing import Any, Final
 
+import grpc
 import pytest
 import trustme
 
 from clip_client import ClientConfig, ClipClient, ModelNotReady, ProtocolMismatch, Unauthorized
-from clip_client.testing import FakeTriton
+from clip_client.testing import FakeTriton, Reply
 from tests.fixtures.fakes import listening
 from tests.fixtures.packaging.pages import programs
 
@@ -79,6 +81,7 @@ async def test_the_authorities_of_the_system_are_trusted(
         assert server.requests_received == 1
 
 
+JUNK = b"-----BEGIN CERTIFICATE-----\njunk"
 NO_PEM = "is not in PEM form, or the key is another certificate's"
 
 
@@ -88,9 +91,9 @@ NO_PEM = "is not in PEM form, or the key is another certificate's"
         ({"ca_certificate": trustme.CA().cert_pem.bytes()}, "failed on a certificate.*check ca_certificate"),
         ({"ca_certificate": None}, "failed on a certificate"),
         ({"server_name": "other.example.org"}, "a certificate for another name.*server_name.*--tls-name"),
-        ({"ca_certificate": b"junk"}, NO_PEM),
-        ({"client_certificate": b"junk"}, NO_PEM),
-        ({"client_key": b"junk"}, NO_PEM),
+        ({"ca_certificate": JUNK}, NO_PEM),
+        ({"client_certificate": JUNK}, NO_PEM),
+        ({"client_key": JUNK}, NO_PEM),
         ({"client_key": OTHER.private_key_pem.bytes()}, NO_PEM),
     ],
     ids=["another authority", "the system's", "another name", "no CA", "no certificate", "no key", "another key"],
@@ -141,16 +144,29 @@ async def test_a_closed_client_stops_connecting() -> None:
     [
         ("/no/such.pem", "ca_certificate '/no/such.pem' cannot be read: No such file"),
         (os.devnull, "ca_certificate is empty"),
+        (sys.executable, f"ca_certificate '{sys.executable}' is not a PEM certificate or key"),
+        (b"junk", "ca_certificate is not a PEM certificate or key"),
         (OWN["client_key"].decode(), "ca_certificate is a text in PEM form: pass it as bytes, or the path"),
     ],
-    ids=["missing", "empty", "not a path"],
+    ids=["missing", "empty", "another file", "other bytes", "not a path"],
 )
-async def test_a_missing_or_empty_file_does_not_mean_the_roots_of_the_system(file: str, says: str) -> None:
+async def test_an_unusable_file_does_not_mean_the_roots_of_the_system(file: str | bytes, says: str) -> None:
     config = ClientConfig(urls=("grpcs://localhost",), ca_certificate=file)
     with pytest.raises(ValueError, match=says) as caught:
         async with ClipClient(config=config):
             pass
     assert "-----" not in str(caught.value), "it would show a key"
+
+
+async def test_what_a_proxy_says_of_a_refused_token_is_shown_without_the_token() -> None:
+    says = "denied by proxy: token expired (s3cret)\n" + "x" * 500
+    async with FakeTriton() as server, ClipClient(server.url, token="s3cret") as clip:
+        server.script(Reply(status=grpc.StatusCode.UNAUTHENTICATED, details=says))
+        with pytest.raises(Unauthorized) as caught:
+            await clip.embed(b"a")
+    assert "refused the credentials, saying 'denied by proxy: token expired (***)\\nxxx" in str(caught.value)
+    assert "check token, and token_header of ClientConfig" in str(caught.value)
+    assert len(caught.value.message) < 400
 
 
 async def test_secrets_are_never_shown(caplog: pytest.LogCaptureFixture) -> None:

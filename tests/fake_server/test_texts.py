@@ -62,7 +62,7 @@ async def test_texts_need_a_tower_on_every_server(fake: FakeTriton) -> None:
     async with InMemoryClient({"a": fake, "b": without}, ["a", "b"]) as clip:
         assert not (await clip.embed([b"image"] * 64)).errors
         assert (await clip.model()).text is None
-        with pytest.raises(ModelNotReady, match=r"has no text tower; export both with clip-export --towers image,text"):
+        with pytest.raises(ModelNotReady, match=r"has no text tower; export both .* model's own --name, --model"):
             await clip.embed_text("a")
         for work in (anext(clip.embed_text_stream(["a"])), clip.classify([b"a"], ["cat"])):
             with pytest.raises(ModelNotReady, match="no text tower"):
@@ -98,7 +98,7 @@ async def test_a_failed_request_is_sent_again_and_a_late_text_is_named() -> None
         assert clip.stats().requests_retried == 1
     late = list(first.errors.values())
     assert {(type(error), error.code) for error in late} == {(TextError, "TIMEOUT")}
-    assert "before this text was embedded; embed it again with more time" in late[0].message
+    assert "before this text was embedded; use a longer timeout_s" in late[0].message
 
 
 async def test_vectors_of_another_text_tower_are_refused(fake: FakeTriton, near: ClipClient) -> None:

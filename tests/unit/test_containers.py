@@ -18,6 +18,7 @@ import yaml
 from packaging.requirements import Requirement
 
 import clip_client
+from clip_client import ClientConfig
 from clip_client.gateway.command import main
 from tests.paths import ROOT
 
@@ -375,6 +376,12 @@ def test_alerts_fire_when_they_should_and_only_then() -> None:
     _run(promtool, "check", "rules", CONTAINERS / "chart" / "files" / "rules.yaml")
     _run(promtool, "check", "config", "--syntax-only", CONTAINERS / "prometheus" / "prometheus.yaml")
     _run(promtool, "test", "rules", CONTAINERS / "prometheus" / "rules_test.yaml")
+
+
+def test_the_queue_is_reported_only_past_what_a_client_aims_at() -> None:
+    rules = [rule for group in _yaml("chart/files/rules.yaml")["groups"] for rule in group["rules"]]
+    (rule,) = [one for one in rules if one.get("alert") == "ClipQueueing"]
+    assert rule["expr"] == f"clip_queue_milliseconds > {ClientConfig().target_latency_s * 1000:.0f}"
 
 
 def test_panels_have_a_description_a_unit_and_a_source() -> None:

@@ -17,6 +17,7 @@ from typing import Final
 import pytest
 from packaging.requirements import Requirement
 
+from preprocess_ensemble.errors import pip_install
 from preprocess_ensemble.imaging import turbojpeg_decoder
 from tests.fixtures.packaging.extras import client_packages, extras
 from tests.paths import ROOT
@@ -148,6 +149,28 @@ def test_a_command_without_its_extras_prints_the_line_that_installs_all_of_them(
         for named, satisfied in by_extras.items():
             for words, sentence in zip(satisfied, said(module, satisfied, named), strict=True):
                 assert "pip install" not in sentence, f"{words} with {named}: {sentence}"
+
+
+@pytest.mark.parametrize(
+    ("extras_named", "has_server", "installs"),
+    [
+        ("dedup", True, "'.[dedup,server]'"),
+        ("dedup", False, "'.[dedup]'"),
+        ("cli,dedup", True, "'.[cli,dedup,server]'"),
+        ("cli", True, "'.[cli]'"),
+        ("", True, "."),
+    ],
+)
+def test_opencv_is_installed_together_with_the_server_that_needs_numpy_1(
+    extras_named: str, has_server: bool, installs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(name: str) -> str:
+        if has_server and name == "nvidia-pytriton":
+            return "0.7.0"
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    assert pip_install(extras_named) == f"pip install {installs} in a clone of clip-triton"
 
 
 def test_nothing_is_installed_from_an_index_that_does_not_have_it() -> None:

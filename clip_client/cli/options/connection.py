@@ -14,6 +14,7 @@ from typing import Final
 
 from clip_client import ClientConfig, ClipClient, ClipError, ModelNotReady
 from clip_client._client import URL_VARIABLE, make_config
+from clip_client._config import read_pem
 from clip_client._encoding import IMAGE_ENCODINGS
 from clip_client._endpoint import EndpointKind
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
@@ -82,6 +83,8 @@ def client_config(arguments: argparse.Namespace, *, timeout_s: float | None = No
     """Read the server settings from the options, else from the environment. Raises CommandMisused."""
     try:
         credentials = read_credentials(arguments)
+        for field in ("ca_certificate", "client_certificate", "client_key"):
+            read_pem(field, credentials[field])
         config = make_config(
             arguments.url or os.environ.get(URL_VARIABLE) or arguments.otherwise,
             timeout_s=timeout_s,

@@ -36,7 +36,8 @@ def open_planned_session(file: Path, plan: SessionPlan) -> onnxruntime.Inference
     """
     # The file is DIR/MODEL/VERSION/FILE.
     repository = file.parents[min(2, len(file.parents) - 1)]
-    remedy = f"run `clip-export --repository {repository}`"
+    name = file.parent.parent.name.partition("_")[0]  # no exported name has an underscore
+    remedy = f"run `clip-export --repository {repository} --name {name}` with the model's own --model and --pretrained"
     if not file.is_file():
         raise ModelLoadError(f"There is no model file {file}: {remedy}.")
     available = onnxruntime.get_available_providers()

@@ -91,6 +91,11 @@ async def test_a_model_that_is_not_ready_fails_its_own_requests_only(triton: Fak
         assert [one["id"] for one in (await http.get("/v1/models")).json()["data"]] == ["clip"]
 
 
+async def items_refused(http: httpx.AsyncClient) -> float:
+    metrics = (await http.get("/metrics")).text
+    return sum(map(float, re.findall(r'^clip_gateway_items_total{outcome="(?!ok")\w+"} (.+)$', metrics, re.M)))
+
+
 @pytest.mark.parametrize(
     ("reply", "status"),
     [
@@ -105,7 +110,10 @@ async def test_a_model_that_is_not_ready_fails_its_own_requests_only(triton: Fak
 async def test_each_failure_has_its_status(triton: FakeTriton, reply: Reply, status: int) -> None:
     triton.answer_always(reply)
     async with gateway(triton.url, timeout_s=0.5 if status == 503 else 30) as http:
+        before = await items_refused(http)
         answer = await http.post(**EMBEDDING[0])
+        assert await items_refused(http) == before + 1
+        assert "longer timeout_s" not in answer.text, "callers of the gateway set no time"
         assert (answer.status_code, answer.json()["error"]["type"]) == (status, "server_error"), answer.text
         assert ("retry-after" in answer.headers) is (status == 503)
         assert "secret" not in answer.text

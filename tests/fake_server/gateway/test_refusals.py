@@ -3,13 +3,14 @@
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import httpx
 import pytest
 
-from clip_client._errors import Overloaded, Shed
+from clip_client._errors import MORE_TIME, ClipError, DeadlineExceeded, ImageError, Overloaded, Shed
 from clip_client.gateway.body import Body
 from clip_client.gateway.dialect import Refusal
 from clip_client.testing import PNG_1X1, FakeTriton
@@ -120,7 +121,7 @@ async def test_a_model_without_a_text_tower_says_how_to_export_one() -> None:
     async with FakeTriton() as triton, gateway(triton.url) as http:
         answer = await http.post("/v1/embeddings", json={"input": [URI, "a cat"]})
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "no_text_tower")
-        assert "--towers image,text" in answer.json()["error"]["message"]
+        assert "--towers image,text --name clip and" in answer.json()["error"]["message"]
         assert (await http.post("/v1/embeddings", json=BODY)).status_code == 200
 
 
@@ -193,6 +194,15 @@ async def test_a_body_that_does_not_arrive_is_a_408(http: httpx.AsyncClient, mon
     answer = await answer_to(http, 100)
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b'"code":"body_too_slow"' in answer
+
+
+@pytest.mark.parametrize("kind", [DeadlineExceeded, partial(ImageError, code="TIMEOUT")])
+def test_a_caller_that_sets_no_time_is_told_to_retry(kind: Callable[[str], ClipError]) -> None:
+    refusal = Refusal.of(kind(f"timeout_s ran out; {MORE_TIME}."), 3)
+    assert (refusal.status, refusal.message.endswith("; send the request again after the seconds of Retry-After.")) == (
+        503,
+        True,
+    )
 
 
 @pytest.mark.parametrize("kind", [Overloaded, Shed])

@@ -122,8 +122,8 @@ async def test_auto_is_this_process_where_none_does_and_says_so_once(
     (record,) = said(caplog)
     assert (record.name, record.levelno) == ("clip_client", logging.WARNING)
     assert record.getMessage() == (
-        f"No server answers at grpc://{silent}; is clip-serve or tritonserver running there, and is that its gRPC "
-        f"port? Images are embedded in this process, with the model in {tiny_repository}."
+        f"No server answers at grpc://{silent}; is clip-serve or tritonserver running there, or still loading, on that "
+        f"gRPC port? Images are embedded in this process, with the model in {tiny_repository}."
     )
 
 

@@ -184,8 +184,8 @@ def test_a_gpu_that_the_configuration_does_not_name_may_be_missing(affine: Path)
 
 def test_missing_and_broken_files_name_the_remedy(tmp_path: Path) -> None:
     plan = plan_session({}, kind="CPU", device_id=0)
-    file = model_file({}, model_directory=tmp_path / "clip_encoder", version="1")
-    with pytest.raises(ModelLoadError, match=f"no model file.*clip-export --repository {tmp_path}"):
+    file = model_file({}, model_directory=tmp_path / "second_text_encoder", version="1")
+    with pytest.raises(ModelLoadError, match=f"no model file.*clip-export --repository {tmp_path} --name second` with"):
         open_planned_session(file, plan)
     file.parent.mkdir(parents=True)
     file.write_bytes(b"not a model")

@@ -10,6 +10,7 @@ import pytest
 from clip_client.cli.commands import doctor_checks
 from clip_client.cli.commands.doctor_checks import CLIENT, SERVER, Check, Level, check_machine, table_lines
 from clip_client.cli.main import main
+from preprocess_ensemble.errors import pip_install
 from preprocess_ensemble.runtimes import processor
 from tests.fixtures.commands import Run
 from tests.fixtures.packaging.unpacked_triton import lay_out_triton
@@ -52,7 +53,7 @@ def test_without_a_server_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest
     [
         ("grpcio", Level.PROBLEM, "install it with: pip install . in a clone"),
         ("pyarrow", Level.HINT, "pip install '.[cli]' in a clone"),
-        ("faiss-cpu", Level.HINT, "pip install '.[dedup]' in a clone"),
+        ("faiss-cpu", Level.HINT, pip_install("dedup")),
         ("onnxruntime onnxruntime-gpu onnxruntime-openvino", Level.HINT, "pip install '.[local]' in a clone"),
         ("openvino", Level.HINT, "pip install '.[local]' in a clone"),
     ],

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from clip_client import ClientConfig
-from clip_client.cli.errors import CommandFailed
+from clip_client.cli.errors import CommandFailed, CommandMisused
 from clip_client.cli.main import main
 from clip_client.cli.options.connection import add_server_options, client_config
 from clip_client.cli.options.paths import WalkOptions, add_walk_options, read_walk_options
@@ -49,6 +49,15 @@ def test_options_become_the_clients_settings(tmp_path: Path) -> None:
     config = config_of("--url=grpcs://clip", *options, f"--token-file={token}", "--tls-name=a.org", "--model=siglip")
     assert (config.ca_certificate, config.client_certificate, config.client_key) == (PEM, PEM, PEM)
     assert (config.server_name, config.token, config.model) == ("a.org", "s3cret", "siglip")
+
+
+@pytest.mark.parametrize(("content", "says"), [(b"junk", "is not a PEM certificate or key"), (b"\n", "is empty")])
+@pytest.mark.parametrize("option", ["--tls-ca", "--tls-certificate", "--tls-key"])
+def test_a_file_without_a_certificate_is_refused(option: str, content: bytes, says: str, tmp_path: Path) -> None:
+    good, bad = write(tmp_path / "good.pem", PEM), write(tmp_path / "bad.pem", content)
+    files = dict.fromkeys(("--tls-ca", "--tls-certificate", "--tls-key"), good) | {option: bad}
+    with pytest.raises(CommandMisused, match=f"^{option} {says}"):
+        config_of("--url=grpcs://clip", *(f"{name}={file}" for name, file in files.items()))
 
 
 def test_an_option_comes_before_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 
 from clip_client.cli.main import main
+from preprocess_ensemble.errors import pip_install
 from tests.fixtures.albums import write
 from tests.fixtures.commands import Run
 
@@ -261,4 +262,4 @@ def test_a_folder_without_permission_is_named(
 def test_without_ray_the_command_says_how_to_install_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.delitem(sys.modules, "ray.data", raising=False)
-    assert "install it with: pip install '.[ray]' in a clone" in run(main, *VECTORS, *RAY, code=1).err
+    assert f"install it with: {pip_install('ray')}" in run(main, *VECTORS, *RAY, code=1).err
