@@ -101,11 +101,16 @@ class KeepRules:
 
 
 def converted_from_lossy(pictures: Iterable[Collection[Photo]]) -> frozenset[str]:
-    """Return the lossless contents beside a lossy photo of equal pixels; each of ``pictures`` has equal pixels."""
+    """Return the lossless contents beside a lossy photo of equal pixels; each of ``pictures`` has equal pixels.
+
+    Beside a JPEG, every other format is lossless: only so can its pixels be equal.
+    """
     found: set[str] = set()
     for photos in pictures:
-        lossless = {photo.sha256 for photo in photos if photo.features.format in _LOSSLESS}
-        if len(lossless) < len({photo.sha256 for photo in photos}):
+        formats = {photo.sha256: photo.features.format for photo in photos}
+        has_jpeg = "JPEG" in formats.values()
+        lossless = {one for one, name in formats.items() if (name != "JPEG" if has_jpeg else name in _LOSSLESS)}
+        if len(lossless) < len(formats):
             found |= lossless
     return frozenset(found)
 

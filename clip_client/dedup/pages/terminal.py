@@ -64,7 +64,7 @@ def print_notes(report: DuplicateReport, console: Console, *, can_read_raw: bool
     if report.model == NO_MODEL:
         _print(f"Searched without a model: {missing}", console, style="yellow")
     if is_random(report.model):
-        _print(f"The weights of this model are random: alignment proves copies, but {missing}", console, style="yellow")
+        _print(f"The weights of this model are random: copies are still proved, but {missing}", console, style="yellow")
     compared = [
         f"{counted(report.compared, 'photo')} compared",
         counted(len(report.groups), "group") if report.groups else "no duplicates" if report.compared else "",
