@@ -40,8 +40,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         description="Find photos that show the same picture. With --apply, duplicates move to a quarantine, and "
         "clip-client undo restores them; without it, all files stay as they are.",
         epilog="A terminal shows the ten groups whose copies take the most space. Other outputs have one line for "
-        "each copy, with tabs between these columns: the tier, the size in bytes, the copy, the photo that stays, and "
-        "whether the copy moves by default or on request. In paths a backslash is written twice, and each byte that "
+        "each copy, with tabs between these columns: the tier, the size in bytes, the copy, the photo it is a copy of, "
+        "and whether it moves by default or on request. In paths a backslash is written twice, and each byte that "
         "cannot be printed as \\xNN; printf %b gives the path back.",
     )
     add_dedup_options(parser)
