@@ -61,9 +61,7 @@ def install(wheel: Path, extras: str, environment: Path) -> dict[str, float]:
     return {"installed_mb": sum(path.lstat().st_blocks * 512 for path in site_packages.rglob("*")) / 1e6}
 
 
-@experiment(
-    option("--extras", nargs="*", default=list(EXTRAS), choices=EXTRAS, help="as in pip install '.[EXTRAS]'"),
-)
+@experiment(option("--extras", nargs="*", default=list(EXTRAS), choices=EXTRAS, help="as in pip install '.[EXTRAS]'"))
 def measure(run: Run) -> dict[str, Any]:
     pip("wheel", "--no-deps", "--wheel-dir", run.scratch / "packages", ROOT)
     (wheel,) = (run.scratch / "packages").glob("clip_triton-*.whl")
