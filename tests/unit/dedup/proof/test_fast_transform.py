@@ -8,7 +8,6 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-import simplejpeg
 from PIL import Image, ImageDraw, ImageFont
 
 from clip_client.dedup.proof.law import all_blocks, as_encoded, coefficients, worst_block
@@ -17,6 +16,8 @@ from clip_client.dedup.proof.prove import KEPT as KEPT_ONE
 from clip_client.dedup.proof.steps import fast_coefficients
 from tests.fixtures.images.image_files import encoded
 from tests.fixtures.images.scenes import noisy, picture_in
+
+simplejpeg = pytest.importorskip("simplejpeg")  # which benchmarks bring, but not the lowest versions
 
 QUALITIES = (60, 85, 95)
 
