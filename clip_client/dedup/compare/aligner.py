@@ -45,7 +45,7 @@ _REMEMBERED: Final = 64
 """Photos whose keypoints stay in memory: about 1 MB each, with the small picture and the unit vectors."""
 _AT_FULL_SIZE: Final = 2
 """Photos that stay in memory at full size: 300 MB for 100 megapixels."""
-_OUTCOMES: Final = f"{ALGORITHM}-align-3-proof-4"
+_OUTCOMES: Final = f"{ALGORITHM}-align-3-proof-5"
 """Version of what :meth:`Aligner.align` computes; change the last number with :mod:`clip_client.dedup.proof`."""
 _THUMBNAILS: Final = f"{ALGORITHM}-thumbnail"
 """Version of the thumbnails, which are also in the keypoints, but those are 45 times as large."""

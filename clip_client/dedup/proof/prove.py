@@ -15,7 +15,7 @@ from clip_client.dedup.proof.gate import Checked, NotProvedError, PhotoFile, che
 from clip_client.dedup.proof.law import as_encoded, fine_detail, luma_limits, worst_block, worst_block_of_chroma
 from clip_client.dedup.proof.lay import Layable, Window
 from clip_client.dedup.proof.planes import Duplicate, as_stored, readings, to_chroma, to_luma
-from clip_client.dedup.proof.sample import Sample, is_source
+from clip_client.dedup.proof.sample import FOLLOWS, OWN, Sample
 from clip_client.dedup.types import Floats, Pixels
 
 OTHER_FRAME: Final = "another frame"
@@ -45,7 +45,8 @@ class Proof:
     """Reason why it does not hold: a constant of this module or of :mod:`.gate`; empty if it does."""
     source: str = ""
     """If it holds, as far as steps tell: :data:`KEPT`, or :data:`DUPLICATE`. Of two for which steps tell nothing, the
-    one with the finer steps; :data:`EITHER` if the steps are equal, :data:`NEITHER` if each has finer ones."""
+    one with the finer steps; :data:`EITHER` if the steps are equal, :data:`NEITHER` if each has finer ones, or one may
+    be a changed copy of the other."""
     used: float = 0.0
     """Share of its limit that the worst block uses; above 1, that of the first such block. 0 if none was compared."""
 
@@ -168,11 +169,23 @@ def _source(kept: PhotoFile, duplicate: PhotoFile, stored: Duplicate, best: _Out
             is_later = math.prod(best.size) > math.prod(stored.size) and _holds(duplicate, kept)
         return DUPLICATE if is_later else KEPT
     beneath, ours, turn = back
-    is_first = is_source(laid, theirs, beneath, ours, turn)
-    if is_first is not None:
-        return KEPT if is_first else DUPLICATE
-    # A mirrored file may show all of the other, but nobody wants it in place of that.
-    return _finer(kept, stored) if turn == UNTURNED else NEITHER
+    is_near = beneath.is_closer_than_a_source(ours, turn.of_steps(theirs))
+    is_other_near = laid.is_closer_than_a_source(theirs, turn.of_steps(ours))
+    if bool(is_near) != bool(is_other_near):
+        return KEPT if is_near else DUPLICATE
+    share, other = 1.0, 1.0
+    if turn == UNTURNED:  # both have the same blocks: values become values
+        share, other = laid.own_share(theirs, ours), beneath.own_share(ours, theirs)
+    if (share <= FOLLOWS) != (other <= FOLLOWS):
+        return KEPT if share <= FOLLOWS else DUPLICATE
+    missed, other_missed = laid.missed(theirs), beneath.missed(ours)
+    if missed.is_clearly_less(other_missed):
+        return KEPT
+    if other_missed.is_clearly_less(missed):
+        return DUPLICATE
+    # One may be made from the other with changes. A turned one may show all of the other, but nobody wants it instead.
+    is_untold = turn != UNTURNED or min(share, other) < OWN
+    return NEITHER if is_untold else _finer(kept, stored)
 
 
 def _laid_back(kept: PhotoFile, duplicate: PhotoFile) -> tuple[Sample, Floats, Turn] | None:

@@ -29,13 +29,17 @@ class Trellis:
         self.kept = encoded(Image.fromarray(self._levels), "PNG")
         self.mozjpeg = [min(255, (int(step) * 50 + 50) // 100) for step in MOZJPEG.split()]
 
-    def encode(self, moved: float, table: list[int] | None = None, **options: Any) -> bytes:
-        """Round each coefficient that is ``moved`` and more steps from zero down by up to as many."""
+    def encode(self, moved: float, table: list[int] | None = None, photo: bytes | None = None, **options: Any) -> bytes:
+        """Round each coefficient that is ``moved`` and more steps from zero down by up to as many.
+
+        With ``photo``, those of another grey photo.
+        """
+        levels = self._levels if photo is None else np.asarray(Image.open(io.BytesIO(photo)))
         steps = np.array(table or [12] * 64, np.float32).reshape(8, 8)
-        made = np.empty(self._levels.shape, np.float32)
+        made = np.empty(levels.shape, np.float32)
         for top in range(0, made.shape[0], 8):
             for left in range(0, made.shape[1], 8):
-                block = self._levels[top : top + 8, left : left + 8].astype(np.float32) - 128
+                block = levels[top : top + 8, left : left + 8].astype(np.float32) - 128
                 scaled = cv2.dct(block) / steps
                 nearer = np.sign(scaled) * np.maximum(np.ceil(np.abs(scaled) - moved), 0)
                 nearer[0, 0] = np.rint(scaled[0, 0])

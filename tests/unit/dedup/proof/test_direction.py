@@ -9,6 +9,7 @@ from PIL import Image
 from clip_client.dedup.proof.prove import DUPLICATE, EITHER, KEPT, NEITHER, prove
 from tests.fixtures.images.image_files import encoded
 from tests.fixtures.images.scenes import noisy, picture_in, scene
+from tests.unit.dedup.proof.conftest import Trellis
 
 PHOTO = noisy(scene(21, (400, 304)), 3, 21)
 CAMERA = encoded(PHOTO, "JPEG", quality=93)
@@ -94,6 +95,45 @@ def test_the_source_of_a_small_saturated_picture_is_known(seed: int, first: int,
     picture = noisy(Image.fromarray(colours).resize((264, 208), Image.Resampling.BICUBIC), 3, seed)
     original = encoded(picture, "JPEG", quality=first)
     copy = encoded(picture_in(original), "JPEG", quality=first + more)
+    assert source(original, copy) == KEPT
+    assert prove(copy, original).source in (DUPLICATE, "")
+
+
+def grainy(seed: int) -> Image.Image:
+    return noisy(scene(seed, (400, 304)).convert("L"), 6, seed)
+
+
+@pytest.mark.parametrize(("first", "more"), [(85, 3), (90, 3), (82, 5)])
+def test_a_photo_that_was_made_brighter_does_not_take_the_place_of_its_source(first: int, more: int) -> None:
+    """Only the levels of its blocks do not follow from the source, of which it shows all at finer steps."""
+    original = encoded(grainy(1), "JPEG", quality=first)
+    brighter = picture_in(original).convert("L").point(lambda level: min(255, level + 1))
+    child = encoded(brighter, "JPEG", quality=first + more)
+    assert (source(original, child), source(child, original)) == (KEPT, DUPLICATE)
+    turned = brighter.transpose(Image.Transpose.ROTATE_90)
+    assert source(original, encoded(turned, "JPEG", quality=first - 10)) == KEPT
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("first", [82, 90])
+def test_a_photo_that_may_have_been_changed_does_not_take_the_place_of_its_source(first: int, seed: int) -> None:
+    """Values that a lossy WebP moved are neither those of the source nor the child's own."""
+    original = encoded(grainy(seed), "JPEG", quality=first)
+    changed = picture_in(encoded(picture_in(original), "WEBP", quality=95)).convert("L")
+    assert source(encoded(changed, "JPEG", quality=first + 3), original) == NEITHER
+
+
+@pytest.mark.parametrize(("finer", "coarser"), [(85, 82), (88, 85), (93, 88)])
+def test_of_two_files_that_were_made_from_one_photo_the_finer_one_is_kept(finer: int, coarser: int) -> None:
+    first, second = (encoded(grainy(1), "JPEG", quality=quality) for quality in (finer, coarser))
+    assert source(first, second) == KEPT
+    assert prove(second, first).source in (DUPLICATE, "")
+
+
+def test_a_copy_whose_values_were_rounded_up_from_five_eighths_follows_from_its_source(trellis: Trellis) -> None:
+    """ffmpeg rounds so, and its steps are finer in some places and coarser in others."""
+    original = trellis.encode(0.5, [9] * 64)
+    copy = trellis.encode(5 / 8, [7, 11] * 32, original)
     assert source(original, copy) == KEPT
     assert prove(copy, original).source in (DUPLICATE, "")
 
