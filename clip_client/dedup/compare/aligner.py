@@ -229,11 +229,7 @@ def _proved(full_size: Affine) -> Alignment:
     return Alignment(
         tier=RE_ENCODED,
         changes=tuple(filter(None, (turn_in_words(full_size), size_in_words(full_size)))),
-        lost=(),
         transform=tuple(full_size.ravel().tolist()),
-        residual=0.0,
-        region=None,
-        region_share=0.0,
     )
 
 
