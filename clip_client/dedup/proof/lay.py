@@ -50,8 +50,6 @@ class Window(NamedTuple):
 
 
 class Way(NamedTuple):
-    """A way to lay a photo on a grid."""
-
     filter: str
     """One of :data:`FILTERS` or :data:`LINEAR_LIGHT`."""
     frame: Frame
@@ -72,7 +70,6 @@ class Layable:
         return width, height
 
     def can(self, way: Way) -> bool:
-        """Tell whether the photo can be laid in this way."""
         width, height = self.size
         left, top, across, down = way.frame
         if way.frame.is_all_of(self.size):
