@@ -227,10 +227,9 @@ class TritonProcess:
 
 
 def _signal_name(number: int) -> str:
-    try:
+    with contextlib.suppress(ValueError):  # Python has no names for most of the real-time signals
         return signal.Signals(number).name
-    except ValueError:  # Python has no names for most of the real-time signals
-        return f"signal {number}"
+    return f"signal {number}"
 
 
 class Activity:

@@ -246,10 +246,9 @@ def keep_small_picture(spool: Spool, sha256: str, decoded: DecodedPhoto) -> None
 
 
 def keypoints_in(data: bytes) -> Keypoints | None:
-    try:
+    with suppress(DecodeError):
         return _keypoints_of_picture(decode(data, at_least=_NEEDED), data)
-    except DecodeError:
-        return None
+    return None
 
 
 def _keypoints_of_picture(picture: Image.Image, data: bytes) -> Keypoints:
