@@ -40,7 +40,6 @@ _CONTEXT_WORDS: Final = 77
 _CANARY_TEXT: Final = "a photo of a cat"
 _TEXT_FINGERPRINT: Final = (7654321, -1234567)
 _PARITY: Final = Parity(images=1, min_cosine=1.0, required=0.9999)
-_KEPT_REQUESTS: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -243,7 +242,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
                 metadata=dict(context.invocation_metadata() or ()),
             )
         )
-        del self.requests[:-_KEPT_REQUESTS]
+        del self.requests[:-100]
         reply = self._script.popleft() if self._script else self._default
         self.in_flight += 1
         self.max_in_flight = max(self.max_in_flight, self.in_flight)
