@@ -114,8 +114,7 @@ class Keypoints:
 
 
 def extract_keypoints(picture: Image.Image | Pixels, full_size: tuple[int, int]) -> Keypoints:
-    """Prepare a photo of ``full_size`` (width, height); ``picture`` is upright and RGB, :data:`PICTURE_SIDE` pixels on
-    its longer side or whole."""
+    """Prepare a photo; ``full_size`` is (width, height), ``picture`` upright RGB, whole or of :data:`PICTURE_SIDE`."""
     small = _at_most(np.asarray(picture, dtype=np.uint8), PICTURE_SIDE)
     jpeg = cv2.imencode(".jpg", cv2.cvtColor(small, cv2.COLOR_RGB2BGR), _JPEG)[1].tobytes()
     luma = np.asarray(cv2.cvtColor(small, cv2.COLOR_RGB2GRAY), np.uint8)
