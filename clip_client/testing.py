@@ -18,7 +18,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 import grpc
 import numpy as np
@@ -76,8 +76,7 @@ def fake_vector(image: bytes, dimension: int = 8) -> NDArray[np.float32]:
     """Return the unit vector (D,), float32, of a :class:`FakeTriton` for the bytes of an image or text."""
     seed = int.from_bytes(hashlib.sha256(image).digest()[:8], "little")
     vector = np.random.default_rng(seed).standard_normal(dimension).astype(np.float32)
-    unit: NDArray[np.float32] = vector / np.float32(np.linalg.norm(vector))
-    return unit
+    return cast("NDArray[np.float32]", vector / np.float32(np.linalg.norm(vector)))
 
 
 class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]

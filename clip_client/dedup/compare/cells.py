@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,8 +143,7 @@ def _nearest(seen: Vectors, directions: Vectors, count: int) -> Indices:
     import faiss
 
     _, nearest = faiss.knn(seen, directions, min(count, len(directions)), metric=faiss.METRIC_INNER_PRODUCT)
-    found: Indices = nearest
-    return found
+    return cast("Indices", nearest)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -244,8 +243,7 @@ def _priorities(names: NDArray[np.int64]) -> NDArray[np.uint64]:
 def _lowest(sampled: Indices, priorities: NDArray[np.uint64]) -> Indices:
     order = np.lexsort((priorities, sampled))
     firsts = np.searchsorted(sampled[order], sampled[order])
-    kept: Indices = order[np.arange(len(order)) - firsts < _PAIRS_PER_ROW]
-    return kept
+    return cast("Indices", order[np.arange(len(order)) - firsts < _PAIRS_PER_ROW])
 
 
 def wilson_interval(successes: float, trials: int) -> tuple[float, float]:
