@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from typing import Final
+
+URL: Final = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 
 LATEST_NS: Final = 2**63 - 1
 """The latest time that SQLite and Parquet hold, in April 2262. Some file systems hold later times."""

@@ -70,12 +70,10 @@ class HealthReport:
 
     @property
     def ok(self) -> bool:
-        """True if every step succeeded."""
         return all(step.ok for step in self.steps)
 
     @property
     def failed(self) -> HealthStep | None:
-        """The first step that failed, or None."""
         return next((step for step in self.steps if step.ok is False), None)
 
 

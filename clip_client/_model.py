@@ -122,17 +122,16 @@ class ModelInfo:
     @property
     def text_tower(self) -> TextInfo:
         """``text``; raises ModelNotReady with the remedy if there is none."""
-        self.check_tower(Tower.TEXT)
-        assert self.text is not None
-        return self.text
-
-    def check_tower(self, tower: Tower) -> None:
-        """Raise ModelNotReady with the remedy if the model has no such tower."""
-        if tower is Tower.TEXT and self.text is None:
+        if self.text is None:
             raise ModelNotReady(
                 f"The model {self.id} has no text tower; export both with clip-export --towers image,text and the "
                 "model's own --name, --model and --pretrained, and start the server again."
             )
+        return self.text
+
+    def check_tower(self, tower: Tower) -> None:
+        """Raise ModelNotReady with the remedy if the model has no such tower."""
+        self.fingerprint_of(tower)
 
     def fingerprint_of(self, tower: Tower) -> tuple[int, int]:
         """Return the fingerprint of this tower's vectors. Raises ModelNotReady if there is no such tower."""

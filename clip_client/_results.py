@@ -25,7 +25,6 @@ ImageSource: TypeAlias = Union[
 ImageSources: TypeAlias = ImageSource | Iterable[ImageSource] | AsyncIterable[ImageSource]
 """One image, or any iterable of images. An array (N, H, W, 3) counts as N images."""
 TextSources: TypeAlias = str | Iterable[str] | AsyncIterable[str]
-"""One text, or any iterable of texts."""
 
 
 # Neither frozen nor limited to keywords: that would take a microsecond, or a fifth of one, for each item.

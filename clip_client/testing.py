@@ -18,7 +18,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 import grpc
 import numpy as np
@@ -40,7 +40,6 @@ _CONTEXT_WORDS: Final = 77
 _CANARY_TEXT: Final = "a photo of a cat"
 _TEXT_FINGERPRINT: Final = (7654321, -1234567)
 _PARITY: Final = Parity(images=1, min_cosine=1.0, required=0.9999)
-_KEPT_REQUESTS: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,8 +76,7 @@ def fake_vector(image: bytes, dimension: int = 8) -> NDArray[np.float32]:
     """Return the unit vector (D,), float32, of a :class:`FakeTriton` for the bytes of an image or text."""
     seed = int.from_bytes(hashlib.sha256(image).digest()[:8], "little")
     vector = np.random.default_rng(seed).standard_normal(dimension).astype(np.float32)
-    unit: NDArray[np.float32] = vector / np.float32(np.linalg.norm(vector))
-    return unit
+    return cast("NDArray[np.float32]", vector / np.float32(np.linalg.norm(vector)))
 
 
 class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
@@ -243,7 +241,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
                 metadata=dict(context.invocation_metadata() or ()),
             )
         )
-        del self.requests[:-_KEPT_REQUESTS]
+        del self.requests[:-100]
         reply = self._script.popleft() if self._script else self._default
         self.in_flight += 1
         self.max_in_flight = max(self.max_in_flight, self.in_flight)

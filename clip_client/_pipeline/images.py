@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 _PNG_MODES = frozenset({"1", "L", "LA", "I;16", "P", "RGB", "RGBA"})
 _WITH_ALPHA = {"La": "LA", "PA": "RGBA", "RGBa": "RGBA"}
 """Mode that PNG lacks -> mode that keeps its transparency. Other such modes become RGB, without transparency."""
-_READ_CHUNK = 1 << 20
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
@@ -119,7 +118,7 @@ def _read_at_most(file: Any, max_bytes: int) -> bytes:
     chunks: list[bytes] = []
     size = 0
     while size <= max_bytes:
-        chunk = file.read(min(_READ_CHUNK, max_bytes + 1 - size))
+        chunk = file.read(min(2**20, max_bytes + 1 - size))
         if not isinstance(chunk, bytes | bytearray | memoryview):
             raise _unreadable(f"read() gave {type(chunk).__name__}, not bytes; open the file in binary mode")
         if not chunk:

@@ -38,13 +38,9 @@ _channel_opened_in: int | None = None
 
 _OF_IMAGES: Final[tuple[str, ...]] = (contract.EMBEDDING, contract.STATUS, contract.ERROR, contract.FINGERPRINT)
 _OF_TEXTS: Final[tuple[str, ...]] = (*_OF_IMAGES, contract.TRUNCATED)
-_ID_FIELD: Final[int] = service_pb2.ModelInferRequest.ID_FIELD_NUMBER
-_ITEMS_FIELD: Final[int] = service_pb2.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 _LENGTH_DELIMITED: Final = 2  # protobuf's wire type of bytes and strings
 _LENGTH: Final = struct.Struct("<I")  # before each element of a BYTES tensor
-_FLOAT: Final = np.dtype("<f4")
 _MALFORMED: Final = (KeyError, ValueError, struct.error)  # of reading an answer against the wire contract
-_LARGEST_REQUEST: Final = 8 * 2**20
 _ENSEMBLE: Final = contract.DEFAULT_NAMES.image.removeprefix(contract.DEFAULT_NAME)  # ends the names of all of images
 
 
@@ -253,7 +249,8 @@ def _head(model: str, tensor: str, rows: int, outputs: Sequence[str], id_size: i
     request.inputs.add(name=tensor, datatype="BYTES", shape=[rows, 1])
     for name in outputs:
         request.outputs.add(name=name)
-    return _tag(_ID_FIELD) + _varint(id_size), request.SerializeToString() + _tag(_ITEMS_FIELD)
+    id_field, items_field = _tag(request.ID_FIELD_NUMBER), _tag(request.RAW_INPUT_CONTENTS_FIELD_NUMBER)
+    return id_field + _varint(id_size), request.SerializeToString() + items_field
 
 
 def _request(model: str, tensor: str, items: Sequence[bytes], outputs: Sequence[str], request_id: str) -> bytes:
@@ -290,7 +287,7 @@ def _read_answer(response: Any, rows: int, request_id: str) -> Answer:
     """Read the answer of an ensemble to ``rows`` images or texts, without copies. Raises ProtocolMismatch."""
     try:
         raw = _tensors(response)
-        vectors = np.frombuffer(raw[contract.EMBEDDING], _FLOAT).reshape(rows, -1)
+        vectors = np.frombuffer(raw[contract.EMBEDDING], "<f4").reshape(rows, -1)
         statuses, fingerprints = _read_numbers(rows, raw[contract.STATUS], raw[contract.FINGERPRINT])
         errors = _read_strings(raw[contract.ERROR], rows)
         is_text = contract.TRUNCATED in raw
@@ -334,7 +331,7 @@ def _warm_up_malloc() -> None:
     This function frees one block as large as the largest default request. The block is never written, so it takes no
     memory. With other allocators the function has no effect.
     """
-    bytes(_LARGEST_REQUEST)
+    bytes(8 * 2**20)
 
 
 @contextlib.contextmanager

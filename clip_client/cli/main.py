@@ -152,7 +152,3 @@ def _without_output() -> int:
 def _say(message: str, exit_code: int) -> int:
     print(f"clip-client: {message}", file=sys.stderr)
     return exit_code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

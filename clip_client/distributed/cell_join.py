@@ -28,7 +28,6 @@ Edges = tuple[Indices, Indices, Vectors]  # two arrays of rows, and the cosines 
 ROW: Final = "row"
 _RUN_AGAIN: Final = "remove it and run again"
 _BUCKET_ROWS: Final = b"bucket_rows"
-_EDGES_PER_GROUP: Final = 65_536
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -209,7 +208,7 @@ def write_edges(place: Location, edges: Iterable[Edges]) -> None:
     # The order lets a reader of some similarities skip the other row groups.
     table = pa.table(dict(zip(("left", "right", "similarity"), sides, strict=True)))
     with place.written() as file:
-        pq.write_table(table.sort_by([("similarity", "descending")]), file, row_group_size=_EDGES_PER_GROUP)
+        pq.write_table(table.sort_by([("similarity", "descending")]), file, row_group_size=65_536)
 
 
 def read_edges(places: Iterable[Location], *, similar: tuple[float, float] | None = None) -> tuple[Indices, Indices]:

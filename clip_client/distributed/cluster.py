@@ -15,7 +15,6 @@ from preprocess_ensemble.errors import ReportedError, first_line
 
 EXTRA: Final = "ray"
 
-_CONNECT_S: Final = 10.0
 _LOOK_S: Final = 5.0
 """If no task ends for this long, the driver checks whether the running tasks still fit any machine."""
 _TASKS_PER_CPU: Final = 3
@@ -71,7 +70,7 @@ def _connect_once(address: str) -> None:
     """Raise OSError if nothing answers at ``HOST:PORT``, which Ray would try to reach for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if port.isdigit():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10.0).close()
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,8 +131,7 @@ class PartitionFolder:
                 for batch in parquet.iter_batches(columns=list(_KEY_COLUMNS)):
                     rows = zip(*(batch.column(column).to_pylist() for column in _KEY_COLUMNS), strict=True)
                     keys += [version_key(path or b"", size, mtime) for path, size, mtime in rows]
-        finished: NDArray[np.bytes_] = np.unique(np.array(keys, dtype="S16"))
-        return finished
+        return cast("NDArray[np.bytes_]", np.unique(np.array(keys, dtype="S16")))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -201,19 +201,12 @@ def embed_partition(partition: Partition, config: ClientConfig, folder: Partitio
     which names the partition, for an error that the other partitions would also meet; then there is no file.
     """
     outcomes = _outcomes(partition, config, folder)
-
-    async def step() -> Outcome | None:
-        return await anext(outcomes, None)
-
-    async def end() -> None:
-        await outcomes.aclose()
-
     with asyncio.Runner() as runner:
         try:
-            while (outcome := runner.run(step())) is not None:
+            while (outcome := runner.run(anext(outcomes, None))) is not None:
                 yield outcome
         finally:
-            runner.run(end())
+            runner.run(outcomes.aclose())
 
 
 async def _outcomes(

@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
-from clip_client._files import FailedFile, stored_ns
+from clip_client._files import URL, FailedFile, stored_ns
 from clip_client.dedup.files.reading import open_file, read_file
 from clip_client.dedup.types import PhotoFile
 from clip_client.distributed.cluster import DistributedError
 from preprocess_ensemble.errors import first_line
 from preprocess_ensemble.whole_file import whole_file
-
-_URL: Final = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 
 _KEYS: Final = re.compile(r"(?<=://)[^?]*@")
 """A user and a password, or keys of a bucket, in a URL; they must not get into a log."""
@@ -29,7 +27,7 @@ FOOTERS_AT_ONCE: Final = 32  # Parquet files examined at a time; a bucket is slo
 
 
 def is_url(text: str) -> bool:
-    return _URL.match(text) is not None
+    return URL.match(text) is not None
 
 
 def read_photo(address: str) -> tuple[PhotoFile, bytes] | FailedFile:
@@ -59,7 +57,7 @@ class Location:
         text = os.fsdecode(address)
         if text.startswith(("gs://", "gcs://")) and "retry_limit_seconds" not in text:
             text += f"{'&' if '?' in text else '?'}retry_limit_seconds={_GCS_RETRIES_S}"
-        if (match := _URL.match(text)) is None:
+        if (match := URL.match(text)) is None:
             return cls(filesystem=fs.LocalFileSystem(), path=os.path.abspath(text), prefix="")
         try:
             try:

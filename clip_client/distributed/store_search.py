@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from anyio import to_thread
@@ -28,8 +28,6 @@ from clip_client.distributed.embedded_rows import EmbeddedRows, embedded_schema,
 from clip_client.distributed.embedding import embed_partitions, served_model
 from clip_client.distributed.sources import image_files
 from clip_client.distributed.storage import Location
-
-_ROWS_AT_ONCE: Final = 1024
 
 
 def cluster_folder(store: Store) -> Path:
@@ -82,7 +80,7 @@ def _take_over(folder: Path, store: Store, model: FileModel, examined: Sequence[
     for path in sorted(folder.glob("part-*.parquet")):
         files, written_ns = [], path.stat().st_mtime_ns
         with open(path, "rb") as file, pq.ParquetFile(file) as parquet:
-            for batch in parquet.iter_batches(_ROWS_AT_ONCE, use_threads=False):
+            for batch in parquet.iter_batches(1024, use_threads=False):
                 table = pa.Table.from_batches([batch])
                 for row, vector in zip(table.drop_columns(["vector"]).to_pylist(), vectors_in(table), strict=True):
                     if row["sha256"] is None:

@@ -7,7 +7,7 @@ import hmac
 import os
 from collections.abc import Coroutine, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -78,8 +78,7 @@ async def _unless_gone(request: Request, answer: Coroutine[Any, Any, Response]) 
         await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
             raise ClientDisconnect
-        response: Response = work.result()
-        return response
+        return cast("Response", work.result())
 
 
 def _unknown_address(request: Request, error: Exception) -> Response:

@@ -20,7 +20,6 @@ from clip_client.search.query import QueryEmbedder
 from preprocess_ensemble.errors import ReportedError
 
 _HOST: Final = "127.0.0.1"
-_PATIENCE_S: Final = 2
 
 
 async def serve(
@@ -50,7 +49,7 @@ async def serve(
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            timeout_graceful_shutdown=_PATIENCE_S,
+            timeout_graceful_shutdown=2,
         )
         say(f"review: {address}{access.path}")
         search_scope = CancelScope()

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,8 +131,7 @@ def _told_ms(text: str) -> int | None:
 def _numbers(space: SearchSpace, name: str) -> NDArray[np.float64]:
     import pyarrow as pa
 
-    numbers: NDArray[np.float64] = space.index.column(name).cast(pa.float64(), safe=False).to_numpy()
-    return numbers
+    return cast("NDArray[np.float64]", space.index.column(name).cast(pa.float64(), safe=False).to_numpy())
 
 
 def _has_date(space: SearchSpace) -> NDArray[np.bool_]:
@@ -145,8 +144,7 @@ def _named(space: SearchSpace, name: str, fits: Callable[[str], bool]) -> NDArra
 
     column: Any = space.index.column(name).cast(pa.string())
     wanted = pa.array([one for one in pc.unique(column).to_pylist() if one and fits(one)], pa.string())
-    found: NDArray[np.bool_] = pc.is_in(column, value_set=wanted).to_numpy()
-    return found
+    return cast("NDArray[np.bool_]", pc.is_in(column, value_set=wanted).to_numpy())
 
 
 def _first_ms(text: str, after: int = 0) -> int:
@@ -188,8 +186,7 @@ def _in_circle(space: SearchSpace, circle: tuple[float, float, float]) -> NDArra
     latitude, longitude = np.radians(circle[:2])
     across = np.cos(latitude) * np.cos(north) * np.sin((east - longitude) / 2) ** 2
     angles = 2 * np.arcsin(np.sqrt(np.minimum(1, np.sin((north - latitude) / 2) ** 2 + across)))
-    inside: NDArray[np.bool_] = _EARTH_KM * angles <= circle[2]
-    return inside
+    return cast("NDArray[np.bool_]", _EARTH_KM * angles <= circle[2])
 
 
 def _folders(text: str) -> tuple[str, ...]:

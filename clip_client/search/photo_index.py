@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -232,8 +232,7 @@ class PhotoIndex:
             raise ValueError(
                 "the query is NaN or zero: its image failed, its terms cancel out, or it is not an embedding"
             )
-        direction: NDArray[np.float32] = query / norm
-        return direction
+        return cast("NDArray[np.float32]", query / norm)
 
     def _exact(self, rows: NDArray[np.intp]) -> NDArray[np.float32]:
         found = np.empty((len(rows), self.dimension), dtype=np.float32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,5 +60,4 @@ class Segment:
     def holding(self, keys: pa.Array) -> NDArray[np.bool_]:
         import pyarrow.compute as pc
 
-        held: NDArray[np.bool_] = pc.is_in(self.photos.column(KEY), value_set=keys).to_numpy()
-        return held
+        return cast("NDArray[np.bool_]", pc.is_in(self.photos.column(KEY), value_set=keys).to_numpy())

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from clip_client._config import ClientConfig
@@ -26,7 +27,12 @@ from preprocess_ensemble.contract import DEFAULT_NAMES, ModelNames
 from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.imaging.transform import PreprocessConfig
 from preprocess_ensemble.tritonserver.cleanup import free_bytes, region_prefix
-from preprocess_ensemble.tritonserver.process_group import connections, listening_addresses, shares_port
+from preprocess_ensemble.tritonserver.process_group import (
+    connections,
+    listening_addresses,
+    processor_time_s,
+    shares_port,
+)
 
 if TYPE_CHECKING:
     from clip_client._transports.grpc import TritonTransport
@@ -88,7 +94,7 @@ class ProbedTriton:
         except OSError:
             await triton._disconnect()
             raise
-        triton.activity = Activity(triton.process.computed_s, triton.progress)
+        triton.activity = Activity(partial(processor_time_s, triton.process.pid), triton.progress)
         return triton
 
     async def stop(self, *, drain_s: float) -> None:

@@ -20,13 +20,7 @@ from clip_client.serving.logs import OUTPUT, parse_line
 from preprocess_ensemble.runtimes.model import PRECISION_VARIABLE
 from preprocess_ensemble.tritonserver.launcher import PARENT_VARIABLE, with_package
 from preprocess_ensemble.tritonserver.links import with_repository
-from preprocess_ensemble.tritonserver.process_group import (
-    any_runs,
-    ended_children,
-    hide_argument,
-    processor_time_s,
-    watch_ends,
-)
+from preprocess_ensemble.tritonserver.process_group import any_runs, ended_children, hide_argument, watch_ends
 
 T = TypeVar("T")
 
@@ -140,10 +134,6 @@ class TritonProcess:
     def running(self) -> bool:
         return self._process.returncode is None
 
-    def computed_s(self) -> float:
-        """Return the processor time of the server and its stubs in seconds; it falls when a stub ends."""
-        return processor_time_s(self.pid)
-
     def end_without_stub(self) -> None:
         """Kill a loading server if two calls found the same ended stub, for which Triton would wait without limit."""
         ended = ended_children(self.pid)
@@ -237,10 +227,9 @@ class TritonProcess:
 
 
 def _signal_name(number: int) -> str:
-    try:
+    with contextlib.suppress(ValueError):  # Python has no names for most of the real-time signals
         return signal.Signals(number).name
-    except ValueError:  # Python has no names for most of the real-time signals
-        return f"signal {number}"
+    return f"signal {number}"
 
 
 class Activity:

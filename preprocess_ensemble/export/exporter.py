@@ -82,9 +82,9 @@ def export_model(
     same = installed if installed and installed.fingerprint == _fingerprint(exportable, weights_dtype) else None
     kept_text = same.text if same and _has_text_tower(repository, names, same) else None
     kept = None
-    if same and not force and _is_current(same) and same.pretrained == exportable.source.pretrained:
+    if same and not force and same.graph_revision == GRAPH_REVISION and same.pretrained == exportable.source.pretrained:
         kept = replace(same, text=kept_text)
-    with_text = text and (force or kept_text is None or not _is_current(kept_text))
+    with_text = text and (force or kept_text is None or kept_text.graph_revision != GRAPH_REVISION)
     obsolete = [] if with_text or kept_text else _text_folders(repository, names)
     if kept is not None and not with_text and not obsolete:
         report(f"{kept.id} is installed already in {repository}; --force exports it again")
@@ -239,10 +239,6 @@ def _write_text_tower(
 
 def _has_data_file(weights_bytes: int) -> bool:
     return weights_bytes + _GRAPH_BYTES > _MAX_FILE_BYTES
-
-
-def _is_current(tower: Passport | TextTower) -> bool:
-    return tower.graph_revision == GRAPH_REVISION
 
 
 def _has_text_tower(repository: Path, names: ModelNames, passport: Passport) -> bool:

@@ -19,7 +19,6 @@ from preprocess_ensemble.export.model_source import ExportError
 
 _TIMEOUT_S: Final = 10.0
 _ATTEMPTS: Final = 6
-_CHUNK_BYTES: Final = 2**20
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -91,7 +90,7 @@ def _fetch(repository: str, file: str) -> None:
                     done = target.truncate(0)
                 bar = tqdm(desc=file, initial=done, total=about.size, unit="B", unit_scale=True)  # type: ignore[no-untyped-call]
                 with bar:
-                    while chunk := answer.read(_CHUNK_BYTES):
+                    while chunk := answer.read(2**20):
                         bar.update(target.write(chunk))
 
 

@@ -163,8 +163,7 @@ def _with_one_unknown(node: onnx.NodeProto, first: dict[str, Array], second: dic
     varies = target != other
     if varies.sum() != 1 or (target[~varies] < 1).any():
         return None
-    fixed: Array = np.where(varies, -1, target).astype(np.int64)
-    return fixed
+    return np.where(varies, -1, target).astype(np.int64)
 
 
 def _keep_used(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> set[str]:

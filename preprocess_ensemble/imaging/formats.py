@@ -40,8 +40,6 @@ from preprocess_ensemble.imaging.jpeg_xl import JxlFile
 
 _Opener = Callable[[IO[bytes]], ImageFile.ImageFile]
 
-_HEAD_BYTES: Final = 512
-
 
 class ImageFormat(NamedTuple):
     """One format; ``opener`` is None if the format is recognised but not read."""
@@ -127,7 +125,7 @@ FORMATS: Final[tuple[ImageFormat, ...]] = (
 
 
 def identify(data: bytes) -> ImageFormat | None:
-    head = data[:_HEAD_BYTES]
+    head = data[:512]
     return next((known for known in FORMATS if re.match(known.signature, head, re.DOTALL)), None)
 
 

@@ -7,7 +7,7 @@ is applied exactly once: libjxl applies that of the codestream, and EXIF counts 
 from __future__ import annotations
 
 import io
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from PIL import ExifTags, Image, ImageFile, JpegImagePlugin
 
@@ -133,8 +133,7 @@ def _decode(data: bytes) -> tuple[Any, ...]:
     from pillow_jxl import Decoder
 
     # Decode in the calling thread, whose time is counted.
-    decoded: tuple[Any, ...] = Decoder(num_threads=0)(data)
-    return decoded
+    return cast("tuple[Any, ...]", Decoder(num_threads=0)(data))
 
 
 def _codestream_start(data: bytes) -> bytes:

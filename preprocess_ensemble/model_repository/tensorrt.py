@@ -17,7 +17,6 @@ from preprocess_ensemble.model_repository.passport import Passport
 VERSIONS: Final = (10, 11)  # major versions; Triton images have 11 since 26.06
 _ACCELERATOR: Final = "tensorrt"
 _PREFIX: Final = "trt_engine_cache_prefix"
-_WORKSPACE_BYTES: Final = 4 * 2**30
 
 
 def default_cache() -> Path:
@@ -67,7 +66,7 @@ class Tensorrt:
         digest = hashlib.sha256(f"{passport.weights_sha256} {passport.weights_dtype} {most}".encode()).hexdigest()[:12]
         prefix = f"{config.name}-{passport.model}-{passport.weights_dtype}-{digest}"
         keys = {
-            "max_workspace_size_bytes": str(_WORKSPACE_BYTES),
+            "max_workspace_size_bytes": str(4 * 2**30),
             "trt_engine_cache_enable": "true",
             "trt_engine_cache_path": str(self.cache),
             _PREFIX: re.sub(r"[^A-Za-z0-9.-]", "-", prefix),

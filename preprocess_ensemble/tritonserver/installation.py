@@ -21,7 +21,6 @@ from preprocess_ensemble.errors import ReportedError, pip_install
 TRITON_VARIABLE: Final = "CLIP_TRITON"  # the folder of an unpacked ``/opt/tritonserver``
 CONTAINER: Final = Path("/opt/tritonserver")  # NVIDIA's, where the linker and Triton find all parts by themselves
 _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
-_WHEEL_VERSION: Final = "2.51.0"  # version of the Triton in nvidia-pytriton 0.7
 
 _VULNERABILITIES: Final = (
     ("chunked bodies or deeply nested JSON overflow the stack, only with --http-port", (2, 59, 1)),
@@ -158,7 +157,7 @@ def _find_wheel() -> Triton:
     wheel = importlib.metadata.version("nvidia-pytriton")
     server = package / "tritonserver"
     triton = Triton(
-        version=_WHEEL_VERSION,
+        version="2.51.0",  # of the Triton in nvidia-pytriton 0.7
         origin=f"from nvidia-pytriton {wheel}",
         server=server,
         libraries=package.parent / "nvidia_pytriton.libs",

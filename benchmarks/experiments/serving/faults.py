@@ -64,7 +64,7 @@ def _export_to_a_full_disk(server: Server) -> str:
 def _store_on_a_full_disk(server: Server) -> str:
     with _photos("") as (photos, store):
         search = _search(server, photos, store, threshold=0.97)
-        return _on_a_full_disk("clip_client.cli.main", *search, limit=4096)
+        return _on_a_full_disk("clip_client", *search, limit=4096)
 
 
 def _journal_on_a_full_disk(server: Server) -> str:
@@ -72,11 +72,11 @@ def _journal_on_a_full_disk(server: Server) -> str:
     with _photos("-first", "-second") as (photos, store):
         search = _search(server, photos, store, threshold=0.9999)
         before = {path: path.read_bytes() for path in photos.iterdir()}
-        _on_a_full_disk("clip_client.cli.main", *search)
-        ended = _on_a_full_disk("clip_client.cli.main", *search, "--apply", limit=100_000)
+        _on_a_full_disk("clip_client", *search)
+        ended = _on_a_full_disk("clip_client", *search, "--apply", limit=100_000)
         there = sorted(path.read_bytes() for path in photos.rglob("*.jpg"))
         moved = sum(not path.exists() for path in before)
-        _on_a_full_disk("clip_client.cli.main", "undo", "--store", str(store))
+        _on_a_full_disk("clip_client", "undo", "--store", str(store))
         after = {path: path.read_bytes() for path in before if path.exists()}
         kept = "all photos are there" if there == sorted(before.values()) else "PHOTOS ARE GONE"
         undone = "undo brought back what was moved" if after == before else "UNDO DID NOT BRING ALL BACK"

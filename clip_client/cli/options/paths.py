@@ -7,7 +7,6 @@ import codecs
 import difflib
 import glob
 import os
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from clip_client._files import printable
+from clip_client._files import URL, printable
 from clip_client._storage.sqlite import StoreError
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.dedup import Scan, Store, scan
@@ -25,7 +24,6 @@ from preprocess_ensemble.command_line import user_path
 
 _NEAR: Final = 0.75
 """Least ratio of :mod:`difflib` for a misspelt name: one wrong letter in four, or two swapped letters in eight."""
-_URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 def add_walk_options(parser: argparse.ArgumentParser) -> None:
@@ -102,7 +100,7 @@ def _resolved(path: str) -> list[str]:
 
 
 def refuse_url(path: str) -> None:
-    if _URL.match(path):
+    if URL.match(path):
         raise CommandMisused(f"{path} is a URL, and only files are read; download it first: curl -O {path}")
 
 

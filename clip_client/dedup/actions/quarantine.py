@@ -244,17 +244,15 @@ def remove_folder(folder: PurePath) -> None:
 
 def may_be_quarantined(entry: JournalEntry) -> bool:
     """Tell whether a file of the entry is in the quarantine; True if this cannot be found out."""
-    try:
+    with suppress(OSError):
         return any(is_there(file.quarantined) for file in entry.files)
-    except OSError:
-        return True
+    return True
 
 
 def is_copy(path: str, file: MovedFile) -> bool:
-    try:
+    with suppress(OSError):  # such as a link that leads nowhere
         return os.stat(path).st_size == file.size_bytes and sha256_of(path) == file.sha256
-    except OSError:  # such as a link that leads nowhere
-        return False
+    return False
 
 
 def sentence(error: OSError | CannotMove) -> str:

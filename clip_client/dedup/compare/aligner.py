@@ -229,11 +229,7 @@ def _proved(full_size: Affine) -> Alignment:
     return Alignment(
         tier=RE_ENCODED,
         changes=tuple(filter(None, (turn_in_words(full_size), size_in_words(full_size)))),
-        lost=(),
         transform=tuple(full_size.ravel().tolist()),
-        residual=0.0,
-        region=None,
-        region_share=0.0,
     )
 
 
@@ -250,10 +246,9 @@ def keep_small_picture(spool: Spool, sha256: str, decoded: DecodedPhoto) -> None
 
 
 def keypoints_in(data: bytes) -> Keypoints | None:
-    try:
+    with suppress(DecodeError):
         return _keypoints_of_picture(decode(data, at_least=_NEEDED), data)
-    except DecodeError:
-        return None
+    return None
 
 
 def _keypoints_of_picture(picture: Image.Image, data: bytes) -> Keypoints:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,6 @@ _CELLS_PER_VECTOR: Final = (4, 6, 8)
 """Tried in this order. With 2 or 3, too few similar vectors have a cell in common."""
 _POINTS_PER_PART: Final = 32
 """Vectors per part that k-means learns from; more change little and take most of the time."""
-_ITERATIONS: Final = 8
 
 _SAMPLE: Final = 5000
 """Rows whose similar rows are found exactly, to measure the recall: little of the work with a million rows. If a tenth
@@ -107,7 +106,7 @@ def fit_cells(sample: Vectors, rows: int, threshold: float) -> Cells:
     centre = sample.mean(axis=0)
     seen = _seen_from(centre, sample)
     points = {"min_points_per_centroid": 1, "max_points_per_centroid": len(seen)}
-    kmeans = faiss.Kmeans(seen.shape[1], parts, niter=_ITERATIONS, seed=1, spherical=True, **points)
+    kmeans = faiss.Kmeans(seen.shape[1], parts, niter=8, seed=1, spherical=True, **points)
     kmeans.train(seen)
     directions = np.ascontiguousarray(kmeans.centroids)
     nearest = _nearest(seen, directions, 1)[:, 0]
@@ -144,8 +143,7 @@ def _nearest(seen: Vectors, directions: Vectors, count: int) -> Indices:
     import faiss
 
     _, nearest = faiss.knn(seen, directions, min(count, len(directions)), metric=faiss.METRIC_INNER_PRODUCT)
-    found: Indices = nearest
-    return found
+    return cast("Indices", nearest)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -245,8 +243,7 @@ def _priorities(names: NDArray[np.int64]) -> NDArray[np.uint64]:
 def _lowest(sampled: Indices, priorities: NDArray[np.uint64]) -> Indices:
     order = np.lexsort((priorities, sampled))
     firsts = np.searchsorted(sampled[order], sampled[order])
-    kept: Indices = order[np.arange(len(order)) - firsts < _PAIRS_PER_ROW]
-    return kept
+    return cast("Indices", order[np.arange(len(order)) - firsts < _PAIRS_PER_ROW])
 
 
 def wilson_interval(successes: float, trials: int) -> tuple[float, float]:

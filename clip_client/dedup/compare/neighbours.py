@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,8 +94,7 @@ def candidate_pairs(
     for left, right in itertools.chain.from_iterable(found):
         both = np.sort(np.stack([representatives[left], representatives[right]], axis=1), axis=1)
         pairs.append(np.unique(both[both[:, 0] < both[:, 1]], axis=0))
-    distinct: Indices = np.unique(np.concatenate(pairs), axis=0)
-    return distinct
+    return cast("Indices", np.unique(np.concatenate(pairs), axis=0))
 
 
 def orientations(hashes: Hashes) -> Iterator[Hashes]:

@@ -145,7 +145,8 @@ def alike_links(
         inside.labels = np.repeat(starts, np.diff(starts, append=len(rows)))
     short = None if projected is None else projected[rows]
     for first, second in block_pairs(len(rows)):
-        if _is_one_cluster(inside.labels[first], inside.labels[second]):
+        cluster = inside.labels[first.start]
+        if (inside.labels[first] == cluster).all() and (inside.labels[second] == cluster).all():
             continue
         shorts = None if short is None else (short[first], short[second])
         left, right = alike_pairs(vectors, rows[first], rows[second], threshold - _SLACK, shorts)
@@ -176,8 +177,7 @@ def block_pairs(rows: int) -> Iterator[tuple[slice, slice]]:
 
 def where(true: NDArray[np.bool_]) -> tuple[Indices, Indices]:
     """Return rows and columns of the true elements of a matrix; ``np.nonzero`` takes 25 times as long if few are."""
-    rows, columns = np.divmod(np.flatnonzero(true), true.shape[1])
-    return rows, columns
+    return np.divmod(np.flatnonzero(true), true.shape[1])
 
 
 def _dense_clusters(vectors: Vectors, threshold: float) -> Indices:
@@ -198,7 +198,3 @@ def _dense_clusters(vectors: Vectors, threshold: float) -> Indices:
             clusters.join(near, np.full(len(near), middle))
             alone[near] = False
     return clusters.labels
-
-
-def _is_one_cluster(first: Indices, second: Indices) -> bool:
-    return bool(first[0] == second[-1] and (first == first[0]).all() and (second == first[0]).all())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,5 +152,4 @@ def _split(members: Iterable[int], cannot_link: CannotLink) -> tuple[list[int], 
 
 
 def _similarities(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
-    similarities: NDArray[np.float64] = np.clip(np.round(left @ right, _DECIMALS), -1.0, 1.0)
-    return similarities
+    return cast("NDArray[np.float64]", np.clip(np.round(left @ right, _DECIMALS), -1.0, 1.0))

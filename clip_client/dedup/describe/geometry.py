@@ -16,7 +16,6 @@ Affine: TypeAlias = NDArray[np.float64]
 """(2, 3): from the pixels of one picture to those of another, counted from the corner."""
 _RATIO: Final = 0.85
 """Greatest ratio of the distances to the nearest and to the second nearest descriptor (Lowe 2004)."""
-_TOLERANCE: Final = 2.0
 _FEWEST_INLIERS: Final = 8
 _FRAME_TOLERANCE: Final = 1.0
 """Pixels of the coarser small picture, by which the sides of one frame may be off."""
@@ -93,7 +92,7 @@ def matched_affine(first: Keypoints, second: Keypoints) -> Affine | None:
             continue
         source, target = first.keypoints()[0][one], second.keypoints()[0][other]
         found, inliers = cv2.estimateAffine2D(
-            source, target, None, cv2.USAC_MAGSAC, ransacReprojThreshold=_TOLERANCE, maxIters=1000, confidence=0.999
+            source, target, None, cv2.USAC_MAGSAC, ransacReprojThreshold=2.0, maxIters=1000, confidence=0.999
         )
         if found is None or int(inliers.sum()) < _FEWEST_INLIERS or not np.isfinite(found).all():
             continue

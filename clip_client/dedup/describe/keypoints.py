@@ -26,7 +26,6 @@ PICTURE_SIDE: Final = 512
 """Pixels of the longer side of the small picture, which is compared."""
 _KEYPOINT_SIDE: Final = 384
 """Pixels of the longer side of the picture that keypoints are found in: OpenCV doubles it first."""
-_MOST: Final = 350
 _DETAIL: Final = 2.0
 """Levels, root mean square, of what is finer than 6 pixels in a square of 16 pixels with texture."""
 _LEAST_TEXTURE: Final = 0.05
@@ -115,8 +114,7 @@ class Keypoints:
 
 
 def extract_keypoints(picture: Image.Image | Pixels, full_size: tuple[int, int]) -> Keypoints:
-    """Prepare a photo of ``full_size`` (width, height); ``picture`` is upright and RGB, :data:`PICTURE_SIDE` pixels on
-    its longer side or whole."""
+    """Prepare a photo; ``full_size`` is (width, height), ``picture`` upright RGB, whole or of :data:`PICTURE_SIDE`."""
     small = _at_most(np.asarray(picture, dtype=np.uint8), PICTURE_SIDE)
     jpeg = cv2.imencode(".jpg", cv2.cvtColor(small, cv2.COLOR_RGB2BGR), _JPEG)[1].tobytes()
     luma = np.asarray(cv2.cvtColor(small, cv2.COLOR_RGB2GRAY), np.uint8)
@@ -132,7 +130,7 @@ def extract_keypoints(picture: Image.Image | Pixels, full_size: tuple[int, int])
 def _find_keypoints(picture: Pixels) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
     grey = _at_most(np.asarray(cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY), np.uint8), _KEYPOINT_SIDE)
     for contrast in (_CONTRAST, _FAINT):
-        sift = cv2.SIFT.create(nfeatures=_MOST, contrastThreshold=contrast, enable_precise_upscale=True)
+        sift = cv2.SIFT.create(nfeatures=350, contrastThreshold=contrast, enable_precise_upscale=True)
         found, descriptors = sift.detectAndCompute(grey, None)  # type: ignore[call-overload]  # the mask may be None
         if len(found) >= _FEW:
             break

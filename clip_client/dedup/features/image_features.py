@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,8 +93,7 @@ class FeatureTable:
 
     def column(self, name: str, contents: Sequence[str]) -> NDArray[Any]:
         rows = np.fromiter((self._rows[sha256] for sha256 in contents), dtype=np.int64, count=len(contents))
-        column: NDArray[Any] = self._table.column(name).take(rows).to_numpy()
-        return column
+        return cast("NDArray[Any]", self._table.column(name).take(rows).to_numpy())
 
 
 def extract_features(

@@ -7,6 +7,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from io import FileIO
 from typing import Final, TypeAlias, TypeVar
 
@@ -88,8 +89,6 @@ def has_sha256(path: str, sha256: str) -> bool:
 
 
 def is_unchanged(file: PhotoFile) -> bool:
-    try:
-        status = os.stat(file.path)
-    except OSError:
-        return False
-    return PhotoFile.of(file.path, status).is_as(file)
+    with suppress(OSError):
+        return PhotoFile.of(file.path, os.stat(file.path)).is_as(file)
+    return False

@@ -44,8 +44,6 @@ _NEAR_GAMMA: Final = 0.03
 """Beyond it lie 1 and 1 / 1.8, but not what programs write for Adobe RGB."""
 _SRGB_CHROMATICITIES: Final = (*_D65, *_RGB_709)
 """Values for sRGB by PNG, third edition, section 11.3.2.5."""
-_ADOBE_RGB: Final = (0.64, 0.33, 0.21, 0.71, 0.15, 0.06)
-_PROPHOTO: Final = (0.7347, 0.2653, 0.1596, 0.8404, 0.0366, 0.0001)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,8 +172,8 @@ SRGB: Final = ColourSpace(name="sRGB", primaries=_under_d50(_D65, _RGB_709))
 _KNOWN: Final = {
     "sRGB": SRGB.primaries,
     "Display P3": _under_d50(*_CODED[12]),
-    "Adobe RGB": _under_d50(_D65, _ADOBE_RGB),
+    "Adobe RGB": _under_d50(_D65, (0.64, 0.33, 0.21, 0.71, 0.15, 0.06)),
     "Rec. 2020": _under_d50(*_CODED[9]),
-    "ProPhoto RGB": _PROPHOTO,
+    "ProPhoto RGB": (0.7347, 0.2653, 0.1596, 0.8404, 0.0366, 0.0001),
 }
 ADOBE_RGB: Final = ColourSpace(name="Adobe RGB", primaries=_KNOWN["Adobe RGB"], key=b"Adobe RGB", is_profile=False)

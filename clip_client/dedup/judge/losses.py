@@ -77,7 +77,7 @@ class KeptMetadata:
         differing = [name for name in lost if name in unsaved and name in SAVED and name in known]
         missing = [name for name in lost if name not in differing]
         if attributes or not unsaved.keys().isdisjoint(missing):
-            raise CannotMove(f"{_LACKS}: {_some(_ranked({*missing, *attributes}))}.")
+            raise CannotMove(f"{_LACKS}: {_some(sorted({*missing, *attributes}, key=rank))}.")
         if differing:
             raise CannotMove(f"Its {_joined(differing)} differs from that of the kept photo, which can have only one.")
         if copy.in_library is not None:  # it does not move, so undo could not remove the sidecar
@@ -107,7 +107,7 @@ class KeptMetadata:
             fields = _facts_of(copy).lost_in(self._said)
         attributes: Iterable[str] = read_attributes(copy.path).lost_in([read_attributes(self.kept.path)])
         wanted = [[name for name in names if is_same_shot or name in BY_PEOPLE] for names in (fields, attributes)]
-        return _ranked(wanted[0]), _ranked(wanted[1])
+        return sorted(wanted[0], key=rank), sorted(wanted[1], key=rank)
 
     @property
     def _said(self) -> list[Facts]:
@@ -147,7 +147,7 @@ def lost_since(moved: str, kept: str, sidecars: Iterable[str], *, is_same_shot: 
     beside = tuple(Companion(path=path, kind=SIDECAR) for path in sidecars)
     before, now = (Photo(path=path, sha256=sha256_of(path), size_bytes=0) for path in (moved, kept))
     lost, attributes = KeptMetadata(replace(now, companions=beside)).lost(before, is_same_shot=is_same_shot)
-    return _some(_ranked({*lost, *attributes})) if lost or attributes else ""
+    return _some(sorted({*lost, *attributes}, key=rank)) if lost or attributes else ""
 
 
 def picture_loss(photo: Photo, kept: Photo, tier: str) -> tuple[str, str]:
@@ -207,10 +207,6 @@ def _data_of(path: str, sha256: str) -> bytes:
     """Return the bytes of a photo, read once for its fields and its encoding; empty if it cannot be read."""
     found = read_file(path)
     return b"" if isinstance(found, FailedFile) else found[1]
-
-
-def _ranked(names: Iterable[str]) -> list[str]:
-    return sorted(names, key=rank)
 
 
 def _some(names: Sequence[str]) -> str:

@@ -42,11 +42,6 @@ from clip_client.dedup.types import (
 
 WAITS: Final = "It moves only by your choice, as every {} copy."
 
-_COMPARED_ITSELF: Final = (
-    "A RAW file beside it or beside the kept photo was compared as a photo of its own, so another group may keep or "
-    "move it; name their folder instead."
-)
-
 
 def with_verdicts(
     report: DuplicateReport,
@@ -142,7 +137,10 @@ class _Judge:
         kinds = {companion.kind for companion in companions} & PICTURES
         needed = (*companions, *(companion for companion in beside_kept if companion.kind in kinds))
         if any(os.path.abspath(companion.path) in self.compared for companion in needed):
-            raise CannotMove(_COMPARED_ITSELF)
+            raise CannotMove(
+                "A RAW file beside it or beside the kept photo was compared as a photo of its own, so another group "
+                "may keep or move it; name their folder instead."
+            )
         if differing := differing_companion(companions, beside_kept, self._hash_of, _says_all):
             raise CannotMove(another_companion(differing))
         with suppress(OSError):

@@ -247,10 +247,9 @@ def _plain(text: str) -> str:
 
 
 def _numbers_in(*texts: str) -> tuple[float, ...]:
-    try:
+    with suppress(ValueError, ArithmeticError):
         return tuple(float(Fraction(text.strip())) for part in texts for text in part.split())
-    except (ValueError, ArithmeticError):
-        return ()
+    return ()
 
 
 def not_held(values: set[Value], by: set[Value], *, is_exact: bool = False) -> set[Value]:

@@ -53,7 +53,6 @@ class Frame(NamedTuple):
     height: float
 
     def is_all_of(self, size: tuple[int, int]) -> bool:
-        """Tell whether it has this width and height."""
         return (self.width, self.height) == size
 
 

@@ -133,8 +133,7 @@ def beyond_steps(kept: Floats, duplicate: Floats, steps: Floats, side: float = 0
         is_towards_zero = np.abs(ours + difference) > np.abs(ours)
         allowed = np.where(is_towards_zero, np.float32(side) * steps, allowed)
     beyond = np.maximum(np.abs(difference) - allowed, 0)
-    found: Floats = np.einsum("ij,ij->i", beyond, beyond)
-    return found
+    return cast("Floats", np.einsum("ij,ij->i", beyond, beyond))
 
 
 def beyond_all(kept: Floats, duplicate: Floats, steps: Floats, side: float, outside: Mask | None = None) -> Floats:

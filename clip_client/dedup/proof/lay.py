@@ -50,8 +50,6 @@ class Window(NamedTuple):
 
 
 class Way(NamedTuple):
-    """A way to lay a photo on a grid."""
-
     filter: str
     """One of :data:`FILTERS` or :data:`LINEAR_LIGHT`."""
     frame: Frame
@@ -72,7 +70,6 @@ class Layable:
         return width, height
 
     def can(self, way: Way) -> bool:
-        """Tell whether the photo can be laid in this way."""
         width, height = self.size
         left, top, across, down = way.frame
         if way.frame.is_all_of(self.size):
@@ -121,18 +118,12 @@ class Layable:
         return Image.fromarray(cv2.copyMakeBorder(self._picture, *(_MARGIN,) * 4, cv2.BORDER_REPLICATE))
 
 
-def _light_of(level: Any) -> Any:
-    """Return the light, 0 to 1, of levels of 0 to 1: IEC 61966-2-1."""
-    return np.where(level <= 0.04045, level / 12.92, ((level + 0.055) / 1.055) ** 2.4)
-
-
-def _level_of(light: Any) -> Any:
-    return np.where(light <= 0.0031308, light * 12.92, 1.055 * np.maximum(light, 1e-9) ** (1 / 2.4) - 0.055)
-
-
-_LIGHT: Final = _light_of(np.arange(256) / 255).astype(np.float32)
-_LEVEL: Final = np.rint(_level_of(np.arange(65536) / 65535) * 255).astype(np.uint8)
-"""Level of each light in steps of 1/65,535."""
+_LEVELS, _LIGHTS = np.arange(256) / 255, np.arange(65536) / 65535
+_LIGHT: Final = np.where(_LEVELS <= 0.04045, _LEVELS / 12.92, ((_LEVELS + 0.055) / 1.055) ** 2.4).astype(np.float32)
+_LEVEL: Final = np.rint(
+    np.where(_LIGHTS <= 0.0031308, _LIGHTS * 12.92, 1.055 * _LIGHTS ** (1 / 2.4) - 0.055) * 255
+).astype(np.uint8)
+"""The light of each of 256 levels, and the level of each light in steps of 1/65,535: IEC 61966-2-1."""
 
 
 def _in_linear_light(

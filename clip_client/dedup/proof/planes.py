@@ -32,8 +32,6 @@ _RGB: Final = 0
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Duplicate:
-    """A duplicate as it is stored."""
-
     file: Checked
     luma: Pixels
     """(H, W)."""

@@ -9,7 +9,7 @@ of 1 are up to 4.5 % too small. No small bound holds both, so it is repeated, nu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,8 +115,7 @@ def fast_coefficients(blocks: Floats, steps: Floats) -> Floats:
     rows = np.rint(blocks.T).astype(np.int32).reshape(8, 8, -1) - 128
     found = _along(_along(rows.swapaxes(0, 1)).swapaxes(0, 1)).reshape(64, -1)
     divisors = (steps.astype(np.int32) * _SCALE + 2**10) >> 11
-    made: Floats = (found.T * (steps / divisors)).astype(np.float32)
-    return made
+    return cast("Floats", (found.T * (steps / divisors)).astype(np.float32))
 
 
 def _along(levels: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -6,11 +6,11 @@ import os
 import sqlite3
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from importlib.resources import files
 from pathlib import Path
 from threading import Lock
-from typing import IO, Final, Self
+from typing import IO, Final
 
 from clip_client._storage.sqlite import Database, Tables
 
@@ -85,7 +85,7 @@ class Cache(Database):
         return [BlobTable(self, version) for version in versions]
 
 
-class Spool(Mapping[str, bytes]):
+class Spool(Mapping[str, bytes], AbstractContextManager["Spool"]):
     """Bytes of one search in a temporary file, for many threads; ``most_bytes``, or what fits on the disk, are kept."""
 
     def __init__(self, folder: Path, *, most_bytes: int = _MOST_BYTES) -> None:
@@ -97,9 +97,6 @@ class Spool(Mapping[str, bytes]):
         with suppress(OSError):  # the folder is full, or must not be written to
             # Without a buffer: closing the file would write the rest of a buffer, which fails on a full disk.
             self._file = tempfile.TemporaryFile(dir=folder, buffering=0)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None:

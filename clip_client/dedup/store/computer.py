@@ -15,7 +15,6 @@ from typing import Final
 
 _MACHINE_ID: Final = Path("/etc/machine-id")
 """Id of a Linux system; see machine-id(5). A container has none, or shares that of its image."""
-_MACHINE_GUID: Final = r"SOFTWARE\Microsoft\Cryptography"
 
 
 def this_computer() -> str:
@@ -45,7 +44,7 @@ def _system_id() -> str:
         import winreg
 
         rights = winreg.KEY_READ | winreg.KEY_WOW64_64KEY
-        with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, _MACHINE_GUID, 0, rights) as key:
+        with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, r"SOFTWARE\Microsoft\Cryptography", 0, rights) as key:
             return str(winreg.QueryValueEx(key, "MachineGuid")[0])
     if sys.platform == "darwin":
         command = ["/usr/sbin/ioreg", "-rd1", "-c", "IOPlatformExpertDevice"]

@@ -19,10 +19,10 @@ import os
 import shlex
 import tempfile
 from collections.abc import Mapping
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from clip_client._storage.file_system import network_file_system
 from clip_client._storage.parquet_store import ParquetStore
@@ -58,8 +58,8 @@ def folder_name(vector_id: str) -> str:
     return hashlib.sha256(vector_id.encode()).hexdigest()[:16]
 
 
-class Store:
-    """An open store; a context manager. One thread at a time may use it, any number of processes at once."""
+class Store(AbstractContextManager["Store"]):
+    """An open store. One thread at a time may use it, any number of processes at once."""
 
     def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
         """Open or make ``directory``; None makes a temporary store that ends with this object. Raises StoreError."""
@@ -76,9 +76,6 @@ class Store:
             raise StoreError(f"the store {self.directory} cannot be created: {error.strerror}") from None
         if not os.access(self.directory, os.R_OK | os.X_OK):
             raise StoreError(f"the store {self.directory} cannot be read: you have no permission to look into it")
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

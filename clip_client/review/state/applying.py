@@ -28,7 +28,6 @@ _NO_PLAN: Final = "there is no such plan any more; look at the plan again"
 _WANTED: Final = Filter(state=STAGED)
 _AT_ONCE: Final = 50
 """Groups that are planned and moved together, so that any number of them takes little memory."""
-_INTERNAL: Final = "It stopped because of an error in clip-client itself; the terminal shows the details."
 
 
 @dataclass
@@ -100,7 +99,7 @@ class Worker:
             job.error = str(error)
         except Exception:
             traceback.print_exc()
-            job.error = _INTERNAL
+            job.error = "It stopped because of an error in clip-client itself; the terminal shows the details."
         finally:
             job.is_running = False
             self._session.changed()

@@ -61,8 +61,7 @@ def _attention(
     queries, keys, values = (part.transpose(1, 2) for part in (queries, keys, values))  # (N, heads, L, size)
     scores: Any = queries @ keys.transpose(-1, -2) * size**-0.5
     weights = (scores if mask is None else scores + mask).softmax(dim=-1)
-    attended: torch.Tensor = (weights @ values).transpose(1, 2).flatten(2)
-    return attended
+    return cast("torch.Tensor", (weights @ values).transpose(1, 2).flatten(2))
 
 
 def _linear(weight: torch.Tensor, bias: torch.Tensor) -> nn.Linear:
@@ -155,5 +154,4 @@ class PackedText(nn.Module):
         row, normal_row = (every.index_select(0, last)[:, None] for every in (packed, normal))
         padding = torch.where(counts, 0.0, float("-inf"))[:, None, None]
         used = last_block.used_row(row, normal_row, keys, values, padding)
-        vectors: torch.Tensor = self.ln_final(used[:, 0]) @ self.projection
-        return vectors
+        return cast("torch.Tensor", self.ln_final(used[:, 0]) @ self.projection)

@@ -43,7 +43,7 @@ def test_purge_reaches_the_real_trash(root: Path, tmp_path: Path) -> None:
     store.mkdir()
     carry_out(planned(album(root), [root]), store / "history.sqlite")
     environment = {**os.environ, "HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path / "data")}
-    command = [sys.executable, "-m", "clip_client.cli.main", "purge", "--yes", "--store", str(store)]
+    command = [sys.executable, "-m", "clip_client", "purge", "--yes", "--store", str(store)]
     ended = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     assert "3 photos in the system's trash; the space is free once the trash is emptied\n" in ended.stdout
     trashed = {path.name for path in (tmp_path / "data" / "Trash" / "files").iterdir()}
