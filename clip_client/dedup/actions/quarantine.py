@@ -32,6 +32,7 @@ _NO_HARD_LINKS: Final = frozenset(
 )
 """Errors of file systems without hard links: EINVAL by Windows for FAT, EXDEV by pools of disks such as mergerfs."""
 
+_REMEDIES: Final = {errno.ENOSPC: "free some space", errno.EROFS: "make its disk writable"}
 _IF_RENAMED: Final = ", or if the folder was renamed: clip-client undo --from FOLDER, its new name."
 
 
@@ -262,4 +263,5 @@ def sentence(error: OSError | CannotMove) -> str:
         return str(error)
     if error.errno == errno.EXDEV:  # the plan compares devices, and one device can be mounted twice
         return "Its folder is mounted there, and files cannot be renamed across mounts; name that folder itself."
-    return f"The system refuses: {error.strerror or error}."
+    remedy = f"; {_REMEDIES[error.errno]} and try again" if error.errno in _REMEDIES else ""
+    return f"The system refuses: {error.strerror or error}{remedy}."
