@@ -63,6 +63,14 @@ _UNTRUSTED = (
     "The TLS handshake with {endpoint} failed on a certificate; check ca_certificate and client_certificate of "
     "ClientConfig (--tls-ca and --tls-certificate of the commands)."
 )
+_UNKNOWN_AUTHORITY = (
+    "The server at {endpoint} has a certificate of an authority that is not trusted here; give the authority's "
+    "certificate as ca_certificate of ClientConfig (--tls-ca of the commands)."
+)
+_OUT_OF_DATE = (
+    "The server at {endpoint} has a certificate that has expired or is not valid yet; renew it there, or set the clock "
+    "of this machine."
+)
 _OTHER_NAME = (
     "The server at {endpoint} has a certificate for another name; check the URL, or set server_name of ClientConfig "
     "(--tls-name of the commands) to the name in the certificate."
@@ -127,6 +135,9 @@ ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
     ),
     # gRPC core, TLS handshake: the certificate is trusted, but does not have the name.
     _row("UNAVAILABLE", r"Hostname Verification", Unauthorized, _OTHER_NAME),
+    # gRPC core, TLS handshake: BoringSSL does not accept the server's certificate, and says why.
+    _row("UNAVAILABLE", r"VERIFY_FAILED: .*(issuer|self.signed) cert", Unauthorized, _UNKNOWN_AUTHORITY),
+    _row("UNAVAILABLE", r"VERIFY_FAILED: certificate (has expired|is not yet valid)", Unauthorized, _OUT_OF_DATE),
     # gRPC core, TLS handshake: one side did not accept the other's certificate.
     _row(
         "UNAVAILABLE",
@@ -146,7 +157,7 @@ ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
         r"failed to connect to all addresses.*Socket closed",
         Unavailable,
         "The server at {endpoint} hangs up; is that Triton's gRPC port (8001 by default), and does it need TLS "
-        "(grpcs://), or a client certificate?",
+        "(grpcs://), or a valid client certificate?",
     ),
     # gRPC core, resolver ("DNS resolution failed for ...", "errors resolving ...: Domain name not found").
     _row(
