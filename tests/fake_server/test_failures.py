@@ -46,6 +46,8 @@ SEEN: Final[list[tuple[str, str, type[ClipError]]]] = [
     ("UNAVAILABLE", f"{_UNVERIFIED}: certificate has expired: OK", Unauthorized),
     ("UNAVAILABLE", f"{_UNVERIFIED}: certificate is not yet valid: OK", Unauthorized),
     ("UNAVAILABLE", _UNVERIFIED, Unauthorized),
+    ("UNAVAILABLE", f"{_TLS}416:SSL routines:OPENSSL_internal:SSLV3_ALERT_CERTIFICATE_UNKNOWN", Unauthorized),
+    ("UNAVAILABLE", f"{_TLS}45b:SSL routines:OPENSSL_internal:TLSV1_ALERT_CERTIFICATE_REQUIRED", Unauthorized),
     ("UNAVAILABLE", f"{_NO_CONNECTION}Hostname Verification Check failed.", Unauthorized),
     ("UNAVAILABLE", f"{_NO_CONNECTION}Failed to create security handshaker.", Unauthorized),
     ("UNAVAILABLE", f"{_NO_CONNECTION}Failed parsing HTTP/2 (Trying to connect an http1.x server)", ProtocolMismatch),

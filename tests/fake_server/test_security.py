@@ -110,7 +110,7 @@ async def test_a_certificate_that_is_out_of_date_is_told_from_one_of_another_aut
     server = FakeTriton()
     server.use_tls(certificate=issued.cert_chain_pems[0].bytes(), key=issued.private_key_pem.bytes())
     async with server:
-        with pytest.raises(Unauthorized, match="has expired or is not valid yet; renew it there"):
+        with pytest.raises(Unauthorized, match="has expired or is not valid yet; renew it"):
             await embed(server, ca_certificate=CA)
 
 
