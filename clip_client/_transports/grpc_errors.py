@@ -34,10 +34,13 @@ def _row(code: str, pattern: str | None, error: type[ClipError], sentence: str) 
 _UNREACHABLE = (
     "No server answers at {endpoint}; is clip-serve or tritonserver running there, or still loading, on that gRPC port?"
 )
-_LOST = "The connection to {endpoint} was lost."
-_WRONG_SERVICE = (
-    "The address {endpoint} is not Triton's gRPC port; use the port of --grpc-port (8001), not the HTTP port."
+_HANGS_UP = (
+    "The server at {endpoint} hangs up; is that Triton's gRPC port (8001 by default), and does it need TLS "
+    "(grpcs://), or a valid client certificate?"
 )
+_NO_ADDRESS = "The name in {endpoint} cannot be resolved."
+_LOST = "The connection to {endpoint} was lost."
+_WRONG_SERVICE = "{endpoint} is not Triton's gRPC port; use the port of --grpc-port (8001), not the HTTP port."
 _NOT_READY = (
     "The server at {endpoint} has no ready model {model}; see the server's log for why it was not loaded, or export "
     "that model with clip-export and its --name, --model and --pretrained."
@@ -45,10 +48,7 @@ _NOT_READY = (
 _REFUSED = "{endpoint} refused the credentials, saying {details!r:.200}; check token, and token_header of ClientConfig."
 _FULL = "The server at {endpoint} is overloaded."
 _EXPIRED = "The server at {endpoint} did not answer in time."
-_DEAD = (
-    "The process of a model on {endpoint} has ended or hangs; restart the server, or run it under clip-serve, which "
-    "restarts it."
-)
+_DEAD = "The process of a model on {endpoint} has ended or hangs; restart the server, or run it under clip-serve."
 _NO_SHARED_MEMORY = (
     "The server at {endpoint} has too little shared memory for this request; give it more (docker run --shm-size=1g), "
     "or send fewer images in a request."
@@ -59,10 +59,16 @@ _TOO_LARGE = (
     "The server at {endpoint} does not accept a request of this size; lower max_request_bytes of ClientConfig, or "
     "raise the limit there."
 )
+_NO_TLS = "The server at {endpoint} does not speak TLS; write grpc:// if it has none, else check the port."
 _UNTRUSTED = (
     "The TLS handshake with {endpoint} failed on a certificate; check ca_certificate and client_certificate of "
     "ClientConfig (--tls-ca and --tls-certificate of the commands)."
 )
+_UNKNOWN_AUTHORITY = (
+    "The server at {endpoint} has a certificate of an authority that is not trusted here; give the authority's "
+    "certificate as ca_certificate of ClientConfig (--tls-ca of the commands)."
+)
+_OUT_OF_DATE = "The certificate of {endpoint} has expired or is not valid yet; renew it, or set this machine's clock."
 _OTHER_NAME = (
     "The server at {endpoint} has a certificate for another name; check the URL, or set server_name of ClientConfig "
     "(--tls-name of the commands) to the name in the certificate."
@@ -71,40 +77,30 @@ _BAD_PEM = (
     "The certificates for {endpoint} cannot be used: one of ca_certificate, client_certificate and client_key of "
     "ClientConfig (--tls-ca, --tls-certificate, --tls-key) is not in PEM form, or the key is another certificate's."
 )
-_PROXY_REFUSED = (
-    "A proxy in front of {endpoint} answers with HTTP status {status}; does that address take gRPC, and its path?"
+_PROXY_REDIRECTS = (
+    "A proxy in front of {endpoint} redirects (HTTP status {status}), which gRPC does not follow; name the address "
+    "that serves gRPC without a login page."
 )
+_PROXY_FORBIDS = (
+    "A proxy in front of {endpoint} forbids the request (HTTP status {status}); see its rules of access, and check "
+    "token if it reads one."
+)
+_PROXY_REFUSED = "A proxy in front of {endpoint} answers with HTTP status {status}; does it take gRPC, and that path?"
 _PROXY_FAILED = "A proxy in front of {endpoint} cannot reach its server (HTTP status {status}); see its log."
-_TOO_MANY_ROWS = (
-    "The server at {endpoint} takes fewer images or texts in a request than it did at the handshake; call again."
-)
-_ODD_REQUEST = (
-    "The server at {endpoint} does not accept this client's requests; install the same clip-triton on both sides."
-)
+_TOO_MANY_ROWS = "The server at {endpoint} takes fewer images or texts at a time than at the handshake; call again."
+_ODD_REQUEST = "The server at {endpoint} refuses this client's requests; install the same clip-triton on both sides."
 
 ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
     # gRPC core, chttp2: a proxy such as nginx answered with a plain HTTP status. First come statuses that gRPC maps to
     # UNKNOWN ("Received http2 header with status: 413"), then the other codes.
     _row("UNKNOWN", r"http2 header with status: 413", ProtocolMismatch, _TOO_LARGE),
-    _row(
-        "UNKNOWN",
-        r"http2 header with status: 3",
-        ProtocolMismatch,
-        "A proxy in front of {endpoint} redirects (HTTP status {status}), which gRPC does not follow; name the address "
-        "that serves gRPC without a login page.",
-    ),
+    _row("UNKNOWN", r"http2 header with status: 3", ProtocolMismatch, _PROXY_REDIRECTS),
     _row("UNKNOWN", r"http2 header with status: 5", Unavailable, _PROXY_FAILED),
     _row("UNKNOWN", r"http2 header with status", ProtocolMismatch, _PROXY_REFUSED),
     _row("INTERNAL", r"http2 header with status", ProtocolMismatch, _PROXY_REFUSED),
     _row("UNAVAILABLE", r"http2 header with status: 429", Overloaded, _FULL),
     _row("UNAVAILABLE", r"http2 header with status", Unavailable, _PROXY_FAILED),
-    _row(
-        "PERMISSION_DENIED",
-        r"http2 header with status",
-        Unauthorized,
-        "A proxy in front of {endpoint} forbids the request (HTTP status {status}); see its rules of access, and check "
-        "token if it reads one.",
-    ),
+    _row("PERMISSION_DENIED", r"http2 header with status", Unauthorized, _PROXY_FORBIDS),
     # Triton, core/src/dynamic_batch_scheduler.cc and scheduler_utils.cc: a request that waited past its timeout.
     _row("UNAVAILABLE", r"request timeout expired", DeadlineExceeded, _EXPIRED),
     # Triton, server/src/grpc/grpc_utils.h: --grpc-restricted-protocol without its header, or with a wrong value.
@@ -119,21 +115,14 @@ ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
     # overload manager while Envoy is short of memory, and limits of rates ("local_rate_limited").
     _row("UNAVAILABLE", r"reset reason: overflow|envoy overloaded|rate_limited", Overloaded, _FULL),
     # gRPC core, TLS handshake: the other side does not speak TLS.
-    _row(
-        "UNAVAILABLE",
-        r"WRONG_VERSION_NUMBER|HTTP_REQUEST",
-        ProtocolMismatch,
-        "The server at {endpoint} does not speak TLS; write grpc:// if it has none, else check the port.",
-    ),
+    _row("UNAVAILABLE", r"WRONG_VERSION_NUMBER|HTTP_REQUEST", ProtocolMismatch, _NO_TLS),
     # gRPC core, TLS handshake: the certificate is trusted, but does not have the name.
     _row("UNAVAILABLE", r"Hostname Verification", Unauthorized, _OTHER_NAME),
+    # gRPC core, TLS handshake: BoringSSL does not accept the server's certificate, and says why.
+    _row("UNAVAILABLE", r"VERIFY_FAILED: .*(issuer|self.signed) cert", Unauthorized, _UNKNOWN_AUTHORITY),
+    _row("UNAVAILABLE", r"VERIFY_FAILED: certificate (has expired|is not yet valid)", Unauthorized, _OUT_OF_DATE),
     # gRPC core, TLS handshake: one side did not accept the other's certificate.
-    _row(
-        "UNAVAILABLE",
-        r"CERTIFICATE_VERIFY_FAILED|(tls|ssl)v?\d* ?alert|(TLSV1|SSLV3)_ALERT|UNKNOWN_CA",
-        Unauthorized,
-        _UNTRUSTED,
-    ),
+    _row("UNAVAILABLE", r"VERIFY_FAILED|(tls|ssl)v?\d*[ _]?alert|UNKNOWN_CA", Unauthorized, _UNTRUSTED),
     # gRPC core: the client's own files cannot be used for TLS, with any server.
     _row("UNAVAILABLE", r"Failed to create security handshaker", Unauthorized, _BAD_PEM),
     # gRPC core, chttp2: the other side does not speak HTTP/2 ("Failed parsing HTTP/2", "Trying to connect an http1.x
@@ -141,20 +130,9 @@ ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
     _row("UNAVAILABLE", r"Failed parsing HTTP/2|http1\.x", ProtocolMismatch, _WRONG_SERVICE),
     # gRPC core: the other side hung up before the first answer, as Triton's HTTP port, a TLS port and a server that is
     # shutting down do.
-    _row(
-        "UNAVAILABLE",
-        r"failed to connect to all addresses.*Socket closed",
-        Unavailable,
-        "The server at {endpoint} hangs up; is that Triton's gRPC port (8001 by default), and does it need TLS "
-        "(grpcs://), or a client certificate?",
-    ),
+    _row("UNAVAILABLE", r"failed to connect to all addresses.*Socket closed", Unavailable, _HANGS_UP),
     # gRPC core, resolver ("DNS resolution failed for ...", "errors resolving ...: Domain name not found").
-    _row(
-        "UNAVAILABLE",
-        r"DNS resolution failed|errors resolving|Domain name not found",
-        Unavailable,
-        "The name in {endpoint} cannot be resolved.",
-    ),
+    _row("UNAVAILABLE", r"DNS resolution failed|errors resolving|Domain name not found", Unavailable, _NO_ADDRESS),
     # gRPC core, subchannels: the port is closed, or a route is missing.
     _row("UNAVAILABLE", r"failed to connect|connection refused", Unavailable, _UNREACHABLE),
     # gRPC core: a connection that broke under a request ("Socket closed", "Stream removed", "Connection reset by

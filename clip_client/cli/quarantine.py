@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -13,7 +12,7 @@ from clip_client.dedup.actions.apply import Outcome
 from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, JournalEntry
 from clip_client.dedup.text import counted
 
-_TOGETHER: Final = 2  # photos of one missing folder that get one line
+_TOGETHER: Final = 3  # photos with one reason, such as a full disk, that get one line
 
 
 def quarantined(journal: Journal, run: str | None) -> list[JournalEntry]:
@@ -38,12 +37,14 @@ def outcomes_json(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def print_failures(outcomes: tuple[Outcome, ...]) -> int:
-    failures = [outcome for outcome in outcomes if not outcome.done]
-    of_folders = Counter(outcome.message for outcome in failures if outcome.is_out_of_reach)
-    for outcome in failures:
-        if of_folders[outcome.message] < _TOGETHER:
-            print(f"not done: {printable(outcome.path)}: {printable(outcome.message)}", file=sys.stderr)
-    for message, number in of_folders.items():
-        if number >= _TOGETHER:
-            print(f"not done: {counted(number, 'photo')}: {printable(message)}", file=sys.stderr)
-    return len(failures)
+    by_reason: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        if not outcome.done:
+            by_reason.setdefault(outcome.message, []).append(outcome.path)
+    for message, paths in by_reason.items():
+        named = [printable(path) for path in paths]
+        if len(paths) >= _TOGETHER:
+            named = [f"{counted(len(paths), 'photo')}, such as {named[0]}"]
+        for name in named:
+            print(f"not done: {name}: {printable(message)}", file=sys.stderr)
+    return sum(map(len, by_reason.values()))

@@ -39,7 +39,7 @@ class DuplicateReport:
     """``identity_of`` a file -> a symbolic link to it, which a move of the file would break."""
     skipped: Mapping[str, int] = field(default_factory=dict)
     note: str = ""
-    """Reason, in words, why copies could not be verified; empty if they could."""
+    """Reason, in words, why no copy could be verified, or why the only two photos, which were named, are apart."""
 
     @classmethod
     def combine(cls, parts: Sequence[DuplicateReport], coverage: RecallEstimate) -> DuplicateReport:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from anyio import from_thread, to_thread
 
+from clip_client._files import printable
 from clip_client._results import Embedder
 from clip_client.dedup.compare.cells import join_vectors
 from clip_client.dedup.compare.compared import Compared
@@ -175,6 +176,7 @@ def group_contents(
         with aligning.Aligner(files, store, pictures, collected.read, collected.threads) as aligner:
             compared, proofs, alike = prove(compared, collected.contents, aligner, on_progress)
             work += aligner.work
+        note = "" if alike else _why_apart(collected, rules, compared, proofs)
     return DuplicateReport(
         model=rules.model,
         thresholds=rules.thresholds,
@@ -242,6 +244,24 @@ def _named_rows(collected: CollectedFeatures, rules: GroupRules) -> list[int]:
         return []
     paths_of = ((file.path for file in collected.copies[sha256]) for sha256 in collected.contents)
     return [row for row, paths in enumerate(paths_of) if not rules.named.isdisjoint(paths)]
+
+
+def _why_apart(collected: CollectedFeatures, rules: GroupRules, compared: Compared, proofs: Proofs) -> str:
+    """Say why two photos are in no group, if these two were named and nothing else was searched."""
+    rows = _named_rows(collected, rules)
+    if len(rows) != 2 or len(collected.contents) != 2 or not collected.are_pictures.all():
+        return ""
+    if not compared.cannot_link.may_share(*rows):
+        return "You declared the two different, or want both; clip-client decide list shows it, decide forget undoes it"
+    names = {sha256: printable(collected.copies[sha256][0].path) for sha256 in collected.contents}
+    for sha256, name in names.items():
+        if collected.features[sha256].is_flat:
+            return f"{name} is nearly one colour, so only its bytes and pixels were compared"
+        if reason := proofs.cannot_verify.get(sha256):
+            return f"{name} cannot be aligned: {reason.rstrip('.')}"
+    if other_shot := compared.other_shot(*rows, is_proved=True):
+        return f"By time of capture or exposure, one is {other_shot}"
+    return "The two were aligned by their details, and no common part was found"
 
 
 def prove(

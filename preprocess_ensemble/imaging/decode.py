@@ -25,6 +25,7 @@ from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.containers.jpeg import JpegHeader, read_header
 from preprocess_ensemble.imaging.formats import ImageFormat, identify
 from preprocess_ensemble.imaging.inspection import Facts, check, count_scans
+from preprocess_ensemble.imaging.limits import SMALLER
 from preprocess_ensemble.imaging.limits import DecodeError as DecodeError
 from preprocess_ensemble.imaging.limits import DecodeLimits as DecodeLimits
 from preprocess_ensemble.imaging.orientation import SCALE_INFO as SCALE_INFO
@@ -119,7 +120,7 @@ def decode_image(
         raise
     except Image.DecompressionBombError as error:
         limit = 2 * (Image.MAX_IMAGE_PIXELS or 0) / 1e6
-        message = f"The image has more pixels than Pillow's own limit of {limit:g} megapixels."
+        message = f"The image has more pixels than Pillow's own limit of {limit:g} megapixels{SMALLER}"
         raise DecodeError(ImageStatus.TOO_LARGE, message) from error
     except MemoryError as error:
         raise DecodeError(ImageStatus.INTERNAL, "There was not enough memory to decode the image.") from error

@@ -15,7 +15,7 @@ from PIL import ImageFile, TiffImagePlugin
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging.containers import gif, iso_media, png, riff, tiff
 from preprocess_ensemble.imaging.containers.container import number
-from preprocess_ensemble.imaging.limits import DecodeError, DecodeLimits, check_count
+from preprocess_ensemble.imaging.limits import SMALLER, DecodeError, DecodeLimits, check_count
 
 _MAX_ANIMATED_PIXELS: Final = 32_000_000
 """Limit for animations: decoders hold the canvas several times, 16 bytes per pixel, and 4 KB may claim any size."""
@@ -88,8 +88,8 @@ def check(facts: Facts, limits: DecodeLimits) -> None:
         (facts.is_animated, _MAX_ANIMATED_PIXELS, " for an animation"),
     ):
         if applies and pixels > most:
-            message = f"The image has {pixels / 1e6:,.1f} megapixels ({sides}); the limit is {most / 1e6:g}{where}."
-            raise DecodeError(ImageStatus.TOO_LARGE, message)
+            message = f"The image has {pixels / 1e6:,.1f} megapixels ({sides}); the limit is "
+            raise DecodeError(ImageStatus.TOO_LARGE, f"{message}{most / 1e6:g}{where}{SMALLER}")
     # Limit the bytes of a run-length BMP: codes that only move the position hold no pixels, but cost as much.
     most = _RLE_BYTES_PER_PIXEL * pixels + _RLE_BYTES
     if facts.is_run_length and facts.file_bytes > most:
@@ -97,12 +97,12 @@ def check(facts: Facts, limits: DecodeLimits) -> None:
         raise DecodeError(ImageStatus.LIMIT, message + "with run-length coding.")
     ratio = max(facts.width, facts.height) / min(facts.width, facts.height)
     if ratio > limits.max_side_ratio:
-        message = f"The image's sides, {sides}, have a ratio of {ratio:.1f}; the limit is {limits.max_side_ratio:g}."
-        raise DecodeError(ImageStatus.LIMIT, message)
+        message = f"The image's sides, {sides}, have a ratio of {ratio:.1f}; "
+        raise DecodeError(ImageStatus.LIMIT, f"{message}the limit is {limits.max_side_ratio:g}: crop it.")
     check_count(facts.frames, limits.max_frames, "image", "frames")
     if facts.metadata_bytes > limits.max_metadata_bytes:
         message = f"The image carries {facts.metadata_bytes:,} bytes of metadata (EXIF, XMP, colour profile); "
-        raise DecodeError(ImageStatus.LIMIT, f"{message}the limit is {limits.max_metadata_bytes:,}.")
+        raise DecodeError(ImageStatus.LIMIT, f"{message}the limit is {limits.max_metadata_bytes:,}: remove some.")
     if not scans_within_limit(facts.scans, pixels):
         message = f"The JPEG file has {facts.scans:,} scans, too many for its {sides} pixels."
         raise DecodeError(ImageStatus.LIMIT, message)
@@ -141,7 +141,7 @@ def check_parts(name: str, data: bytes, max_pixels: int) -> None:
         most = _DECODED_SHARE * max_pixels
         if (pixels := media.decoded_pixels(most)) > most:
             total = f"{pixels / 1e6:,.1f} megapixels in all"
-            message = f"The {name} file makes its picture of {total}; the limit is {most / 1e6:g}."
+            message = f"The {name} file makes its picture of {total}; the limit is {most / 1e6:g}{SMALLER}"
             raise DecodeError(ImageStatus.TOO_LARGE, message)
 
 

@@ -12,6 +12,7 @@ from typing import Final
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.errors import Rejected
 
+SMALLER: Final = ": use a smaller image."  # ends each message about too many pixels
 _OVERDRAFT_S: Final = 50.0
 """Time that a request may take beyond its budget for small images. 32 HEIC photos of 12 megapixels take 35 s in all."""
 _SPENT: Final = (
@@ -121,7 +122,7 @@ class DecodeTimeBudget:
             yield limits
         except DecodeError as error:
             if is_spent and error.status is ImageStatus.TOO_LARGE and len(file) <= limits.max_bytes:
-                message = f"{error.message.rstrip('.')}, because the {_SPENT.format(limits.max_decode_s)}"
+                message = f"{error.message.removesuffix(SMALLER)}, because the {_SPENT.format(limits.max_decode_s)}"
                 raise DecodeError(ImageStatus.LIMIT, message) from None
             raise
         finally:

@@ -30,6 +30,7 @@ RETRIED: Final = (Unavailable, Overloaded, ModelNotReady)
 
 _NO_CONNECTION: Final = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:4: "
 _TLS: Final = f"{_NO_CONNECTION}Tls handshake failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: error:10000"
+_UNVERIFIED: Final = f"{_TLS}07d:SSL routines:OPENSSL_internal:CERTIFICATE_VERIFY_FAILED"
 _ENSEMBLE: Final = "in ensemble 'clip_image', "
 
 SEEN: Final[list[tuple[str, str, type[ClipError]]]] = [
@@ -41,7 +42,12 @@ SEEN: Final[list[tuple[str, str, type[ClipError]]]] = [
     ("UNAVAILABLE", "Request for unknown model: 'clip_image' is not ready", ModelNotReady),
     ("UNAVAILABLE", f"{_ENSEMBLE}Server is stopping, scheduler for model has stopped accepting", Unavailable),
     ("UNAVAILABLE", f"{_TLS}0f7:SSL routines:OPENSSL_internal:WRONG_VERSION_NUMBER", ProtocolMismatch),
-    ("UNAVAILABLE", f"{_TLS}07d:SSL routines:OPENSSL_internal:CERTIFICATE_VERIFY_FAILED", Unauthorized),
+    ("UNAVAILABLE", f"{_UNVERIFIED}: unable to get local issuer certificate: OK", Unauthorized),
+    ("UNAVAILABLE", f"{_UNVERIFIED}: certificate has expired: OK", Unauthorized),
+    ("UNAVAILABLE", f"{_UNVERIFIED}: certificate is not yet valid: OK", Unauthorized),
+    ("UNAVAILABLE", _UNVERIFIED, Unauthorized),
+    ("UNAVAILABLE", f"{_TLS}416:SSL routines:OPENSSL_internal:SSLV3_ALERT_CERTIFICATE_UNKNOWN", Unauthorized),
+    ("UNAVAILABLE", f"{_TLS}45b:SSL routines:OPENSSL_internal:TLSV1_ALERT_CERTIFICATE_REQUIRED", Unauthorized),
     ("UNAVAILABLE", f"{_NO_CONNECTION}Hostname Verification Check failed.", Unauthorized),
     ("UNAVAILABLE", f"{_NO_CONNECTION}Failed to create security handshaker.", Unauthorized),
     ("UNAVAILABLE", f"{_NO_CONNECTION}Failed parsing HTTP/2 (Trying to connect an http1.x server)", ProtocolMismatch),

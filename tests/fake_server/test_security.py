@@ -7,6 +7,7 @@ import asyncio
 import logging
 import os
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -88,8 +89,8 @@ NO_PEM = "is not in PEM form, or the key is another certificate's"
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"ca_certificate": trustme.CA().cert_pem.bytes()}, "failed on a certificate.*check ca_certificate"),
-        ({"ca_certificate": None}, "failed on a certificate"),
+        ({"ca_certificate": trustme.CA().cert_pem.bytes()}, "of an authority that is not trusted here.*--tls-ca"),
+        ({"ca_certificate": None}, "of an authority that is not trusted here"),
         ({"server_name": "other.example.org"}, "a certificate for another name.*server_name.*--tls-name"),
         ({"ca_certificate": JUNK}, NO_PEM),
         ({"client_certificate": JUNK}, NO_PEM),
@@ -102,6 +103,15 @@ async def test_certificates_that_do_not_fit(wrong: dict[str, Any], says: str) ->
     async with tls_server(is_mutual=True) as server:
         with pytest.raises(Unauthorized, match=says):
             await embed(server, **{"ca_certificate": CA, **OWN, **wrong})
+
+
+async def test_a_certificate_that_is_out_of_date_is_told_from_one_of_another_authority() -> None:
+    issued = AUTHORITY.issue_cert("localhost", not_after=datetime(2020, 1, 1))
+    server = FakeTriton()
+    server.use_tls(certificate=issued.cert_chain_pems[0].bytes(), key=issued.private_key_pem.bytes())
+    async with server:
+        with pytest.raises(Unauthorized, match="has expired or is not valid yet; renew it"):
+            await embed(server, ca_certificate=CA)
 
 
 async def test_auto_says_that_the_server_may_need_tls(

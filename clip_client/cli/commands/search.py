@@ -22,9 +22,10 @@ examples:
   clip-client search ./cat.jpg + at night --since 2021
   clip-client search sunset --null --top 100 | xargs -0 -I {} cp {} ~/sunsets
 
-A WORD with a / or a dot that names an existing file is a photo to search for. A WORD with a / that names a folder, or
-the output of `clip-client embed`, is a place to search, like --in. Write ./beach for a folder or file whose name is a
-word. Without a place, all photos in the store are searched: those of `clip-client dedup` and of earlier searches.
+A WORD with a / or a dot that names an existing file is a photo to search for. A WORD with a / or a space that names a
+folder, and the output of `clip-client embed`, are places to search, like --in. Write ./beach for a folder or file
+whose name is one word. Without a place, all photos in the store are searched: those of `clip-client dedup` and of
+earlier searches.
 
 If the output goes to a file or another program, each line has a score, a path, the time of capture, and the number of
 other copies, with tabs between them. In paths a backslash is written twice, and each byte that cannot be printed as
@@ -47,20 +48,24 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(arguments: argparse.Namespace) -> int:
-    terms, named, notes = _read_words(arguments)
+    notes: list[str] = []
     try:
+        terms, named = _read_words(arguments, notes)
         return find_and_print(arguments, terms, named)
     finally:  # a table would scroll earlier lines away
         for note in notes:
             print(f"clip-client: {note}", file=sys.stderr)
 
 
-def _read_words(arguments: argparse.Namespace) -> tuple[list[Term], NamedPlaces, list[str]]:
-    words, places, notes = [], list(arguments.places), []
+def _read_words(arguments: argparse.Namespace, notes: list[str]) -> tuple[list[Term], NamedPlaces]:
+    words, places = [], list(arguments.places)
     for word in arguments.parts:
         path = os.path.expanduser(word.partition(":")[2] if re.match(r"[\d.]+:", word) else word)
         is_path = os.sep in path or path in (".", "..")
-        if path.endswith(VECTOR_SUFFIXES) or (is_path and os.path.isdir(path)):
+        is_quoted = " " in path and path == word and not is_path and os.path.isdir(path)  # with a weight, it is words
+        if is_quoted:
+            notes.append(f"{word} is searched as a folder; without quotation marks it would be words")
+        if is_quoted or path.endswith(VECTOR_SUFFIXES) or (is_path and os.path.isdir(path)):
             places.append(path)
             continue
         refuse_url(path)
@@ -71,4 +76,4 @@ def _read_words(arguments: argparse.Namespace) -> tuple[list[Term], NamedPlaces,
             notes.append(f"{word} is searched for as a word; write ./{word} for the {kind} of that name")
         words.append(word)
     arguments.parts = words  # the outputs name the query without its places
-    return terms_of(words), NamedPlaces.of(places, arguments.store), notes
+    return terms_of(words), NamedPlaces.of(places, arguments.store)

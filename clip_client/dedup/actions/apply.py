@@ -48,8 +48,6 @@ class Outcome:
     path: str
     done: bool
     message: str
-    is_out_of_reach: bool = False
-    """True if the message is about the whole folder, such as that its disk is not connected."""
     was_back: bool = False
     """True if the photo was at its old path already."""
     left_behind: str = ""
@@ -259,14 +257,14 @@ def _version(path: str) -> tuple[int, ...] | None:
 
 def _undo(entry: JournalEntry, journal: Journal) -> Outcome:
     was_there = may_be_quarantined(entry)
-    problem = out_of_reach = why_out_of_reach(entry)
+    problem = why_out_of_reach(entry)
     if not problem:
         entry = journal.set_state(entry, State.RESTORING, folders_now(entry.files, entry.sidecars))
         problem = _restore_files(entry, journal, at_end=State.RESTORED)
     if not (problem or was_there or _is_back(entry)):
         problem = "It was no longer in the quarantine, and another file has its name."
     if problem:
-        return Outcome(path=entry.files[0].original, done=False, message=problem, is_out_of_reach=bool(out_of_reach))
+        return Outcome(path=entry.files[0].original, done=False, message=problem)
     return _restored(entry, remaining_sidecars(entry, journal), was_back=not was_there)
 
 

@@ -91,9 +91,7 @@ def suspects(
 def _purge(entry: JournalEntry, journal: Journal, prove: Prove | None, trash: Callable[[str], None]) -> Outcome:
     path, done = entry.files[0].original, False
     try:
-        if out_of_reach := why_out_of_reach(entry):
-            return Outcome(path=path, done=False, message=out_of_reach, is_out_of_reach=True)
-        reason = _why_it_stays(entry, journal, prove)
+        reason = why_out_of_reach(entry) or _why_it_stays(entry, journal, prove)
     except (OSError, CannotMove) as error:
         reason = sentence(error)
     if reason:
@@ -106,7 +104,7 @@ def _purge(entry: JournalEntry, journal: Journal, prove: Prove | None, trash: Ca
                 done = True
         except OSError as error:  # includes TrashPermissionError
             journal.set_state(entry, State.MOVED)
-            reason = error.strerror or str(error)
+            reason = (error.strerror or str(error)).removesuffix(f": {file.quarantined}")
             return Outcome(path=path, done=False, message=f"The system's trash refuses it: {reason}.")
     remove_empty_folders(entry)
     give_back_times(entry.folders)

@@ -32,6 +32,7 @@ _NO_HARD_LINKS: Final = frozenset(
 )
 """Errors of file systems without hard links: EINVAL by Windows for FAT, EXDEV by pools of disks such as mergerfs."""
 
+_REMEDIES: Final = {errno.ENOSPC: "free some space", errno.EROFS: "make its disk writable"}
 _IF_RENAMED: Final = ", or if the folder was renamed: clip-client undo --from FOLDER, its new name."
 
 
@@ -140,7 +141,8 @@ def check_old_path(file: MovedFile, *, replace_equal: bool = False) -> None:
     original, quarantined = file.original, file.quarantined
     if not (is_there(quarantined) and is_there(original)):
         return
-    if os.path.islink(original) or _is_one_name(original, quarantined):
+    is_one_name = os.path.basename(original) == os.path.basename(quarantined)
+    if os.path.islink(original) or (is_one_name and is_same_file(*map(os.path.dirname, (original, quarantined)))):
         raise CannotMove("A link has taken its name.")
     if not (is_same_file(quarantined, original) or (replace_equal and is_copy(original, file))):
         raise CannotMove("Another file has taken its name.")
@@ -175,11 +177,6 @@ def restore(file: MovedFile, folders: Iterable[Folder] = (), *, replace_equal: b
         # A rename keeps the modification time, but hashing the file changed its access time.
         with suppress(PermissionError):  # only the owner of a file may set its times
             os.utime(original, ns=(file.atime_ns, status.st_mtime_ns))
-
-
-def _is_one_name(path: str, other: str) -> bool:
-    folders = (os.path.dirname(path), os.path.dirname(other))
-    return os.path.basename(path) == os.path.basename(other) and is_same_file(*folders)
 
 
 def is_there(path: str) -> bool:
@@ -260,4 +257,5 @@ def sentence(error: OSError | CannotMove) -> str:
         return str(error)
     if error.errno == errno.EXDEV:  # the plan compares devices, and one device can be mounted twice
         return "Its folder is mounted there, and files cannot be renamed across mounts; name that folder itself."
-    return f"The system refuses: {error.strerror or error}."
+    remedy = f"; {_REMEDIES[error.errno]} and try again" if error.errno in _REMEDIES else ""
+    return f"The system refuses: {error.strerror or error}{remedy}."

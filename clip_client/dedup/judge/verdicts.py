@@ -223,9 +223,9 @@ def _proved(relation: _Relation, member: Member, *, is_trained: bool) -> Verdict
     elif lost:
         reason = f"It shows what the kept photo lacks: {', '.join(lost)}."
     elif doubts == (UNTOLD,):
-        reason = "Which of the two shows more cannot be told, so neither moves."
+        reason = "Which of the two shows more cannot be told, so neither moves unasked."
     elif doubts == (UNPROVED,):
-        reason = "The kept photo is not proved to show all of this photo, so neither moves."
+        reason = "The kept photo is not proved to show all of this photo, so neither moves unasked."
     elif doubts:
         reason = f"The kept photo may be made from it: {', '.join(doubts)}."
     elif tier == SIMILAR and not is_trained:

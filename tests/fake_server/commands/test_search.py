@@ -204,3 +204,22 @@ def test_what_is_called_like_a_word_is_one(run: Run, album: Path, monkeypatch: p
         "clip-client: red is searched for as a word; write ./red for the folder of that name",
     ]
     run("search", "black/white", ".")
+
+
+def test_a_folder_with_a_space_in_its_name_is_a_place_unless_its_words_are_given_one_by_one(
+    run: Run, album: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody who writes quotation marks around a name that exists means the folder."""
+    monkeypatch.chdir(album.parent)
+    (album.parent / "dark blue").mkdir()
+    shutil.copy(album / "red.png", album.parent / "dark blue" / "only.png")
+    found = run("search", "dark", "dark blue")
+    assert names(found.out) == ["only.png"]
+    note = "clip-client: dark blue is searched as a folder; without quotation marks it would be words"
+    assert found.err.splitlines()[-1] == note
+    assert len(names(run("search", "dark", "blue", "--in", album).out)) > 1
+    assert note not in run("search", "dark", "./dark blue").err
+    assert names(run("search", "2:dark blue", "--in", "dark blue").out) == ["only.png"], "a weight is of words"
+    nothing_else = run("search", "dark blue", code=1).err.splitlines()
+    assert nothing_else[0] == note
+    assert "the query is empty" in nothing_else[1]

@@ -120,6 +120,40 @@ def test_photos_that_are_named_one_by_one_are_aligned_whatever_pairs_them(tmp_pa
     assert search(sorted(tmp_path.iterdir()), alike=UNLIKE).groups == (), "too many to align all of them"
 
 
+@pytest.mark.parametrize(
+    ("other", "seconds", "reason"),
+    [
+        (scene(1), "", "The two were aligned by their details, and no common part was found"),
+        (
+            Image.new("RGB", (400, 300), "white"),
+            "",
+            "{} is nearly one colour, so only its bytes and pixels were compared",
+        ),
+        (scene(1).resize((70, 60)), "", "{} cannot be aligned: It has fewer than 80 pixels on one side"),
+        (scene(1), "12", f"By time of capture or exposure, one is {BURST}"),
+    ],
+)
+def test_two_photos_that_are_named_alone_and_not_alike_are_told_why(
+    tmp_path: Path, other: Image.Image, seconds: str, reason: str
+) -> None:
+    pair = [tmp_path / "a.jpg", tmp_path / "b.jpg"]
+    for number, image in enumerate((scene(0), other)):
+        taken = f"2024:05:01 10:00:0{seconds[number]}" if seconds else None
+        image.save(pair[number], exif=exif(size=image.size, DateTimeOriginal=taken))
+    assert search(pair, alike=UNLIKE).note == reason.format(pair[1])
+    assert search(tmp_path, alike=UNLIKE).note == "", "who asks about a folder does not ask about these two"
+    scene(2).save(tmp_path / "c.jpg")
+    assert search([*pair, tmp_path / "c.jpg"], alike=UNLIKE).note == ""
+
+
+def test_raw_files_without_a_preview_are_not_called_pictures_of_one_colour(tmp_path: Path) -> None:
+    pair = [tmp_path / "a.nef", tmp_path / "b.nef"]
+    for path in pair:
+        path.write_bytes(path.name.encode())
+    report = search(pair)
+    assert (report.note, len(report.bytes_only)) == ("", 2)
+
+
 def test_the_order_of_the_paths_changes_nothing(found: DuplicateReport, album: Path) -> None:
     paths = sorted(album.iterdir())
     random.Random(1).shuffle(paths)
@@ -146,6 +180,7 @@ def test_photos_that_a_person_told_apart_are_not_aligned(album: Path, tmp_path: 
     with Store(store) as opened:
         report = search(map(Path, pair), store=opened)
     assert (report.groups, report.work.aligned) == ((), 0)
+    assert report.note.startswith("You declared the two different, or want both; clip-client decide list shows it")
 
 
 def test_what_has_no_texture_is_said_to_be_unverified(tmp_path: Path) -> None:

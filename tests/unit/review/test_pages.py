@@ -16,10 +16,11 @@ from PIL import Image
 
 from clip_client._storage.sqlite import StoreError
 from clip_client.dedup import Store, scan
+from clip_client.dedup.aligned import UNPROVED, UNTOLD
 from clip_client.dedup.judge.verdicts import WAITS
 from clip_client.dedup.report import DuplicateReport
 from clip_client.dedup.store.journal import State
-from clip_client.dedup.types import SAME_PIXELS, SIMILAR
+from clip_client.dedup.types import EDITED, SAME_PIXELS, SIMILAR
 from clip_client.review.state.applying import Worker
 from clip_client.review.state.previews import PreviewCache
 from clip_client.review.state.session import Busy, Session
@@ -27,6 +28,7 @@ from tests.fixtures.albums import member, report, write
 from tests.fixtures.images.camera_files import packet
 from tests.fixtures.images.image_files import jpeg
 from tests.fixtures.images.raw_files import dng
+from tests.fixtures.members import aligned
 from tests.fixtures.reviews import Review, of_report, review_of
 from tests.unit.review.albums import ALL_NAMES, applied, done, found_in, names, session_of, states
 
@@ -140,6 +142,29 @@ def test_the_plan_shows_the_size_of_a_photo_that_stays(album: Path, tmp_path: Pa
         plan = review.get("/plan").text
     assert "1 photo would stay; the list says why" in plan
     assert plan.count("123 kB") == 2, "of the photo, and of all that stay"
+
+
+def test_the_reason_beside_a_photo_that_moves_by_choice_does_not_say_that_it_stays(album: Path, tmp_path: Path) -> None:
+    """Also beside a photo with the same pixels as one that moves, which has that one's reason."""
+    kept, untold, same, unproved = (write(album / f"{number}.jpg", b"%d" % number) for number in range(4))
+    found = report(
+        (
+            member(kept),
+            member(untold, tier=EDITED, matches=aligned(EDITED, doubts=(UNTOLD,))),
+            member(same, tier=SIMILAR, copy_of=str(untold), copy_tier=SAME_PIXELS),
+            member(unproved, tier=EDITED, matches=aligned(EDITED, doubts=(UNPROVED,))),
+        )
+    )
+    with review_of(album, store=tmp_path / "store", search=of_report(found)) as review:
+        review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1, 2, 3]})
+        done(review, "/plan")
+        plan = review.get("/plan").text
+    untold_reason = "Which of the two shows more cannot be told, so neither moves unasked."
+    assert re.findall(r'<span class="mark">(.*?)</span>', plan) == [
+        untold_reason,
+        "The kept photo is not proved to show all of this photo, so neither moves unasked.",
+        untold_reason,
+    ]
 
 
 def test_a_group_says_what_apply_would_refuse(review: Review, album: Path) -> None:

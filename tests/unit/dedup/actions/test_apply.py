@@ -215,7 +215,7 @@ def test_each_change_of_a_folder_is_on_the_disk_before_the_journal_goes_on(
 @pytest.mark.parametrize(
     ("call", "error", "sentence"),
     [
-        ("rename", OSError(errno.ENOSPC, "No space left on device"), "The system refuses: No space left on device."),
+        ("rename", OSError(errno.EPERM, "Operation not permitted"), "The system refuses: Operation not permitted."),
         ("rename", OSError("the network share is gone"), "The system refuses: the network share is gone."),
         (
             "rename",

@@ -1,7 +1,9 @@
 """The commands that need no server: what undo, purge and decide say, and what a dry run and ``--apply`` do."""
 
+import errno
 import io
 import json
+import os
 import shlex
 import shutil
 import sys
@@ -20,7 +22,18 @@ from clip_client.dedup.actions.apply import apply
 from clip_client.dedup.judge.verdicts import with_verdicts
 from clip_client.dedup.pages.terminal import print_groups
 from clip_client.dedup.types import SAME_PIXELS, SIMILAR
-from tests.fixtures.albums import album, carried_out, carry_out, copies, member, planned, planned_copies, report, write
+from tests.fixtures.albums import (
+    album,
+    carried_out,
+    carry_out,
+    copies,
+    member,
+    planned,
+    planned_copies,
+    refusing,
+    report,
+    write,
+)
 from tests.fixtures.commands import Said
 
 
@@ -121,13 +134,42 @@ def test_a_renamed_folder_is_one_sentence_that_says_how_to_go_on(
     carry_out(plan, tmp_path / "store" / "history.sqlite")
     for folder in (root, tmp_path / "other"):
         folder.rename(folder.with_name(f"{folder.name}, renamed"))
-    for command in (["undo"], ["purge", "--yes"]):
-        named, together = said(*command, *store, code=1)[-2:]
+    for example, *command in (("copy.jpg", "undo"), ("a/2.jpg", "purge", "--yes")):
+        named, together = sorted(said(*command, *store, code=1)[-2:])
         assert named.startswith(f"not done: {alone}: {tmp_path / 'other'} is missing or empty; connect its disk")
         assert together == (
-            f"not done: 3 photos: {root} is missing or empty; connect its disk and try again, or if the folder was "
-            "renamed: clip-client undo --from FOLDER, its new name."
+            f"not done: 3 photos, such as {root / example}: {root} is missing or empty; connect its disk and try "
+            "again, or if the folder was renamed: clip-client undo --from FOLDER, its new name."
         )
+
+
+def test_a_full_or_read_only_disk_is_one_sentence_that_says_what_to_do(
+    root: Path, tmp_path: Path, said: Said, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, taken, store = album(root), tmp_path / "store", ["--store", str(tmp_path / "store")]
+    with Store(taken) as opened, monkeypatch.context() as patch:
+        patch.setattr(os, "mkdir", refusing(os.mkdir, OSError(errno.ENOSPC, "No space left on device")))
+        assert carried_out(found, [str(root)], opened, ActionOptions(apply=True)) == 1
+    assert capsys.readouterr().err == (
+        f"not done: 3 photos, such as {root / 'a' / '2.jpg'}: The system refuses: No space left on device; free some "
+        "space and try again.\n"
+    )
+    with Store(taken) as opened:
+        apply(planned(found, [root]), opened.journal)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", refusing(os.link, OSError(errno.EROFS, "Read-only file system")))
+        _, line = said("undo", *store, code=1)
+        assert line == (
+            f"not done: 3 photos, such as {root / 'copy.jpg'}: The system refuses: Read-only file system; make its "
+            "disk writable and try again."
+        )
+    # Two names are no longer than a number with an example.
+    (root / "copy.jpg").parent.mkdir(exist_ok=True)
+    for name in ("copy.jpg", "a/3.jpg"):
+        write(root / name, b"of a stranger")
+    assert said("undo", *store, code=1)[1:] == [
+        f"not done: {root / name}: Another file has taken its name." for name in ("copy.jpg", "a/3.jpg")
+    ]
 
 
 def test_purge_sums_up_by_folder_and_needs_somebody_to_agree(store: list[str], root: Path, said: Said) -> None:

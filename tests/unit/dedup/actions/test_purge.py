@@ -6,7 +6,7 @@ import shlex
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -76,13 +76,15 @@ def test_a_journal_that_fails_says_what_is_in_the_trash_and_so_does_undo(
 @pytest.mark.parametrize(
     ("refused", "error", "reason"),
     [
-        ("1.jpg", PermissionError(errno.EACCES, "Permission denied", "path"), "Permission denied"),
-        ("2.jpg", OSError("there is no trash on this disk"), "there is no trash on this disk"),  # as send2trash says it
-        ("2.cr2", OSError("there is no trash on this disk"), "there is no trash on this disk"),
+        ("1.jpg", lambda path: PermissionError(errno.EACCES, "Permission denied", path), "Permission denied"),
+        # Also as send2trash says it.
+        ("1.jpg", lambda path: OSError(errno.EACCES, f"Permission denied: {path}"), "Permission denied"),
+        ("2.jpg", lambda _: OSError("there is no trash on this disk"), "there is no trash on this disk"),
+        ("2.cr2", lambda _: OSError("there is no trash on this disk"), "there is no trash on this disk"),
     ],
 )
 def test_what_the_trash_refuses_comes_back(
-    root: Path, tmp_path: Path, journal: Journal, refused: str, error: OSError, reason: str
+    root: Path, tmp_path: Path, journal: Journal, refused: str, error: Callable[[str], OSError], reason: str
 ) -> None:
     """The trash may take the photo and only refuse a file that belongs to it."""
     kept, *copies = (write(root / name, b"x") for name in ("0.jpg", "1.jpg", "2.jpg"))
@@ -94,7 +96,7 @@ def test_what_the_trash_refuses_comes_back(
 
     def trash(path: str) -> None:
         if os.path.basename(path) == refused:
-            raise error
+            raise error(path)
         trashed[os.path.basename(path)] = path
         os.rename(path, tmp_path / os.path.basename(path))
 

@@ -78,7 +78,7 @@ async def test_neither_of_two_files_moves_for_the_other_if_each_stores_something
         picture.save(path, qtables=[[steps] * 64, [4] * 64], subsampling=sampling)
     report = with_verdicts(await find_duplicates(None, tmp_path), [tmp_path])
     (group,) = report.groups
-    assert group.members[1].verdict.reason == "Which of the two shows more cannot be told, so neither moves."
+    assert group.members[1].verdict.reason == "Which of the two shows more cannot be told, so neither moves unasked."
     assert [prove_again(str(one), str(other)) for one, other in (files, files[::-1])] == ["", ""]
 
 

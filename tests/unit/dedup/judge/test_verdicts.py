@@ -38,7 +38,8 @@ FILM = {"embedded": "film", "embedded_digest": "1"}
 HOLDS_A_FILM = "It holds more than its picture (film)"
 RATED = "It has metadata that the kept photo lacks, which --merge-metadata can save: rating."
 UNKNOWN = "It was not compared with the kept photo, so only you can tell whether you want it."
-NOT_PROVED = "The kept photo is not proved to show all of this photo, so neither moves."
+NOT_TOLD = "Which of the two shows more cannot be told, so neither moves unasked."
+NOT_PROVED = "The kept photo is not proved to show all of this photo, so neither moves unasked."
 EDITED_VERSION = "It has an edited version, but only the originals were compared, so only you can choose."
 A_SHOT = f"Its time of capture or exposure suggests {BURST}"
 A_REGION = "It differs from the kept photo, so only you can tell whether you want it."
@@ -94,7 +95,7 @@ def test_the_first_reason_counts_and_a_tier_only_without_one(
                 (ALTERED, {}, A_REGION),
                 (EDITED, {"lost": ("colour",)}, "It shows what the kept photo lacks: colour."),
                 (RE_ENCODED, {"doubts": (MADE_LATER,)}, f"The kept photo may be made from it: {MADE_LATER}."),
-                (EDITED, {"doubts": (UNTOLD,)}, "Which of the two shows more cannot be told, so neither moves."),
+                (EDITED, {"doubts": (UNTOLD,)}, NOT_TOLD),
                 (RE_ENCODED, {"doubts": (UNPROVED,)}, NOT_PROVED),
             )
         ),
