@@ -28,17 +28,17 @@ class Alignment:
     """:data:`~clip_client.dedup.types.RE_ENCODED`, ``EDITED`` or ``ALTERED``."""
     changes: tuple[str, ...]
     """Changes from the kept photo to the duplicate, in words, such as ``"cropped to 84 %"``."""
-    lost: tuple[str, ...]
+    lost: tuple[str, ...] = ()
     """Parts that only the duplicate has, in words, such as ``"colour"`` or ``"45% of the picture"``."""
     doubts: tuple[str, ...] = ()
     """Reasons, in words, why this alignment moves no photo, such as a border around the picture."""
     transform: Transform
     """The position of the duplicate on the kept photo."""
-    residual: float
+    residual: float = 0.0
     """1 minus the 10th percentile of the local correlation over the overlap; 0 for a proved copy."""
-    region: tuple[float, float, float, float] | None
+    region: tuple[float, float, float, float] | None = None
     """Left, top, width and height of the region that differs, as shares of the kept picture; None if none differs."""
-    region_share: float
+    region_share: float = 0.0
 
     @property
     def loses_nothing(self) -> bool:
