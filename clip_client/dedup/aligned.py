@@ -33,6 +33,7 @@ class Alignment:
     doubts: tuple[str, ...] = ()
     """Reasons, in words, why this alignment moves no photo, such as a border around the picture."""
     transform: Transform
+    """The position of the duplicate on the kept photo."""
     residual: float = 0.0
     """1 minus the 10th percentile of the local correlation over the overlap; 0 for a proved copy."""
     region: tuple[float, float, float, float] | None = None

@@ -124,37 +124,39 @@ class Aligner:
 
     def align(self, kept: str, duplicates: Sequence[str]) -> list[Alignment | None]:
         """Return how each content lies on ``kept``; None if they show different scenes or cannot be verified."""
-        keys = {sha256: _key(kept, sha256) for sha256 in duplicates}
-        stored = {sha256: self._outcomes.get(key) for sha256, key in keys.items()}
+        stored = {sha256: self._outcomes.get(_key(kept, sha256)) for sha256 in duplicates}
         found = {sha256: self._outcome(data) for sha256, data in stored.items() if data is not None}
         new = [sha256 for sha256 in duplicates if sha256 not in found]
         if new:
             self.work += SearchStats(aligned=len(new))
-            found.update(zip(new, self._align(kept, new), strict=True))
-            final = [sha256 for sha256 in new if self._is_final(kept, sha256, found[sha256])]
-            self._outcomes.put((keys[sha256], self._row(kept, sha256, found[sha256])) for sha256 in final)
+            made = self._align(kept, new)
+            found |= {sha256: made[kept, sha256] for sha256 in new}
+            final = ((pair, one) for pair, one in made.items() if self._is_final(*pair, one))
+            self._outcomes.put((_key(*pair), self._row(*pair, one)) for pair, one in final)
         return [found[sha256] for sha256 in duplicates]
 
-    def _align(self, kept: str, duplicates: Sequence[str]) -> list[Alignment | None]:
+    def _align(self, kept: str, duplicates: Sequence[str]) -> dict[tuple[str, str], Alignment | None]:
+        """Return (kept, duplicate) -> how the duplicate lies on the kept one; also the reverse if it needs no proof."""
+        found: dict[tuple[str, str], Alignment | None] = dict.fromkeys((kept, sha256) for sha256 in duplicates)
         with self._known([kept, *duplicates]) as known:  # here, because the database serves one thread at a time
-            if kept not in known:
-                return [None] * len(duplicates)
-            found: dict[str, Alignment | None] = dict.fromkeys(duplicates)
-            doubts = dict.fromkeys(duplicates, UNPROVED)
-            for sha256 in duplicates:
-                to_kept = copy_transform(known[sha256], known[kept]) if sha256 in known else None
+            present = [sha256 for sha256 in duplicates if kept in known and sha256 in known]
+            doubts = dict.fromkeys(present, UNPROVED)
+            for sha256 in present:
+                to_kept = copy_transform(known[sha256], known[kept])
                 if to_kept is not None:
                     # One pair at a time: a picture of 100 megapixels takes 300 MB.
                     full_size = at_full_size(known[sha256], known[kept], to_kept)
                     doubts[sha256] = self._doubt(kept, sha256, is_turned=bool(turn_in_words(full_size)))
                     if not doubts[sha256]:
-                        found[sha256] = _proved(full_size)
-            others = [sha256 for sha256 in duplicates if sha256 in known and found[sha256] is None]
+                        found[kept, sha256] = _proved(full_size)
+            others = [sha256 for sha256 in present if found[kept, sha256] is None]
             described = self._pool.map(lambda sha256: align(known[sha256], known[kept]), others)
-            for sha256, one in zip(others, described, strict=True):
-                is_copy = one is not None and one.tier == RE_ENCODED
-                found[sha256] = replace(one, doubts=(doubts[sha256],)) if one is not None and is_copy else one
-        return list(found.values())
+            for sha256, (there, back) in zip(others, described, strict=True):
+                own = (doubts[sha256],)
+                found[kept, sha256] = there if there is None or there.tier != RE_ENCODED else replace(there, doubts=own)
+                if back is not None and copy_transform(known[kept], known[sha256]) is None:
+                    found[sha256, kept] = back
+        return found
 
     def _doubt(self, kept: str, duplicate: str, *, is_turned: bool) -> str:
         """Return why ``kept`` is not proved to be a source that shows all of ``duplicate``; empty if it is."""
@@ -202,9 +204,8 @@ class Aligner:
         return None if data is None else PhotoFile(data)
 
     def _load(self, sha256: str) -> Keypoints | None:
-        data = self._table.get(sha256)
         found: Keypoints | None = None
-        if data is not None:
+        if (data := self._table.get(sha256)) is not None:
             with suppress(ValueError):  # a damaged cache
                 found = Keypoints.from_bytes(data)
         found = found or self._make(sha256)

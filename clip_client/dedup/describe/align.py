@@ -7,7 +7,7 @@ from typing import Final
 import cv2
 import numpy as np
 
-from clip_client.dedup.aligned import Alignment
+from clip_client.dedup.aligned import UNPROVED, Alignment
 from clip_client.dedup.describe.changes import Changes, are_two_views
 from clip_client.dedup.describe.comparison import STEP, Comparison, compare
 from clip_client.dedup.describe.geometry import (
@@ -43,30 +43,33 @@ _MOST_DIFFERENT: Final = 32.0
 film differs by more, and a proof takes ten times as long as a description."""
 
 
-def align(duplicate: Keypoints, kept: Keypoints) -> Alignment | None:
-    """Return how ``duplicate`` lies on ``kept``, or None if the photos do not show the same picture."""
-    if duplicate.reason or kept.reason:
-        return None
+def align(one: Keypoints, other: Keypoints) -> tuple[Alignment | None, Alignment | None]:
+    """Return how ``one`` lies on ``other``, and the reverse; None if the photos do not show the same picture."""
+    if one.reason or other.reason:
+        return None, None
     # All is computed in one order of the two, so that exchanging them changes nothing but the words. Exception: if one
     # is cropped by a few pixels, only the crop is an edit of the other.
-    first, second = sorted((duplicate, kept), key=lambda photo: (photo.width * photo.height, photo.jpeg))
+    first, second = sorted((one, other), key=lambda photo: (photo.width * photo.height, photo.jpeg))
     found = _best_position(first, second)
-    if found is None:
-        return None
+    if found is None or are_two_views(first, second, found[0]):
+        return None, None
     affine, seen = found
-    to_kept = affine if first is duplicate else inverse(affine)
-    if are_two_views(duplicate, kept, to_kept):
-        return None
-    duplicate_is_grid = (second if is_reduced(affine) else first) is duplicate
-    changes = Changes(duplicate, kept, to_kept, seen, duplicate_is_grid=duplicate_is_grid)
     is_same = seen.residual <= _MOST_RESIDUAL and not seen.differs.any()
     is_whole = is_frame(affine, first, second) and not seen.is_toned and not seen.blur
     tier = ALTERED if not is_same else RE_ENCODED if is_whole else EDITED
-    words = changes.words()
-    if tier == EDITED and not words:
-        return None
     if tier == ALTERED and (seen.agreeing_share < _LEAST_AGREEING or not seen.differs.any()):
         # These are other photos, or a copy too coarse to tell.
+        return None, None
+    there = _described(first, second, affine, seen, tier, duplicate_is_grid=not is_reduced(affine))
+    back = _described(second, first, inverse(affine), seen, tier, duplicate_is_grid=is_reduced(affine))
+    return (there, back) if first is one else (back, there)
+
+
+def _described(
+    duplicate: Keypoints, kept: Keypoints, to_kept: Affine, seen: Comparison, tier: str, *, duplicate_is_grid: bool
+) -> Alignment | None:
+    changes = Changes(duplicate, kept, to_kept, seen, duplicate_is_grid=duplicate_is_grid)
+    if not (words := changes.words()) and tier == EDITED:
         return None
     from_grid = to_kept if duplicate_is_grid else np.eye(2, 3)
     region, share = _region(seen, kept, from_grid) if tier == ALTERED else (None, 0.0)
@@ -74,7 +77,7 @@ def align(duplicate: Keypoints, kept: Keypoints) -> Alignment | None:
         tier=tier,
         changes=words,
         lost=changes.lost(),
-        doubts=changes.doubts() if tier == EDITED else (),
+        doubts=changes.doubts() if tier == EDITED else (UNPROVED,) if tier == RE_ENCODED else (),
         transform=tuple(changes.full_size.ravel().tolist()),
         residual=seen.residual,
         region=region,

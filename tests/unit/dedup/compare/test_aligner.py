@@ -51,6 +51,23 @@ def test_a_file_that_is_away_for_one_search_is_not_doubted_in_the_next(is_replac
     assert present.doubts == ()
 
 
+def test_an_alignment_tells_the_reverse_but_a_proof_does_not(tmp_path: Path) -> None:
+    pictures = [scene(0, (600, 400)), scene(0, (600, 400)).crop((60, 40, 500, 360)), resized(scene(0, (600, 400)), 0.5)]
+    photos = {}
+    for number, picture in enumerate(pictures):
+        picture.save(path := tmp_path / f"{number}.png")
+        photos[hashlib.sha256(path.read_bytes()).hexdigest()] = photo(path)
+    whole, crop, half = photos
+    for kept, duplicate, aligned in ((whole, crop, 1), (crop, whole, 1), (whole, half, 2), (half, whole, 2)):
+        with Store(tmp_path / f"{kept} {duplicate}") as store, Aligner(photos, store) as aligner:
+            there, back = aligner.align(kept, [duplicate]), aligner.align(duplicate, [kept])
+            assert aligner.work.aligned == aligned
+        with Store(tmp_path / f"{kept} {duplicate} alone") as store, Aligner(photos, store) as aligner:
+            assert aligner.align(duplicate, [kept]) == back
+        assert there != back
+        assert there != [None]
+
+
 async def test_a_large_photo_is_decoded_once_before_it_is_proved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
