@@ -114,13 +114,14 @@ class Sample(NamedTuple):
         its own does not follow from a copy that has lost them. Levels of blocks tell nothing: a brighter copy has
         others.
         """
-        laid = as_encoded(self.laid, self.stored, steps) / steps
-        found, counts = np.rint(self.stored / steps), []
+        laid = (as_encoded(self.laid, self.stored, steps) / steps)[:, 1:]
+        found, counts = np.rint(self.stored / steps)[:, 1:], []
+        may_tell = (found != 0) | (np.abs(laid) >= min(_ROUNDS_UP_FROM))
+        laid, found, bounds = laid[may_tell], found[may_tell], np.broadcast_to(_ROUNDING / steps[1:], laid.shape)[may_tell]
         for up in _ROUNDS_UP_FROM:
             raised = np.abs(laid) + 1 - up
             follows = np.copysign(np.floor(raised), laid)
-            tells = ((found != 0) | (follows != 0)) & (np.abs(raised - np.rint(raised)) * steps > _ROUNDING)
-            tells[:, 0] = False
+            tells = ((found != 0) | (follows != 0)) & (np.abs(raised - np.rint(raised)) > bounds)
             counts.append(Missed(int((found != follows)[tells].sum()), int(tells.sum())))
         return min(counts, key=lambda one: one.share)
 
@@ -130,13 +131,15 @@ class Sample(NamedTuple):
         Counted are values in whose place others would give the same value of the laid JPEG, as share of the number that
         chance makes. 1, as of values of its own, if there are too few.
         """
-        laid = as_encoded(self.laid, self.stored, steps) / steps
-        follows, ratio = np.rint(laid), own / steps
-        middle, half = np.rint(self.laid / own) * ratio, ratio / 2
+        places = np.flatnonzero(own > steps)
+        places = places[places > 0]
+        ratio = own[places] / steps[places]
+        laid, stored = as_encoded(self.laid, self.stored, steps)[:, places], self.stored[:, places]
+        laid, middle, half = laid / steps[places], np.rint(self.laid[:, places] / own[places]) * ratio, ratio / 2
+        follows = np.rint(laid)
         is_one_of = np.floor(middle + half) > np.ceil(middle - half)
-        tells = is_one_of & ((0.5 - np.abs(laid - follows)) * steps > _ROUNDING)
-        tells[:, 0] = False
+        tells = is_one_of & ((0.5 - np.abs(laid - follows)) * steps[places] > _ROUNDING)
         nearest = np.minimum(follows + 0.5, middle + half) - np.maximum(follows - 0.5, middle - half)
         by_chance = (1 - np.clip(nearest / ratio, 0, 1))[tells].sum()
-        found = (np.rint(self.stored / steps) != follows)[tells].sum()
+        found = (np.rint(stored / steps[places]) != follows)[tells].sum()
         return float(found / by_chance) if tells.sum() >= _FEWEST else 1.0
