@@ -14,7 +14,6 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from itertools import chain
 from typing import Any, Final
 
 import grpc
@@ -261,10 +260,9 @@ def _request(model: str, tensor: str, items: Sequence[bytes], outputs: Sequence[
 
     Concatenated messages of one type are one message (protobuf's encoding, "Last One Wins").
     """
-    size = sum(map(len, items)) + _LENGTH.size * len(items)
     start, middle = _head(model, tensor, len(items), outputs, len(request_id))
-    elements = zip(map(_LENGTH.pack, map(len, items)), items, strict=True)
-    return b"".join((start, request_id.encode(), middle, _varint(size), *chain.from_iterable(elements)))
+    elements = [part for item in items for part in (_LENGTH.pack(len(item)), item)]
+    return b"".join((start, request_id.encode(), middle, _varint(sum(map(len, elements))), *elements))
 
 
 def _tag(field: int) -> bytes:
@@ -273,7 +271,7 @@ def _tag(field: int) -> bytes:
 
 def _varint(number: int) -> bytes:
     """Encode a number as protobuf does: seven bits per byte, the lowest first; the top bit is set if more follow."""
-    encoded = bytearray()
+    encoded: list[int] = []
     while number > 0x7F:
         encoded.append(number & 0x7F | 0x80)
         number >>= 7
