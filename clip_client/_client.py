@@ -309,7 +309,7 @@ class ClipClient(ClientBase):
                 model_id=model.id,
                 vector_id=model.vector_id_of(tower),
                 sources=(None,) * len(chunk.vectors),
-                truncated=tuple(compress(count(), chunk.truncated)),
+                truncated=tuple(compress(count(), chunk.truncated)) if any(chunk.truncated) else (),
             )
         expected = len(items) if isinstance(items, Sized) else None
         collector = Collector(model, tower, expected=expected, keeps_late=timeout_s is not None)

@@ -254,8 +254,8 @@ class Sender:
         request.task = alone or asyncio.current_task(self._loop)
         self._requests.add(request)
         self._was_shared = len(chunks) > 1
-        request_id = f"{self._id}{next(self._numbers):08x}"
-        payloads = [*itertools.chain.from_iterable([chunk.payloads for chunk in chunks])]
+        request_id = f"{self._id}{next(self._numbers)}"
+        payloads = [payload for chunk in chunks for payload in chunk.payloads]
         self._counts.bytes_sent += request.size
         try:
             answer = await server.transport.infer(

@@ -14,7 +14,6 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from itertools import chain
 from typing import Any, Final
 
 import grpc
@@ -258,10 +257,9 @@ def _request(model: str, tensor: str, items: Sequence[bytes], outputs: Sequence[
 
     Concatenated messages of one type are one message (protobuf's encoding, "Last One Wins").
     """
-    size = sum(map(len, items)) + _LENGTH.size * len(items)
     start, middle = _head(model, tensor, len(items), outputs, len(request_id))
-    elements = zip(map(_LENGTH.pack, map(len, items)), items, strict=True)
-    return b"".join((start, request_id.encode(), middle, _varint(size), *chain.from_iterable(elements)))
+    elements = [part for item in items for part in (_LENGTH.pack(len(item)), item)]
+    return b"".join((start, request_id.encode(), middle, _varint(sum(map(len, elements))), *elements))
 
 
 def _tag(field: int) -> bytes:
@@ -270,7 +268,7 @@ def _tag(field: int) -> bytes:
 
 def _varint(number: int) -> bytes:
     """Encode a number as protobuf does: seven bits per byte, the lowest first; the top bit is set if more follow."""
-    encoded = bytearray()
+    encoded: list[int] = []
     while number > 0x7F:
         encoded.append(number & 0x7F | 0x80)
         number >>= 7
@@ -288,24 +286,24 @@ def _read_answer(response: Any, rows: int, request_id: str) -> Answer:
     try:
         raw = _tensors(response)
         vectors = np.frombuffer(raw[contract.EMBEDDING], "<f4").reshape(rows, -1)
-        statuses, fingerprints = _read_numbers(rows, raw[contract.STATUS], raw[contract.FINGERPRINT])
-        errors = _read_strings(raw[contract.ERROR], rows)
-        is_text = contract.TRUNCATED in raw
-        truncated = struct.unpack(f"{rows}?", raw[contract.TRUNCATED]) if is_text else (False,) * rows
+        truncated = raw.get(contract.TRUNCATED, bytes(rows))  # answers to images do not have it
+        others = _read_others(rows, raw[contract.STATUS], raw[contract.ERROR], raw[contract.FINGERPRINT], truncated)
     except _MALFORMED:
         raise _malformed(request_id) from None
-    if len(errors) != rows:
-        raise _malformed(request_id)
-    return Answer(vectors, statuses, errors, fingerprints, truncated)
+    return Answer(vectors, *others)
 
 
-@lru_cache(maxsize=64)  # the numbers of good items are always the same
-def _read_numbers(
-    rows: int, statuses: bytes, fingerprints: bytes
-) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """Return the statuses and fingerprints of ``rows`` items. Raises struct.error if these are not as many."""
+@lru_cache(maxsize=64)  # good items differ only in their vectors
+def _read_others(
+    rows: int, statuses: bytes, errors: bytes, fingerprints: bytes, truncated: bytes
+) -> tuple[tuple[int, ...], tuple[str, ...], tuple[tuple[int, ...], ...], tuple[bool, ...]]:
+    """Return what an answer says of ``rows`` items besides their vectors. Raises one of _MALFORMED."""
     numbers = struct.unpack(f"<{2 * rows}i", fingerprints)
-    return struct.unpack(f"<{rows}i", statuses), tuple(zip(numbers[::2], numbers[1::2], strict=True))
+    sentences = _read_strings(errors, rows)
+    if len(sentences) != rows:
+        raise ValueError(f"{len(sentences)} errors of {rows} items")
+    pairs = tuple(zip(numbers[::2], numbers[1::2], strict=True))
+    return struct.unpack(f"<{rows}i", statuses), sentences, pairs, struct.unpack(f"{rows}?", truncated)
 
 
 def _read_strings(raw: bytes, count: int) -> tuple[str, ...]:

@@ -117,7 +117,8 @@ class Sample(NamedTuple):
         laid = (as_encoded(self.laid, self.stored, steps) / steps)[:, 1:]
         found, counts = np.rint(self.stored / steps)[:, 1:], []
         may_tell = (found != 0) | (np.abs(laid) >= min(_ROUNDS_UP_FROM))
-        laid, found, bounds = laid[may_tell], found[may_tell], np.broadcast_to(_ROUNDING / steps[1:], laid.shape)[may_tell]
+        bounds = np.broadcast_to(_ROUNDING / steps[1:], laid.shape)[may_tell]
+        laid, found = laid[may_tell], found[may_tell]
         for up in _ROUNDS_UP_FROM:
             raised = np.abs(laid) + 1 - up
             follows = np.copysign(np.floor(raised), laid)
