@@ -3,11 +3,9 @@
 Searches a folder with an empty store, in this process (``local:``), with alignment and without, without a model, and
 through a running ``clip-serve``, for originals of 12 megapixels, 2 megapixels and 256 pixels. The photos are cut from
 the sample photos, no two alike; one in ten has a copy at half the size. So each photo resembles some others and is
-aligned with them, which happens to few photos of a usual folder. The vectors of random weights also pair parts of
-different sample photos: the result counts the pairs of one and of two of these, the pairs that were aligned, and the
-copies that were proved. Python's start and loading the model are not counted, and shown on their own. Beside them stand
-imagehash and, if it is installed, czkawka (``pip install czkawka``), which only hash the photos. Processor time is that
-of the client and the server together; unlike the rate, it says little about what else the machine does.
+aligned with them, which happens to few photos of a usual folder. Python's start and loading the model are not counted,
+and shown on their own. Beside them stand imagehash and, if it is installed, czkawka (``pip install czkawka``), which
+only hash the photos. Processor time is that of client and server, and hardly depends on the rest of the machine.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AsyncExitStack
 from functools import partial
@@ -26,13 +24,11 @@ from typing import Any, Final
 import numpy as np
 from PIL import Image
 
-from benchmarks.fixtures.sample_photos import ORIGINALS, write_originals
+from benchmarks.fixtures.sample_photos import write_originals
 from benchmarks.harness.experiment import REPOSITORY, Run, experiment, option, rounds
 from benchmarks.harness.meters import in_new_process, peak_memory_mb, tree_s
 from clip_client import ClipClient
 from clip_client.dedup import Store, find_duplicates
-from clip_client.dedup.compare.neighbours import ALIGNED_FROM, near_by_vectors
-from clip_client.dedup.types import RE_ENCODED, Vectors
 
 SIZES: Final[Mapping[str, tuple[int, int]]] = {"12 MP": (4000, 3000), "2 MP": (1632, 1224), "256 px": (341, 256)}
 """Name -> width and height of the originals in pixels."""
@@ -103,18 +99,9 @@ def hash_all(tool: str, photos: Path) -> dict[str, Any]:
     }
 
 
-def count_pairs(paths: Sequence[Path], vectors: Vectors) -> dict[str, int]:
-    """Count the pairs whose vectors are near enough to be aligned: parts of one sample photo, and of two."""
-    near = [np.sort(np.stack(found, axis=1), axis=1) for found in near_by_vectors(vectors, ALIGNED_FROM)]
-    pairs = np.unique(np.concatenate(near), axis=0)
-    sources = np.array([int(path.name[4:9]) % len(ORIGINALS) for path in paths])[pairs[pairs[:, 0] < pairs[:, 1]]]
-    of_one = int((sources[:, 0] == sources[:, 1]).sum())
-    return {"pairs_of_one_picture": of_one, "pairs_of_two_pictures": len(sources) - of_one}
-
-
 def search(url: str | None, photos: Path, store: Path, server: int | None, verify: bool) -> dict[str, Any]:
     """Search once, with an empty store; ``server`` is the process of the server, whose time counts too."""
-    paths = sorted(photos.iterdir())
+    first = next(photos.iterdir())
 
     def now() -> list[float]:
         return [time.perf_counter(), time.process_time() + (0.0 if server is None else tree_s(server))]
@@ -124,25 +111,20 @@ def search(url: str | None, photos: Path, store: Path, server: int | None, verif
         async with AsyncExitStack() as stack:
             clip = None if url is None else await stack.enter_async_context(ClipClient(url))
             if clip is not None:
-                await clip.embed(paths[0])  # loads the model
+                await clip.embed(first)  # loads the model
             started = now()
             with Store(store) as opened:
                 report = await find_duplicates(clip, [photos], store=opened, verify=verify)
             seconds, processor_s = (after - before for after, before in zip(now(), started, strict=True))
-            peak_mb = peak_memory_mb()
-            pairs = {} if clip is None else count_pairs(paths, (await clip.embed(paths)).vectors)
         assert not report.failed, report.failed
-        members = [member for group in report.groups for member in group.members]
         return {
             "photos": report.compared,
             "groups": len(report.groups),
             "aligned": report.work.aligned,
-            "proved": sum(RE_ENCODED in (member.tier, member.copy_tier) for member in members),
-            **pairs,
             "start_s": started[0] - started_at,
             "photos_per_second": report.compared / seconds,
             "processor_ms_per_photo": 1e3 * processor_s / report.compared,
-            "peak_mb": peak_mb,
+            "peak_mb": peak_memory_mb(),
         }
 
     return asyncio.run(timed())
