@@ -15,7 +15,7 @@ from clip_client.dedup.proof.gate import Checked, NotProvedError, PhotoFile, che
 from clip_client.dedup.proof.law import as_encoded, fine_detail, luma_limits, worst_block, worst_block_of_chroma
 from clip_client.dedup.proof.lay import Layable, Window
 from clip_client.dedup.proof.planes import Duplicate, as_stored, readings, to_chroma, to_luma
-from clip_client.dedup.proof.sample import FOLLOWS, MORE, OWN, Sample
+from clip_client.dedup.proof.sample import FOLLOWS, OWN, Sample
 from clip_client.dedup.types import Floats, Pixels
 
 OTHER_FRAME: Final = "another frame"
@@ -178,14 +178,13 @@ def _source(kept: PhotoFile, duplicate: PhotoFile, stored: Duplicate, best: _Out
         share, other = laid.own_share(theirs, ours), beneath.own_share(ours, theirs)
     if (share <= FOLLOWS) != (other <= FOLLOWS):
         return KEPT if share <= FOLLOWS else DUPLICATE
-    forth, reverse = laid.missed(theirs), beneath.missed(ours)  # no comparison with NaN holds
-    if forth <= FOLLOWS and reverse > MORE * forth:
+    missed, other_missed = laid.missed(theirs), beneath.missed(ours)
+    if missed.is_clearly_less(other_missed):
         return KEPT
-    if reverse <= FOLLOWS and forth > MORE * reverse:
+    if other_missed.is_clearly_less(missed):
         return DUPLICATE
     # One may be made from the other with changes. A turned one may show all of the other, but nobody wants it instead.
-    is_untold = turn != UNTURNED or min(share, other) < OWN
-    return NEITHER if is_untold else _finer(kept, stored)
+    return NEITHER if turn != UNTURNED or min(share, other) < OWN else _finer(kept, stored)
 
 
 def _laid_back(kept: PhotoFile, duplicate: PhotoFile) -> tuple[Sample, Floats, Turn] | None:

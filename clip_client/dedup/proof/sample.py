@@ -34,11 +34,27 @@ _ROUNDS_UP_FROM: Final = (1 / 2, 5 / 8)
 FOLLOWS: Final = 0.05
 """Share of the values that may be missed. Of 145 copies by standard encoders none misses more than 0.005, of 144 by
 ffmpeg five miss more than this; half of the files made beside the other miss over 0.15."""
-MORE: Final = 2.0
+_MORE: Final = 2.0
 """Times the share of missed values from which on one file follows from the other, but not the reverse."""
+_BY_CHANCE: Final = 3
+"""Values that rounding may decide in one direction alone: beside turned copies that lost nothing, 1 and 0 are missed,
+or 2 and 6."""
 OWN: Final = 0.75
 """Share of what chance makes from which on values are a file's own. Copies have at most 0.02, half of the changed ones
 less than 0.35, and half of the files made beside the other more than 0.6."""
+
+
+class Missed(NamedTuple):
+    """Number of values of one photo that do not follow from the other one, and of those that could tell it."""
+
+    wrong: int
+    of: int
+
+    def is_clearly_less(self, other: Missed) -> bool:
+        """Tell whether what was compared follows, but what ``other`` counts does not."""
+        expected = _MORE * self.wrong * other.of / max(1, self.of) + _BY_CHANCE
+        is_enough = min(self.of, other.of) >= _FEWEST
+        return is_enough and self.wrong <= FOLLOWS * self.of and other.wrong > expected
 
 
 class Sample(NamedTuple):
@@ -90,15 +106,15 @@ class Sample(NamedTuple):
         distances = np.clip((self.laid - self.stored) / steps, -0.5, 0.5)[tells]
         return float(12 * np.mean(distances**2)) < _LEAST_SPREAD
 
-    def missed(self, steps: Floats) -> float:
-        """Return the share of stored values of ``steps`` that do not follow from the laid photo; NaN if too few tell.
+    def missed(self, steps: Floats) -> Missed:
+        """Count the stored values of ``steps`` that do not follow from the laid photo.
 
         What an encoder makes of a photo follows from that photo, unless rounding decides; but a photo with values of
         its own does not follow from a copy that has lost them. Levels of blocks tell nothing: a brighter copy has
         others.
         """
         laid = (as_encoded(self.laid, self.stored, steps) / steps)[:, 1:]
-        found, shares = np.rint(self.stored / steps)[:, 1:], []
+        found, counts = np.rint(self.stored / steps)[:, 1:], []
         may_tell = (found != 0) | (np.abs(laid) >= min(_ROUNDS_UP_FROM))
         bounds = np.broadcast_to(_ROUNDING / steps[1:], laid.shape)[may_tell]
         laid, found = laid[may_tell], found[may_tell]
@@ -106,8 +122,8 @@ class Sample(NamedTuple):
             raised = np.abs(laid) + 1 - up
             follows = np.copysign(np.floor(raised), laid)
             tells = ((found != 0) | (follows != 0)) & (np.abs(raised - np.rint(raised)) > bounds)
-            shares.append((found != follows)[tells].mean() if tells.sum() >= _FEWEST else np.nan)
-        return float(np.fmin.reduce(shares))
+            counts.append(Missed(int((found != follows)[tells].sum()), int(tells.sum())))
+        return min(counts, key=lambda one: one.wrong / max(1, one.of))
 
     def own_share(self, steps: Floats, own: Floats) -> float:
         """Return how many stored values of ``steps`` are others than those nearest to the laid JPEG of ``own`` steps.
