@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from preprocess_ensemble.backends.onnxruntime.session_plan import ModelLoadError
+from preprocess_ensemble.backends.onnxruntime.session_plan import ModelLoadError, SessionPlan
+from preprocess_ensemble.backends.onnxruntime.signature import Signature
 from preprocess_ensemble.errors import first_line
-
-if TYPE_CHECKING:
-    from preprocess_ensemble.backends.onnxruntime.session_plan import SessionPlan
-    from preprocess_ensemble.backends.onnxruntime.signature import Signature
-    from preprocess_ensemble.runtimes.model import Session
+from preprocess_ensemble.runtimes.model import Session
 
 _RUNS_UNTIL_CAPTURED: Final = 3  # two plain runs allocate the memory of a CUDA graph, and the third is captured
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import onnxruntime
 
-from preprocess_ensemble.backends.onnxruntime.session_plan import ModelConfig, ModelLoadError
+from preprocess_ensemble.backends.onnxruntime.session_plan import ModelConfig, ModelLoadError, SessionPlan
 from preprocess_ensemble.contract import DEFAULT_NAMES, ModelNames
 from preprocess_ensemble.model_repository.passport import Passport
 from preprocess_ensemble.runtimes import onnx_session
 from preprocess_ensemble.runtimes.model import RuntimeUnusable
 from preprocess_ensemble.runtimes.openvino_model import open_openvino
 from preprocess_ensemble.runtimes.selection import Selection, select
-
-if TYPE_CHECKING:
-    from preprocess_ensemble.backends.onnxruntime.session_plan import SessionPlan
 
 _TEXT_ENCODER: Final = DEFAULT_NAMES.text_encoder.removeprefix(DEFAULT_NAMES.name)
 

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import onnxruntime
 
+from preprocess_ensemble.contract import Precision
 from preprocess_ensemble.errors import ReportedError, first_line
 from preprocess_ensemble.runtimes.model import RuntimeUnusable, parse_precision, precision_of_environment
 from preprocess_ensemble.runtimes.onnx_session import CPU, CUDA, TENSORRT, session_options
-
-if TYPE_CHECKING:
-    from preprocess_ensemble.contract import Precision
 
 ModelConfig = Mapping[str, Any]  # Triton's JSON, with the field names of ``model_config.proto``
 
