@@ -176,12 +176,13 @@ def group_contents(
         with aligning.Aligner(files, store, pictures, collected.read, collected.threads) as aligner:
             compared, proofs, alike = prove(compared, collected.contents, aligner, on_progress)
             work += aligner.work
-        note = "" if alike else _why_apart(collected, rules, compared, proofs)
+    groups = make_groups(compared, proofs, alike)
+    note = _why_apart(collected, rules, compared, proofs) if aligning and not groups else note
     return DuplicateReport(
         model=rules.model,
         thresholds=rules.thresholds,
         compared=sum(len(collected.copies[sha256]) for sha256 in collected.contents),
-        groups=make_groups(compared, proofs, alike),
+        groups=groups,
         failed=(),
         work=work,
         coverage=recall,
