@@ -103,7 +103,7 @@ class _ThreadSource(Source):
         self._announced = False
         # Each number lets the thread take so many more items: to wake it for each would take longer than the item.
         self._permits: SimpleQueue[int] = SimpleQueue()
-        self._permits_at_once = max(1, max_ahead // 4)
+        self._permits_at_once = max(1, max_ahead // 2)
         self._closed = False
         # False while the thread waits for permits or closes the iterator; then it ends soon if it is told to.
         self._is_blocking = True
