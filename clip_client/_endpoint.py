@@ -84,8 +84,8 @@ def no_model(repository: Path, name: str) -> ModelNotReady:
 def parse_url(url: str) -> Endpoint:
     """Read ``host``, ``host:port``, ``grpc://host:port`` or ``grpcs://host:port``; the default port is 8001.
 
-    ``local:`` or ``local:DIR`` is the model of a repository, in this process. ``auto:`` before one of the gRPC forms is
-    that server if it responds, else ``local:``; ``auto:`` alone tries ``localhost:8001``.
+    ``local:`` or ``local:DIR`` runs the model of a repository in this process. ``auto:`` before one of the gRPC forms
+    means that server if it responds, else ``local:``; ``auto:`` alone tries ``localhost:8001``.
 
     Raises ValueError with one sentence that says what is wrong with the URL. If the URL holds a user name or a
     password, the message does not repeat the URL.
@@ -107,14 +107,14 @@ def _parse_server(url: str) -> Endpoint:
     scheme, separator, rest = url.strip().partition("://")
     if not separator:
         scheme, rest = "grpc", url.strip()
+    if "@" in url:
+        raise ValueError(
+            "the URL holds a user name or password: pass token= instead, which is never logged or shown in an error"
+        )
     if scheme not in _SCHEMES:
         raise ValueError(
             f"the URL scheme {scheme!r} is unknown: write host:port, grpc://host:port or grpcs://host:port "
             "(the gRPC port of Triton, 8001 by default, not its HTTP port)"
-        )
-    if "@" in rest:
-        raise ValueError(
-            "the URL holds a user name or password: pass token= instead, which is never logged or shown in an error"
         )
     if "," in rest:
         raise ValueError(

@@ -63,6 +63,7 @@ def test_urls(url: str, expected: str) -> None:
         ("auto:http://[::1]:8000", r"write grpc://\[::1\]:8001$"),
         ("http://user:hunter2@host", "token="),
         ("grpcs://user:hunter2@host:8001", "token="),
+        ("user:hunter2@grpc://host:8001", "token="),
     ],
 )
 def test_invalid_urls(url: str, says: str) -> None:
