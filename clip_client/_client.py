@@ -166,12 +166,12 @@ class ClipClient(ClientBase):
 
         Yields one :class:`EmbeddedItem` per image, in the order of the source. With ``ordered=False`` the items come as
         the results arrive; this is faster if some images take longer. At most ``max_in_flight`` images (default: twice
-        the client's) are taken from the source before they are yielded, so a slow consumer slows down the source. An
+        the client's) are taken but not yet yielded, so a slow consumer slows down the source. An
         iterable that is not a container runs in a thread of its own and may block.
 
         ``timeout_s`` limits the whole stream. Without it the stream may last indefinitely, and the client's
-        ``timeout_s`` limits each image from the moment it is first sent, so a shorter outage does not end the stream.
-        If the source raises, the service fails or an image is late, the error is raised after the items before it.
+        ``timeout_s`` limits each image from the moment it is first sent, so the stream survives outages below that.
+        If the source raises, the service fails or a result is late, the error is raised after the items before it.
 
         ::
 
@@ -208,7 +208,8 @@ class ClipClient(ClientBase):
         ::
 
             found = await clip.classify("pet.jpg", ["cat", "dog"])
-            best = found.labels[found.probabilities[0].argmax()]
+            if not found.errors:
+                best = found.labels[found.probabilities[0].argmax()]
 
         The vector of a label is the mean of the vectors of ``templates``, in which ``{}`` stands for the label. The
         default is seven of OpenAI's templates for photos, in English. The cosines of images and labels become

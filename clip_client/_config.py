@@ -139,7 +139,7 @@ def read_pem(name: str, pem: Pem | None) -> bytes | None:
         content = pem if isinstance(pem, bytes) else Path(pem).read_bytes()
     except OSError as error:
         if "-----BEGIN" in str(pem):  # the message would show a key
-            raise ValueError(f"{name} is a text in PEM form: pass it as bytes, or the path of its file") from None
+            raise ValueError(f"{name} is PEM text: pass it as bytes, or pass the path of its file") from None
         raise ValueError(f"{name} {str(pem)!r} cannot be read: {error.strerror or type(error).__name__}") from None
     if not content.strip():  # with an empty file, gRPC would trust the system's roots
         raise ValueError(f"{name} is empty: give a certificate or key in PEM form")

@@ -188,7 +188,7 @@ async def check_canary(transport: Transport, model: ModelInfo, tower: Tower = To
     if answer.statuses[0]:
         problem = f"The server could not embed the canary {tower.value}: {answer.errors[0]}"
     elif answer.fingerprints[0] != model.fingerprint_of(tower) or answer.vectors.shape[1] != model.dimension:
-        problem = "The encoder is not the model of the passport; export the model again."
+        problem = "This is not the model that the server describes; export the model again."
     elif not (cosine := _cosine(answer.vectors[0], expected)) >= CANARY_MIN_COSINE:
         problem = (
             f"The vector of the canary {tower.value} is wrong (cosine {cosine:.4f}, must be at least "

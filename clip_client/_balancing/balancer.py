@@ -43,9 +43,9 @@ def backoff_s(failures: int) -> float:
 
 
 class RetryBudget:
-    """Tokens for retries: a success earns a tenth, a second earns five, and a retry costs one (as in Finagle).
+    """Tokens for retries: each success earns 0.1, each second earns 5, and a retry costs 1 (as in Finagle).
 
-    In an outage, they are enough to probe each server that is down twice a second, but not to retry many refusals.
+    In an outage this allows five retries a second, which probes two servers that are down twice a second.
     """
 
     def __init__(self, now: float) -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 
 class AlreadyLocked(Exception):
-    """Another process holds the lock."""
+    """The lock is held already."""
 
 
 def exclusive_lock(path: Path, *, wait_s: float = 0) -> AbstractContextManager[object]:
     """Take the lock file ``path``, and hold it until the end of the block; wait for it at most ``wait_s`` seconds.
 
     The operating system releases the lock when the process ends, even if it is killed; the file stays. Raises
-    AlreadyLocked if another process holds it, and OSError if the file cannot be made or locked.
+    AlreadyLocked if it is held, even by this process, and OSError if the file cannot be made or locked.
     """
     from filelock import FileLock, Timeout
 

@@ -222,9 +222,10 @@ def _batch(
 class VectorFolder(ParquetStore):
     """A folder of ``part-00000.parquet``, ``part-00001.parquet`` and so on, with vectors of one id.
 
-    Any number of processes may read it; only one may write, inside the folder's lock. A writer begins with
-    :meth:`remove_abandoned` and adds rows of :func:`vector_row` in files of its own. Files never change, and a damaged
-    file is an error. If a photo was embedded again, because it changed or had failed, the later row counts.
+    Any number of processes may read it; outside of a cluster only one may write, inside the folder's lock. A writer
+    begins with :meth:`remove_abandoned` and adds rows of :func:`vector_row` in files of its own. Files never change,
+    and a damaged file is an error. If a photo was embedded again, because it changed or had failed, the later row
+    counts.
     """
 
     key = "path_bytes"

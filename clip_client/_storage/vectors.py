@@ -111,8 +111,8 @@ def _save_folder(path: Path, batch: EmbeddingBatch, model: FileModel) -> None:
 
     if None in batch.sources:
         raise VectorsError(
-            f"{tower_of(batch.vector_id).value} {batch.sources.index(None)} has no path, which is the key in a folder: "
-            "save to a .parquet or .npz file"
+            f"{tower_of(batch.vector_id).value} {batch.sources.index(None)} has no path, and a folder finds vectors by "
+            "path: save to a .parquet or .npz file"
         )
     path.mkdir(parents=True, exist_ok=True)
     try:

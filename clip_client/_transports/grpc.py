@@ -171,7 +171,7 @@ class TritonTransport(Transport):
 def transport_factory(
     config: ClientConfig, *, more_options: Sequence[tuple[str, int | str]] = ()
 ) -> Callable[[Endpoint, str | None], TritonTransport]:
-    """Read the certificates once; return the function that connects to one address, to call in the loop that uses it.
+    """Read the certificates once; return a function that connects to an address, to be called in its event loop.
 
     ``more_options`` are further channel arguments of gRPC. Raises ValueError if a certificate cannot be read, and
     ForkedProcess if gRPC was used before the fork that made this process: its threads and locks do not survive a fork.
@@ -315,7 +315,7 @@ def _read_strings(raw: bytes, count: int) -> tuple[str, ...]:
 
 def _malformed(request_id: str) -> ProtocolMismatch:
     return ProtocolMismatch(
-        "The answer does not follow the wire contract; install the same clip-triton on both sides.",
+        "The answer does not follow the wire contract; use one version of clip-triton on both sides.",
         request_id=request_id,
     )
 

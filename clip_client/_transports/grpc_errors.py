@@ -88,7 +88,7 @@ _PROXY_FORBIDS = (
 _PROXY_REFUSED = "A proxy in front of {endpoint} answers with HTTP status {status}; does it take gRPC, and that path?"
 _PROXY_FAILED = "A proxy in front of {endpoint} cannot reach its server (HTTP status {status}); see its log."
 _TOO_MANY_ROWS = "The server at {endpoint} takes fewer images or texts at a time than at the handshake; call again."
-_ODD_REQUEST = "The server at {endpoint} refuses this client's requests; install the same clip-triton on both sides."
+_ODD_REQUEST = "The server at {endpoint} refuses this client's requests; use one version of clip-triton on both sides."
 
 ERROR_TABLE: Final[tuple[ErrorRow, ...]] = (
     # gRPC core, chttp2: a proxy such as nginx answered with a plain HTTP status. First come statuses that gRPC maps to

@@ -86,7 +86,7 @@ def replacing(path: Path, *, final: Callable[[], Path] | None = None) -> Iterato
     """Open a new file that replaces ``path`` at the end of the block; if the block raises, ``path`` stays as it was.
 
     A ``path`` that is not a regular file, such as ``/dev/stdout``, is written directly. ``final`` is called at the end
-    and may name another file in the same folder to replace. Raises CommandFailed if the file cannot be written.
+    and returns the file to replace, in the same folder. Raises CommandFailed if the file cannot be written.
     """
     check_place(path)
     try:

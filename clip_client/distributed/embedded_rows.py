@@ -252,9 +252,9 @@ def read_facts(chunk: Chunk, *shares: float) -> tuple[NDArray[Any], NDArray[np.f
 
 
 def drawn(facts: NDArray[Any], shares: Sequence[float]) -> list[NDArray[np.bool_]]:
-    """Return a mask (R,) for each draw: the ``shares``, 0 to 1, of the rows with a picture, chosen by content.
+    """Return a mask (R,) for each of ``shares``: this share, 0 to 1, of the rows with a picture, chosen by content.
 
-    Copies are drawn together. There are at most two draws, and they are independent.
+    Copies are chosen together. There are at most two shares, and the choices are independent.
     """
     numbers = np.ascontiguousarray(facts["content"]).view(np.uint64).reshape(-1, 2)
     return [facts["is_picture"] & (numbers[:, column] < share * 2.0**64) for column, share in enumerate(shares)]

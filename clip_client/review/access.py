@@ -42,11 +42,10 @@ _USED: Final = _PAGE.format(
 
 
 class Access:
-    """ASGI middleware that lets only requests through whose paths begin with the secret; it answers all others.
+    """ASGI middleware that passes on only requests whose paths begin with the secret, and answers all others.
 
-    A cookie would be unsafe: browsers send a computer's cookies to all of its ports, so a server of another user would
-    receive them. A ticket leads to the pages only once: it goes into the command line of a browser, which other users
-    can read.
+    A cookie would be unsafe: browsers send a host's cookies to all its ports, so another user's server would receive
+    them. A ticket works only once, because it is on the browser's command line, which other users can read.
     """
 
     def __init__(self, app: ASGIApp) -> None:

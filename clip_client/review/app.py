@@ -165,7 +165,7 @@ class _Handlers:
         """Record a choice: ``{"what": "keep", "keep": 0, "move": [1, 2]}`` with positions of photos.
 
         ``what`` may also be ``keep-all``, ``different``, ``skip``, or ``open``, which withdraws a choice. ``most`` is
-        the number of photos on the page: a photo that the page did not show does not move.
+        the number of photos on the page: a choice that moves any other photo is refused.
         """
         found = self._found(request)
         body = await pages.read_body(request, what="", keep=0, move=int, most=_PHOTOS)

@@ -205,9 +205,9 @@ class PhotoIndex:
     def nearest(self, query: NDArray[Any], k: int = 10, *, among: NDArray[np.bool_] | None = None) -> list[Hit]:
         """Return the ``k`` photos with the greatest cosine similarity to ``query``, (D,), the best first.
 
-        ``among`` tells for each row whether it counts (:meth:`holding`, or a comparison of a :meth:`column`). Photos
-        with equal similarity are in the order of their rows. Raises ValueError for a query without direction, and
-        VectorsError for a query of another dimension.
+        ``among`` is a mask of the rows to search: from :meth:`holding`, or from comparing a :meth:`column`. Photos with
+        equal similarity are in the order of their rows. Raises ValueError for a query whose norm is 0, infinite or NaN,
+        and VectorsError for a query of another dimension.
         """
         direction = self._direction(query)
         cosines = np.concatenate([_NOTHING, *(segment.vectors @ direction for segment in self._segments)])

@@ -48,7 +48,7 @@ def stored_ids(store: Store) -> dict[str, int]:
 
 
 def store_index(store: Store, vector_id: str, on_progress: OnProgress | None = None) -> PhotoIndex:
-    """Update the index of the vectors of one id from the store, and open it. Its keys are contents.
+    """Update the index of one ``vector_id`` from the store, and open it. Its keys are SHA-256s of files.
 
     The index has the columns :data:`~clip_client.search.filters.FACTS`. Raises VectorsError if the store has no vectors
     of this id, and StoreError if the store cannot be read or written.

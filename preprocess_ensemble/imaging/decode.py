@@ -76,9 +76,9 @@ def decode(
 ) -> Image.Image:
     """Decode the first picture of one image file and apply its EXIF orientation.
 
-    A JPEG may be decoded at 1/2, 1/4 or 1/8 of its size, if that is at least ``at_least`` (height, width), which a
-    model's ``PreprocessConfig.decode_at_least`` gives. The ``info`` of such an image holds the size of the whole
-    picture under :data:`SCALE_INFO`, and ``preprocess`` keeps to that geometry. Without ``at_least`` the pixels are
+    A JPEG may be decoded at 1/2, 1/4 or 1/8 of its size, but not below ``at_least`` (height, width): pass the
+    model's ``PreprocessConfig.decode_at_least``. The ``info`` of such an image holds the size of the whole picture
+    under :data:`SCALE_INFO`, and ``preprocess`` crops it as the whole. Without ``at_least`` the pixels are
     exact.
 
     Returns an image of mode L, RGB, CMYK or YCbCr. Thread-safe; the GIL is released while pixels are decoded. Raises
@@ -110,8 +110,8 @@ def decode_image(
     """Decode as :func:`decode` does, and tell how.
 
     With ``out``, C-contiguous uint8 (H, W, 3), a plain JPEG of exactly that size may be decoded straight into ``out``
-    as RGB, with exact pixels: :func:`~.transform.preprocess` would not change them. In all other cases, and after an
-    error, ``out`` may hold anything.
+    as RGB, with exact pixels: :func:`~.transform.preprocess` would not change them. Then ``image`` is None; otherwise,
+    and after an error, ``out`` may hold anything.
     """
     try:
         with quiet_libraries():

@@ -34,7 +34,7 @@ def check_count(count: int, limit: int, whole: str, parts: str) -> None:
 
 
 def unsupported_variant(format_name: str) -> DecodeError:
-    message = f"The {format_name} file is of a variant that cannot be read here."
+    message = f"This variant of {format_name} cannot be read here."
     return DecodeError(ImageStatus.UNSUPPORTED_FORMAT, message)
 
 
@@ -99,12 +99,12 @@ class DecodeTimeBudget:
 
     @contextmanager
     def limits_for(self, file: bytes, *, has_own_threads: bool) -> Iterator[DecodeLimits]:
-        """Return limits for the image in ``file``, and charge the processor time of the calling thread in the block.
+        """Give limits for the image in ``file``, and charge the processor time of the calling thread in the block.
 
-        If the decoder ``has_own_threads``, as that of HEIC, the elapsed time is charged. Waiting for the images of
-        other requests is free. Once the budget is spent, raises :class:`DecodeError` (LIMIT) for an image over
-        ``always_pixels``; once it is overdrawn by 50 s, for every image. Images in progress are finished, so a request
-        may decode one more image in each thread.
+        If the decoder ``has_own_threads``, as that of HEIC, the elapsed time is charged. Waiting for another
+        large image is free. Once the budget is spent, raises :class:`DecodeError` (LIMIT) for an image over
+        ``always_pixels``; once it is overdrawn by 50 s, for every image. Images in progress are finished, so each
+        thread may exceed the budget by one image.
         """
         limits = self._limits
         is_spent = self._left_s <= 0

@@ -28,8 +28,8 @@ _IN_OTHER_ORDER: Final = {  # raw modes of Pillow for channels of 16 bits, and t
 def decode_whole(data: bytes, layout: Layout) -> list[Image.Image]:
     """Decode the first picture of a file whose header says ``layout``, and apply its EXIF orientation.
 
-    Returns the picture in mode RGB, CMYK, or RGBA if a pixel is transparent. If the picture has 16 bits that were not
-    made from 8, a second picture of the same mode follows, with the low bytes of its channels. Raises
+    Returns the picture in mode RGB or CMYK, or in RGBA if any pixel is not opaque. If its channels have more than 8
+    bits of information, a second picture of the same mode follows, with their low bytes. Raises
     :class:`~.limits.DecodeError` for a file that cannot be decoded, or that has channels or bits which the pictures
     would not show.
     """

@@ -23,7 +23,7 @@ def default_cache() -> Path:
     try:
         return user_cache_path("clip-triton", appauthor=False) / "tensorrt"
     except RuntimeError:
-        raise ReportedError("This user has no home folder for engines: name one with --tensorrt-cache.") from None
+        raise ReportedError("This user has no home folder: name one for engines with --tensorrt-cache.") from None
 
 
 def _settings(config: Any) -> Mapping[str, str] | None:

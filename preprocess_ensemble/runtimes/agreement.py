@@ -84,10 +84,10 @@ def require_cosine(vectors: npt.NDArray[np.float32], expected: npt.NDArray[np.fl
 def checked_vectors(
     session: Session, rows: Rows, fingerprint: tuple[int, int], failed: npt.NDArray[np.bool_] | None = None
 ) -> npt.NDArray[np.float32]:
-    """Embed ``rows``; return the vectors of those that are not marked by ``failed`` (N,).
+    """Embed ``rows``; return the vectors of those that the mask ``failed`` (N,) leaves.
 
     Raises Disagreement if the vector of a failed row is not all NaN, or if the fingerprint of a row is not
-    ``fingerprint``. Raises the errors of the session.
+    ``fingerprint``. Errors of the session pass through.
     """
     failed = np.zeros(len(rows), np.bool_) if failed is None else failed
     status = np.where(failed, ImageStatus.INTERNAL, ImageStatus.OK).astype(np.int32)[:, None]

@@ -93,7 +93,7 @@ class Tokenizer:
             return cls(_parsed(files[TOKENIZER_FILE]), config)
         except Exception as error:  # The library's exceptions share no base class.
             raise TokenizerError(
-                f"{directory / TOKENIZER_FILE} cannot be loaded by tokenizers {tokenizers.__version__} "
+                f"tokenizers {tokenizers.__version__} cannot load {directory / TOKENIZER_FILE} "
                 f"({first_line(error)}); install the version of the export, or export the model again."
             ) from error
 

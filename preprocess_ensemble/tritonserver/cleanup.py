@@ -102,8 +102,8 @@ def die_with_parent(number: signal.Signals, parent: int) -> bool:
 def start_guardian(environment: Mapping[str, str], *, owns_group: bool) -> None:
     """Start a guardian. When this process ends, the guardian ends the remaining stubs, and cleans up.
 
-    Call it just before this process becomes tritonserver. With ``owns_group``, everything in this process's group is
-    ended. The guardian keeps the server's output open until it has finished, so that a supervisor can wait for it.
+    Call it just before this process becomes tritonserver. With ``owns_group``, it also ends all of this process's
+    group. The guardian keeps the server's output open until it has finished, so that a supervisor can wait for it.
     """
     group = ["group"] if owns_group else []
     # The guardian is a new program, because a fork would show this process's arguments, and the secret among them, as

@@ -48,7 +48,7 @@ __all__ = ("TritonPythonModel",)
 def backend_directory(triton: Triton) -> Path:
     """Return a directory with the server's Python backend and this package's ``onnxruntime``; create it on first use.
 
-    Its name holds a digest of its contents, so each server and Python has its own directory. It is in the environment,
+    Its name holds a digest of Triton's version and files, so each installation has its own. It is in the environment,
     or in the user's cache if the environment is read-only. Raises ``ReportedError`` if neither can be written.
     """
     sources = (triton.stub, triton.server / "backends" / "python" / "libtriton_python.so")

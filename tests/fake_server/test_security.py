@@ -156,7 +156,7 @@ async def test_a_closed_client_stops_connecting() -> None:
         (os.devnull, "ca_certificate is empty"),
         (sys.executable, f"ca_certificate '{sys.executable}' is not a PEM certificate or key"),
         (b"junk", "ca_certificate is not a PEM certificate or key"),
-        (OWN["client_key"].decode(), "ca_certificate is a text in PEM form: pass it as bytes, or the path"),
+        (OWN["client_key"].decode(), "ca_certificate is PEM text: pass it as bytes, or pass the path"),
     ],
     ids=["missing", "empty", "another file", "other bytes", "not a path"],
 )

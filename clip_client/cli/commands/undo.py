@@ -222,8 +222,8 @@ def _print_result(
         if purged:
             print(f"{counted(purged, 'photo')} of the same runs went to the system's trash, where undo does not look")
         if still_hold:
-            hold = "holds" if still_hold == 1 else "hold"
-            print(f"{counted(still_hold, 'decision')} of runs still {hold}; clip-client undo --list shows the runs")
+            apply = "applies" if still_hold == 1 else "apply"
+            print(f"{counted(still_hold, 'decision')} of these runs still {apply}; clip-client undo --list shows them")
     for outcome in outcomes:
         if outcome.left_behind:
             print(f"{printable(outcome.path)}: {printable(outcome.message)}", file=sys.stderr)

@@ -165,7 +165,7 @@ class EngineOptions:
         if config.endpoints[0].kind is not EndpointKind.AUTO:
             return config
         if self.address is not None:
-            raise CommandMisused("--address needs --url, with servers that every machine of the cluster reaches")
+            raise CommandMisused("--address needs a --url that every machine of the cluster reaches, not auto:")
         return replace(config, urls=(asyncio.run(_found(config, quiet=quiet)),))
 
 

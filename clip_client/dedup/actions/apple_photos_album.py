@@ -61,7 +61,7 @@ def _album() -> Any:
         library = photoscript.PhotosLibrary()
         return library.album(ALBUM, top_level=True) or library.create_album(ALBUM)
     except Exception as error:  # AppleScript passes on any error of Photos
-        raise NoAlbum(f"Photos cannot make the album: {error}; allow this terminal to control Photos") from error
+        raise NoAlbum(f"Apple Photos gave no album: {error}; allow this terminal to control it") from error
 
 
 def _add(entry: Move, album: Any) -> None:

@@ -191,11 +191,11 @@ def is_there(path: str) -> bool:
 
 
 def why_out_of_reach(entry: JournalEntry) -> str:
-    """Say why the quarantine of an entry is out of reach, such as that its disk is not connected; empty if it is not.
+    """Say why an entry's quarantine cannot be reached, such as that its disk is not connected; empty if it can be.
 
     Without the disk, the folder that has the quarantine is missing or is an empty mount point. If another disk is
-    mounted in its place, the run's folder is missing, and so is the photo's old folder or the kept photo. Two computers
-    with one store may have the same photos at the same paths, so what another one moved must be seen.
+    mounted in its place, the run's folder is missing, and so is the photo's old folder or the kept photo. Computers
+    that share a store may have the same photos at the same paths, so the run's folder must be here, too.
     """
     file, run = entry.files[0], run_folder(entry)
     folder = run.parent.parent

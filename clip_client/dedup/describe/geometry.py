@@ -124,9 +124,9 @@ def _is_plausible(affine: Affine) -> bool:
 
 
 def laid_on_grid(source: Pixels, to_grid: Affine, size: tuple[int, int]) -> tuple[Pixels, Mask]:
-    """Return the picture on a grid of ``size`` (width, height), and the mask (H, W) of pixels that can be compared.
+    """Return ``source`` resampled to ``size`` (width, height), and the mask (H, W) of pixels that can be compared.
 
-    ``to_grid`` lays the source on the grid, and should not enlarge it.
+    ``to_grid`` maps the source to the result, and should not enlarge the source.
     """
     if source.shape[1::-1] == size and (to_grid == np.eye(2, 3)).all():
         return source, np.ones(source.shape[:2], np.bool_)

@@ -129,7 +129,7 @@ class _Judge:
             raise CannotMove("It has an edited version, but only the originals were compared, so only you can choose.")
         if other := next((one.path for one in companions if one.kind == OTHER), ""):
             name = os.path.basename(other)
-            raise CannotMove(f"Another file has its name and may belong to it; rename one of the two: {name}.")
+            raise CannotMove(f"The file {name} has the same name and may belong to it; rename either.")
         of_kept = {companion.kind for companion in beside_kept}
         if lost := next((one.kind for one in companions if one.kind not in of_kept), ""):
             raise CannotMove(f"It has a {lost} beside it, which the kept photo lacks.")

@@ -98,9 +98,9 @@ def _correlation(first: Any, second: Floats) -> float:
 def frames(kept: tuple[int, int], size: tuple[int, int]) -> list[Frame]:
     """Return the parts that a duplicate of ``size`` may cover of a turned photo; the whole is the first.
 
-    If a rounded side changed the aspect, programs stretch the photo, or use one scale for both sides and cut or add
-    what remains at the end or on both sides (libvips, sharp, ``ImageOps.fit``). OpenCV uses the scale that a person
-    names, such as 0.7, although it rounds both sides.
+    If a rounded side changed the aspect ratio, programs either stretch the photo, or scale both sides alike and crop or
+    pad at the end or at both ends (libvips, sharp, ``ImageOps.fit``). OpenCV keeps the scale that it was given, such as
+    0.7, although it rounds both sides.
     """
     (width, height), (ours_width, ours_height) = size, kept
     found = [Frame(0, 0, ours_width, ours_height)]

@@ -162,9 +162,9 @@ def beyond_all(kept: Floats, duplicate: Floats, steps: Floats, side: float, outs
 
 
 def worst_block(kept: Plane, duplicate: Plane, steps: Floats, limits: Floats, side: float = 0.5) -> float:
-    """Return how much of its limit the worst block uses: above 1 the duplicate shows what the kept photo does not.
+    """Return at most 1 if all blocks keep to their limits; above 1 the duplicate shows what the kept photo does not.
 
-    Both planes are (H, W); ``steps`` is (64,), and ``limits`` (rows, columns of blocks) says what may lie beyond them.
+    Both planes are (H, W); ``steps`` is (64,), and ``limits`` (rows, columns of blocks) bounds what exceeds the steps.
     One transform must explain all blocks: the exact one, or, for the steps of TurboJPEG, libjpeg's fast one.
     """
     height, width = duplicate.shape

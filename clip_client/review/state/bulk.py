@@ -64,7 +64,7 @@ def _by_rules(
     session: Session, wanted: Filter, names: Sequence[str], *, after: int = 0
 ) -> Iterator[tuple[FoundGroup, DuplicateGroup, frozenset[int]]]:
     if wanted.state == APPLIED:
-        raise CannotChoose("these decisions have been applied; to choose again, bring their run back in the history")
+        raise CannotChoose("these decisions have been applied; to choose again, undo their run in the history")
     try:
         rules = KeepRules(names) if names else None
     except ValueError as error:

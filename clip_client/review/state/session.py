@@ -206,7 +206,7 @@ class Session:
         if what == KEEP:
             _check_places(found, {keep, *moving})
             if not moving or keep in moving:
-                raise CannotChoose("a photo stays and at least one other moves; to keep all, choose keep-all")
+                raise CannotChoose("keep one photo and move at least one other; to keep all, choose keep-all")
             if most is not None and (unseen := moving.difference(found.shown(most))):
                 raise CannotChoose(f"photo {min(unseen) + 1} was not on the page; show more photos, and choose again")
         elif what == DIFFERENT and len({member.sha256 for member in found.group.members}) < 2:

@@ -52,10 +52,10 @@ class Runner:
 
 
 class BufferedRunner:
-    """Runs a session of ONNX Runtime through its own buffers, one set for each number of rows.
+    """Runs an ONNX Runtime session through buffers of its own, one set for each batch size.
 
     Call it from one thread only: ONNX Runtime keeps a captured CUDA graph with the thread that ran it. The constructor
-    captures the graphs of all buckets. Raises ``ModelLoadError``, for instance if the device has too little memory.
+    captures a graph for each batch size. Raises ``ModelLoadError``, for instance if the device has too little memory.
     """
 
     def __init__(self, session: onnxruntime.InferenceSession, signature: Signature, plan: SessionPlan) -> None:

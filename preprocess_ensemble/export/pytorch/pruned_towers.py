@@ -87,10 +87,10 @@ def prune_to_class_token(tower: nn.Module) -> bool:
 
 
 class PackedText(nn.Module):
-    """open_clip's causal text tower on the T tokens that count: the tokens of all rows up to their ends of text.
+    """open_clip's causal text tower on the T tokens that count: those of each row up to its end of text.
 
-    The linear layers see the packed tokens (T, D). Only attention sees rows (N, L, D) of the longest text's length L;
-    in these, each padding position holds some real token.
+    The linear layers see the packed tokens (T, D). Only attention sees padded rows (N, L, D), where L is the longest
+    text's length; each padding position holds some real token.
     """
 
     mask: torch.Tensor

@@ -124,7 +124,7 @@ def test_a_file_that_is_named_like_an_option_can_be_named(
         (["dedup", ".", *RAY, "--without-model"], 2, "embeds nothing"),
         (["embed", ".", "--output", "out.npz", *RAY], 2, "--engine ray needs a folder as --output, and"),
         (["embed", ".", "--output", "out/", "--retry-failed", *RAY], 2, "--retry-failed needs"),
-        (["embed", ".", "--output", "out/", "--address", "auto", *RAY], 2, "--address needs --url, with servers"),
+        (["embed", ".", "--output", "out/", "--address", "auto", *RAY], 2, "--address needs a --url that every"),
         # What is not there.
         (["dedup", ".", "--keep", "format=heic,foo"], 2, "no photo has the ending 'foo', which format=heic,foo names"),
         (["rules", "save", "mine", "@other"], 1, "no rules are saved as @other"),

@@ -180,7 +180,7 @@ def test_a_heic_has_at_most_as_many_items_as_its_decoder_reads() -> None:
 
 def test_a_heic_of_a_codec_that_is_not_installed_is_a_variant() -> None:
     error = refused(phone_files.heic().replace(b"hvc1", b"unci"))
-    message = "The HEIC file is of a variant that cannot be read here."
+    message = "This variant of HEIC cannot be read here."
     assert (error.status, error.message) == (ImageStatus.UNSUPPORTED_FORMAT, message)
 
 

@@ -309,8 +309,8 @@ def test_the_address_of_a_picture_names_its_content(review: Review, album: Path)
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ({"what": "keep", "keep": 0, "move": []}, "at least one other moves"),
-        ({"what": "keep", "keep": 1, "move": [1]}, "at least one other moves"),
+        ({"what": "keep", "keep": 0, "move": []}, "move at least one other"),
+        ({"what": "keep", "keep": 1, "move": [1]}, "move at least one other"),
         ({"what": "keep", "keep": 0, "move": [2]}, "group 1 has 2 photos"),
         ({"what": "keep", "keep": -1, "move": [0]}, "group 1 has 2 photos"),
         ({"what": "keep", "keep": 0, "move": ["1"]}, "wrong type"),

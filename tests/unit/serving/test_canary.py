@@ -120,7 +120,7 @@ async def test_a_check_is_one_request(probing: Probing) -> None:
         (NO_ANSWER, ProbeOutcome.SLOW, "did not answer in time"),
         (FULL, ProbeOutcome.SLOW, "overloaded"),
         (DEAD_STUB, ProbeOutcome.BROKEN, "The process of a model has ended or hangs."),
-        (Reply(fingerprint=(1, 2)), ProbeOutcome.BROKEN, "not the model of the passport"),
+        (Reply(fingerprint=(1, 2)), ProbeOutcome.BROKEN, "not the model that the server describes"),
         (REFUSED, ProbeOutcome.BROKEN, "could not embed the canary image"),
     ],
     ids=["no answer", "full", "dead stub", "another model", "canary refused"],

@@ -208,7 +208,7 @@ def test_a_user_without_a_home_gets_a_sentence_and_only_if_a_home_is_needed(
     monkeypatch.chdir(tmp_path)
     assert "no model repository /no/such" in refused(run, "--repository=/no/such")
     assert "This user has no home folder for a model repository: set HOME or CLIP_MODEL" in refused(run)
-    with pytest.raises(ReportedError, match="no home folder for engines: name one with --tensorrt-cache"):
+    with pytest.raises(ReportedError, match="no home folder: name one for engines with --tensorrt-cache"):
         default_cache()
 
 

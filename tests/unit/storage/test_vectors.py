@@ -67,9 +67,9 @@ def test_a_folder_is_added_to_and_the_last_result_of_a_path_counts(tmp_path: Pat
 
 
 def test_a_folder_refuses_what_it_could_not_tell_apart_or_compare(tmp_path: Path) -> None:
-    with pytest.raises(VectorsError, match="image 1 has no path, which is the key in a folder"):
+    with pytest.raises(VectorsError, match="image 1 has no path, and a folder finds vectors by path"):
         save_vectors(tmp_path / "vectors", batch("/a.jpg", None))
-    with pytest.raises(VectorsError, match=r"text 0 has no path, which is the key in a folder: save to a \.parquet"):
+    with pytest.raises(VectorsError, match=r"text 0 has no path, and a folder .* by path: save to a \.parquet"):
         save_vectors(tmp_path / "vectors", batch(None, None, vector_id="m|text-clip/lower-77"))
     save_vectors(tmp_path, batch(*PHOTOS))
     with pytest.raises(VectorsError, match=r"holds vectors of m\|p\|original, which must not be compared .* other"):

@@ -251,7 +251,7 @@ def test_undo_of_a_run_takes_its_decisions_back_too(store: Path, said: Said) -> 
         "other  keep-all: /other/0.jpg, /other/1.jpg",
     ]
     # Without a run, it restores photos only.
-    assert "2 decisions of runs still hold; clip-client undo --list shows the runs" in undo()
+    assert "2 decisions of these runs still apply; clip-client undo --list shows them" in undo()
     for named in (["/one"], ["--run", "one", "/one/0.jpg"]):
         assert [line.split()[0] for line in undo("--list", *named) if line] == ["one", "one"]
         assert undo(*named, code=1)[0] == "0 photos restored"

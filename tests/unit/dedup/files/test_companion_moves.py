@@ -91,7 +91,7 @@ def test_a_file_of_unknown_purpose_holds_the_photo_of_its_name(root: Path) -> No
     for name in ("report.docx", "report.jpg.bak", "report.tar.gz", "report.txt", "report"):
         group, _ = album(root, "report.jpg", name)
         plan = planned(report(group.members), [root])
-        said = f"Another file has its name and may belong to it; rename one of the two: {name}."
+        said = f"The file {name} has the same name and may belong to it; rename either."
         assert (plan.moves, [skip.reason for skip in plan.skipped]) == ((), [said])
         (root / "old" / name).unlink()
 
