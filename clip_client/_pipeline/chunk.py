@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from clip_client._balancing.balancer import Server
 from clip_client._deadline import Deadline
-from clip_client._errors import MORE_TIME, ClipError, ItemError
+from clip_client._errors import MORE_TIME, ClipError, ItemError, Shed
 from clip_client._model import ModelInfo, Tower
 from clip_client._results import EmbeddingBatch
 
@@ -118,8 +118,12 @@ class Collector:
                 raise error
             else:
                 self._late = self._late or error
+                item = self._tower.value
+                why = f"ran out before this {item} was embedded"
+                if isinstance(error, Shed):
+                    why = f"left too little time for an answer, so this {item} was not sent"
                 error = self._tower.error(
-                    f"timeout_s ran out before this {self._tower.value} was embedded; {MORE_TIME}.",
+                    f"timeout_s {why}; {MORE_TIME}.",
                     code="TIMEOUT",
                     index=index,
                     source=paths[row],

@@ -262,7 +262,7 @@ def _why_apart(collected: CollectedFeatures, rules: GroupRules, compared: Compar
             return f"{name} cannot be aligned: {reason.rstrip('.')}"
     if other_shot := compared.other_shot(*rows, is_proved=True):
         return f"By time of capture or exposure, one is {other_shot}"
-    return "The two were aligned by their details, and no common part was found"
+    return "Their details were compared, and no part of one fits on the other"
 
 
 def prove(

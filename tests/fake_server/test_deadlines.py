@@ -165,7 +165,7 @@ async def test_an_explicit_time_bounds_the_call_and_keeps_what_is_finished(max_r
         assert list(batch.errors) == np.flatnonzero(np.isnan(batch.vectors[:, 0])).tolist()
         assert {error.code for error in batch.errors.values()} == {"TIMEOUT"}
         assert all(error.index == index for index, error in batch.errors.items())
-        with pytest.raises(ItemErrors, match=r"TIMEOUT: timeout_s ran out.*use a longer timeout_s"):
+        with pytest.raises(ItemErrors, match=r"TIMEOUT: timeout_s (ran out|left too little).*; use a longer timeout_s"):
             batch.raise_for_errors()
         again = await clip.embed([images(1000)[index] for index in batch.errors])
         assert again.errors == {}
@@ -301,6 +301,9 @@ async def test_a_stream_that_is_too_slow_for_its_time_says_so_after_its_results(
         waited_s, left_s, answer_s = map(float, numbers)
         assert left_s <= min(waited_s, answer_s)
         assert count
+        batch = await clip.embed(images(500), timeout_s=5)
+        unsent = "timeout_s left too little time for an answer, so this image was not sent"
+        assert {error.message.split(";")[0] for error in batch.errors.values()} == {unsent}
 
 
 @simulated

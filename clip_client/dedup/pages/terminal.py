@@ -28,6 +28,7 @@ _MOST_GROUPS: Final = 10
 _MOST_MEMBERS: Final = 5
 _MOST_FAILED: Final = 5
 """Limits of groups, of members in a group and of failed files; with ``-v`` all are printed."""
+_NO_GROUPS: Final = {0: "", 1: "no other to compare it with"}
 
 
 def print_groups(report: DuplicateReport, console: Console, *, verbose: bool = False) -> dict[str, str]:
@@ -67,7 +68,7 @@ def print_notes(report: DuplicateReport, console: Console, *, can_read_raw: bool
         _print(f"The weights of this model are random: copies are still proved, but {missing}", console, style="yellow")
     compared = [
         f"{counted(report.compared, 'photo')} compared",
-        counted(len(report.groups), "group") if report.groups else "no duplicates" if report.compared else "",
+        counted(len(report.groups), "group") if report.groups else _NO_GROUPS.get(report.compared, "no duplicates"),
         report.failed_in_words,
     ]
     _print(", ".join(filter(None, compared)), console, style="bold")

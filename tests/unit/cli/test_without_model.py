@@ -123,6 +123,12 @@ def test_a_search_of_no_picture_fails_and_lists_why(tmp_path: Path, run: Run) ->
     assert "<h1>No photo was compared</h1>" in (tmp_path / "page.html").read_text()
 
 
+def test_a_photo_alone_is_not_said_to_have_no_duplicates(tmp_path: Path, run: Run) -> None:
+    scene(1).save(photo := tmp_path / "photo.png")
+    output = run(main, "dedup", photo, "--without-model", "--store", tmp_path / "store")
+    assert "1 photo compared, no other to compare it with" in output.err
+
+
 def test_what_was_compared_by_its_bytes_only_is_counted_apart(tmp_path: Path, run: Run, monkeypatch: Any) -> None:
     data = jpeg()
     for name, some in (("a", data[:-40]), ("b", data[:-40]), ("c", data[:-50]), ("d", b"no image"), ("e", b"no image")):

@@ -123,7 +123,7 @@ def test_photos_that_are_named_one_by_one_are_aligned_whatever_pairs_them(tmp_pa
 @pytest.mark.parametrize(
     ("other", "seconds", "reason"),
     [
-        (scene(1), "", "The two were aligned by their details, and no common part was found"),
+        (scene(1), "", "Their details were compared, and no part of one fits on the other"),
         (
             Image.new("RGB", (400, 300), "white"),
             "",
