@@ -24,7 +24,7 @@ REPOSITORY: Final = Path("triton_models")
 PRETRAINED: Final = "laion2b_s34b_b79k"
 WITHOUT_WEIGHTS: Final = (
     "[yellow]The trained weights are not available, so the model has seeded random ones: alignment proves copies, "
-    "but heavy crops and edits may be missing. With a network or a checkpoint file: "
+    "but crops and heavy edits may be missing. With a network or a checkpoint file: "
     "clip-export --pretrained TAG|PATH --force[/yellow]"
 )
 

@@ -96,7 +96,7 @@ async def find_duplicates(
     (:class:`~clip_client.dedup.aligned.Alignment`) proves copies and names the changes. Of up to 8 files in ``paths``,
     any two are aligned. If OpenCV is missing, the report's ``note`` says so. Pictures of nearly one colour are compared
     by bytes and pixels only, and RAW files without a preview by their bytes. Without ``clip`` vectors are not compared:
-    heavy crops and edits are then found only if a perceptual hash or the time of capture pairs the photos.
+    crops and heavy edits are then found only if a perceptual hash or the time of capture pairs the photos.
 
     Folders in ``references`` are searched too (a :class:`Scan` already includes them), and their photos are kept before
     all others. ``keep`` names the rules that choose the kept photo (``KeepRules``). With a ``store`` each content is

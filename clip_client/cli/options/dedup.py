@@ -99,7 +99,7 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
         "--without-model",
         action="store_true",
         help="compare only bytes, pixels, perceptual hashes and alignments: works without a model and a server, but "
-        "misses heavy crops and edits",
+        "misses most crops and heavy edits",
     )
     group.add_argument(
         "--reference",

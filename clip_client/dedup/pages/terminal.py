@@ -61,7 +61,7 @@ def print_notes(report: DuplicateReport, console: Console, *, can_read_raw: bool
         _print(report.note, console, style="yellow")
     if verbose and report.model != NO_MODEL:
         _print(f"model {report.model}, threshold {report.thresholds.similar:g}", console)
-    missing = "heavy crops and edits may be missing."
+    missing = "crops and heavy edits may be missing."
     if report.model == NO_MODEL:
         _print(f"Searched without a model: {missing}", console, style="yellow")
     if is_random(report.model):

@@ -36,7 +36,7 @@ def test_copies_are_found_and_moved_and_the_output_names_no_model(
     words = ["dedup", str(photos), "--without-model", "--store", str(tmp_path / "store")]
     files = ["--json", str(tmp_path / "found.json"), "--csv", str(tmp_path / "found.csv")]
     said = run(main, *words, *files, "--report", tmp_path / "page.html").err
-    assert "Searched without a model: heavy crops and edits may be missing." in said
+    assert "Searched without a model: crops and heavy edits may be missing." in said
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["model"] == NO_MODEL
     (group,) = found["groups"]
