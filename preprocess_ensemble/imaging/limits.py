@@ -12,7 +12,7 @@ from typing import Final
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.errors import Rejected
 
-SMALLER: Final = ": use a smaller image."  # ends each message about too many pixels
+SMALLER: Final = ": save a smaller copy and use it."  # ends each message about too many pixels
 _OVERDRAFT_S: Final = 50.0
 """Time that a request may take beyond its budget for small images. 32 HEIC photos of 12 megapixels take 35 s in all."""
 _SPENT: Final = (

@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
             else:
                 report = _search_on_ray(found, options, action, store, show, engine)
             _write(report, arguments, action.moving_tiers, show)
-        explained = printer.print_report(report)
+        explained = printer.print_report(report, lists_groups=not action.is_chosen)
         return apply_report(
             report, options.walk.paths, store, action, say=printer.say, verbose=arguments.verbose, explained=explained
         )
@@ -140,13 +140,16 @@ class _Printer:
     def say(self, line: str) -> None:
         self.notes.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def print_report(self, report: DuplicateReport) -> dict[str, str]:
-        """Print the results; return path -> printed reason to stay. Raises CommandFailed if nothing was compared."""
+    def print_report(self, report: DuplicateReport, *, lists_groups: bool) -> dict[str, str]:
+        """Print the results; return path -> printed reason to stay. Raises CommandFailed if nothing was compared.
+
+        Without ``lists_groups`` a terminal shows no groups, because a person may have chosen another photo to keep.
+        """
         from clip_client.dedup.pages.terminal import print_groups, print_notes
 
         explained = {}
         if self._is_terminal:
-            explained = print_groups(report, self.notes, verbose=self._verbose)
+            explained = print_groups(report, self.notes, verbose=self._verbose) if lists_groups else {}
         elif self._owns_stdout:
             for line in copy_lines(report):
                 print(line)

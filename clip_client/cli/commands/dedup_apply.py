@@ -65,7 +65,7 @@ def apply_report(
     _print_skipped_tiers(plan, options, say)
     if options.apply:
         return _apply_plan(plan, store, options, say, moving)
-    if options.dry_run:
+    if options.dry_run or options.is_chosen:
         _print_plan(plan, say)
     moved = f"{counted(len(plan.moves), 'photo')} of {human_bytes(plan.size_bytes)}" if plan.moves else "nothing"
     say(f"--apply would move {moved}")

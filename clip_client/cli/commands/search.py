@@ -10,7 +10,7 @@ from typing import Final
 
 from clip_client._storage.vectors import VECTOR_SUFFIXES
 from clip_client.cli.errors import CommandFailed
-from clip_client.cli.options.paths import meant, refuse_url, why_missing
+from clip_client.cli.options.paths import meant, nearest, refuse_url, why_missing
 from clip_client.cli.options.search import NamedPlaces, add_search_options
 from clip_client.cli.picture_list import find_and_print
 from clip_client.search.query import Term, is_missing, is_photo, terms_of
@@ -74,6 +74,8 @@ def _read_words(arguments: argparse.Namespace, notes: list[str]) -> tuple[list[T
         if os.path.exists(path) and not is_photo(path):
             kind = "folder" if os.path.isdir(path) else "file"
             notes.append(f"{word} is searched for as a word; write ./{word} for the {kind} of that name")
+        elif " " in path and path == word and not is_path and os.path.isdir(nearest(path)):
+            notes.append(f"{why_missing(path, 'folder')} It is searched for as words.")
         words.append(word)
     arguments.parts = words  # the outputs name the query without its places
     return terms_of(words), NamedPlaces.of(places, arguments.store)

@@ -7,6 +7,7 @@ import codecs
 import difflib
 import glob
 import os
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -128,6 +129,12 @@ def why_missing(path: str, what: str = "file or folder") -> str:
 
 def meant(path: str) -> str:
     """Return "; did you mean ...?" for a missing path that nearly matches an existing path, else an empty text."""
+    near = nearest(path)
+    return f"; did you mean {shlex.quote(printable(near))}?" if near else ""
+
+
+def nearest(path: str) -> str:
+    """Return the existing path that a missing path nearly matches, or begins up to a space; empty if there is none."""
     found = os.sep if os.path.isabs(path) else ""
     for name in filter(None, path.split(os.sep)):
         try:
@@ -135,10 +142,11 @@ def meant(path: str) -> str:
         except OSError:
             return ""
         near = [name] if name in (*names, ".", "..") else difflib.get_close_matches(name, names, n=1, cutoff=_NEAR)
+        near = near or sorted(one for one in names if one.startswith(f"{name} "))
         if not near:
             return ""
         found = os.path.join(found, near[0])
-    return f"; did you mean {printable(found)}?"
+    return found
 
 
 def _listed(source: str, *, null: bool) -> list[str]:

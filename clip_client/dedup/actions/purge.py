@@ -16,6 +16,7 @@ from clip_client.dedup.actions.quarantine import (
     is_copy,
     is_there,
     may_be_quarantined,
+    remedy,
     remove_empty_folders,
     sentence,
     why_out_of_reach,
@@ -105,7 +106,7 @@ def _purge(entry: JournalEntry, journal: Journal, prove: Prove | None, trash: Ca
         except OSError as error:  # includes TrashPermissionError
             journal.set_state(entry, State.MOVED)
             reason = (error.strerror or str(error)).removesuffix(f": {file.quarantined}")
-            return Outcome(path=path, done=False, message=f"The system's trash refuses it: {reason}.")
+            return Outcome(path=path, done=False, message=f"The system's trash refuses it: {reason}{remedy(error)}.")
     remove_empty_folders(entry)
     give_back_times(entry.folders)
     journal.set_state(entry, State.PURGED)

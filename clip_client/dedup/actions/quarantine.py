@@ -32,7 +32,11 @@ _NO_HARD_LINKS: Final = frozenset(
 )
 """Errors of file systems without hard links: EINVAL by Windows for FAT, EXDEV by pools of disks such as mergerfs."""
 
-_REMEDIES: Final = {errno.ENOSPC: "free some space", errno.EROFS: "make its disk writable"}
+_REMEDIES: Final = {
+    errno.EACCES: "make its folder and the quarantine writable",
+    errno.ENOSPC: "free some space",
+    errno.EROFS: "make its disk writable",
+}
 _IF_RENAMED: Final = ", or if the folder was renamed: clip-client undo --from FOLDER, its new name."
 
 
@@ -257,5 +261,8 @@ def sentence(error: OSError | CannotMove) -> str:
         return str(error)
     if error.errno == errno.EXDEV:  # the plan compares devices, and one device can be mounted twice
         return "Its folder is mounted there, and files cannot be renamed across mounts; name that folder itself."
-    remedy = f"; {_REMEDIES[error.errno]} and try again" if error.errno in _REMEDIES else ""
-    return f"The system refuses: {error.strerror or error}{remedy}."
+    return f"The system refuses: {error.strerror or error}{remedy(error)}."
+
+
+def remedy(error: OSError) -> str:
+    return f"; {_REMEDIES[error.errno]} and try again" if error.errno in _REMEDIES else ""

@@ -41,8 +41,8 @@ def keep_instead(group: DuplicateGroup, path: str, moving: Collection[str] = ())
     """Return the group around the photo at ``path``, which a person keeps instead.
 
     Among files with the same pixels, those at ``moving`` become copies of one that stays. A member that was not
-    compared with the new kept photo has no alignment with it, and its ``similarity`` is NaN. Its tier is ``ALTERED`` if
-    other proofs say that both are the same shot, else ``SIMILAR``.
+    compared with the new kept photo has no alignment with it, and its ``similarity`` is NaN. Its tier is that of a
+    proof that the kept photo is its copy, ``ALTERED`` if other proofs say that both are one shot, else ``SIMILAR``.
     """
     if path == group.keep:
         return replace(group, reason=CHOSEN)
@@ -99,7 +99,8 @@ def _regrouped(group: DuplicateGroup, best_first: Iterable[Photo]) -> DuplicateG
         if member.tier not in (EXACT, SAME_PIXELS):
             facts["similarity"] = kept.similarity if member.sha256 == was_kept.sha256 else math.nan
             if member.alignment is None and row_of[member.sha256] in same_shot:
-                facts["tier"] = ALTERED
+                reverse = group.proofs.get((kept.sha256, member.sha256))
+                facts["tier"] = reverse.tier if reverse is not None else ALTERED
                 facts["other_shot"] = other_shot(kept.photo, member.photo, is_proved=True)
         return replace(member, **facts)
 

@@ -183,10 +183,10 @@ def _by_age(date: str, file: str, sign: int) -> Rule:
 
     def reason(kept: Photo, other: Photo) -> str:
         if rank(kept)[:2] == rank(other)[:2]:
-            return f"same date, {file} file"
+            return f"same date of capture, {file} date of the file"
         if other.taken_ns is None:
             return "the date of the other is unknown"
-        return f"{date} date" if (kept.dated_ns, other.dated_ns) != (None, None) else f"{file} file"
+        return f"{date} date" if (kept.dated_ns, other.dated_ns) != (None, None) else f"{file} date of the file"
 
     return Rule(rank, reason)
 
@@ -220,8 +220,8 @@ _PLAIN: Final = {
         lambda one: -one.metadata.fields,
         lambda kept, other: f"most metadata: {counted(kept.metadata.fields, 'field')}, next {other.metadata.fields}",
     ),
-    "oldest": _by_age("oldest", "older", 1),
-    "newest": _by_age("newest", "newer", -1),
+    "oldest": _by_age("oldest", "earlier", 1),
+    "newest": _by_age("newest", "later", -1),
     "name": Rule(
         lambda one: (_is_named_as_copy(one), len(one.name)),
         lambda kept, other: (

@@ -93,7 +93,8 @@ class KeptMetadata:
         if is_name_too_long(draft_of(path, LONGEST_RUN)):  # the draft has a longer name than the sidecar
             raise CannotMove("No sidecar can be written beside the kept photo, whose name is too long for one.")
         if problem := why_read_only(folder):
-            raise CannotMove(f"No sidecar can be written beside the kept photo: its {problem}: {folder}.")
+            where = f"its {problem}: {folder}; make it writable"
+            raise CannotMove(f"No sidecar can be written beside the kept photo: {where}.")
 
     def lost(self, copy: Photo, *, is_same_shot: bool) -> tuple[list[str], list[str]]:
         """Name the fields and attributes of ``copy`` that the kept photo and its sidecars lack, the main ones first.

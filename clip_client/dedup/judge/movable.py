@@ -123,7 +123,7 @@ def _check_quarantine(quarantine: str, device: int) -> None:
 
 def _check_writable(folder: str) -> None:
     if reason := why_read_only(folder):
-        raise CannotMove(f"Its {reason}: {folder}.")
+        raise CannotMove(f"Its {reason}: {folder}; make it writable.")
 
 
 def _is_mount(path: str, status: os.stat_result) -> bool:

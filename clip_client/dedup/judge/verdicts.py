@@ -188,11 +188,16 @@ class _Relation(NamedTuple):
     tier: str
     alignment: Alignment | None
     other_shot: str
+    reverse: Alignment | None = None
+    """Position of ``kept`` on the photo, if a person or the keep rules keep another photo than the search."""
 
 
 def _relations(member: Member, group: DuplicateGroup) -> Iterator[_Relation]:
     """Yield the photos for which ``member`` may move, in the order of their tiers: the surest first."""
-    relations = [_Relation(group.members[0].photo, member.tier, member.alignment, member.other_shot)]
+    kept = group.members[0].photo
+    is_known = member.alignment is None and member.tier in (RE_ENCODED, EDITED, ALTERED)
+    reverse = group.proofs.get((kept.sha256, member.sha256)) if is_known else None
+    relations = [_Relation(kept, member.tier, member.alignment, member.other_shot, reverse)]
     if member.copy_of:
         kept = next(one.photo for one in group.members if one.path == member.copy_of)
         relations.append(_Relation(kept, member.copy_tier, member.copy_alignment, ""))
@@ -209,17 +214,19 @@ def _likelihood(verdict: Verdict) -> int:
 
 
 def _proved(relation: _Relation, member: Member, *, is_trained: bool) -> Verdict:
-    kept, tier, alignment, other_shot = relation
+    kept, tier, alignment, other_shot, reverse = relation
     lost, doubts = ((), ()) if alignment is None else (alignment.lost, alignment.doubts)
     is_unknown = math.isnan(member.similarity)
     reason, moves = "", IF_CHOSEN
     if other_shot:
         reason = f"Its time of capture or exposure suggests {other_shot}, so only you can tell whether you want it."
+    elif reverse is not None and reverse.loses_nothing:
+        reason = f"The kept photo is its {reverse.tier} copy, so it moves only by your choice."
+    elif reverse is not None or (tier == ALTERED and alignment is not None):
+        reason = "It differs from the kept photo, so only you can tell whether you want it."
     elif alignment is None and (tier in (RE_ENCODED, EDITED, ALTERED) or (tier == SIMILAR and is_unknown)):
         # A person or the keep rules keep another photo than the search.
         reason = "It was not compared with the kept photo, so only you can tell whether you want it."
-    elif tier == ALTERED:
-        reason = "It differs from the kept photo, so only you can tell whether you want it."
     elif lost:
         reason = f"It shows what the kept photo lacks: {', '.join(lost)}."
     elif doubts == (UNTOLD,):

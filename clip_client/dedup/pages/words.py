@@ -71,7 +71,7 @@ def in_words(member: Member, kept: Member) -> str:
     if member.tier == EXACT:
         return "identical, byte for byte"
     if member.tier == SAME_PIXELS:
-        return f"same pixels, other {'metadata' if _suffix(member) == _suffix(kept) else 'format'}"
+        return f"same pixels, other {'metadata or compression' if _suffix(member) == _suffix(kept) else 'format'}"
     if member.alignment is not None:
         return _aligned(member.alignment)
     if member.tier in (RE_ENCODED, EDITED, ALTERED):  # another photo was kept at the time of the alignment

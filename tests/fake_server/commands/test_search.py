@@ -220,6 +220,8 @@ def test_a_folder_with_a_space_in_its_name_is_a_place_unless_its_words_are_given
     assert len(names(run("search", "dark", "blue", "--in", album).out)) > 1
     assert note not in run("search", "dark", "./dark blue").err
     assert names(run("search", "2:dark blue", "--in", "dark blue").out) == ["only.png"], "a weight is of words"
+    note = "clip-client: there is no folder drak blue; did you mean 'dark blue'? It is searched for as words."
+    assert run("search", "drak blue", "--in", album).err.splitlines()[-1] == note
     nothing_else = run("search", "dark blue", code=1).err.splitlines()
-    assert nothing_else[0] == note
+    assert nothing_else[0].startswith("clip-client: dark blue is searched as a folder")
     assert "the query is empty" in nothing_else[1]

@@ -156,6 +156,8 @@ def test_a_file_that_is_named_like_an_option_can_be_named(
         (["search", "flower", "--near", "here"], 2, "--near must be latitude"),
         (["review", "{empty}"], 1, "there is no photo to compare in the given paths"),
         (["review", "emtpy"], 1, "there is no file or folder emtpy; did you mean empty?"),
+        (["review", "my", "photos"], 1, "there is no file or folder my; did you mean 'my photos'?"),
+        (["dedup", "my potos"], 1, "there is no file or folder my potos; did you mean 'my photos'?"),
         (["dedup", "--quiet", "--apply", "x.jpg", "*.png"], 1, "there is no file or folder *.png\n"),
         (["embed", "x.jpg", "gone", "--output", "out/"], 1, "there is no file or folder gone\n"),
         (["decide", "list", "--store", __file__], 1, "is a file, and a folder is needed"),
@@ -174,8 +176,10 @@ def test_what_cannot_work_is_one_sentence(
         "two": write(tmp_path / "two", b"one\ntwo\n"),
         "latin": write(tmp_path / "latin", b"caf\xe9"),
         "empty": tmp_path / "empty",
+        "spaced": tmp_path / "my photos",
     }
-    places["empty"].mkdir()
+    for folder in ("empty", "spaced"):
+        places[folder].mkdir()
     out, error = run(main, *(word.format(**places) for word in words), code=code)
     assert (out, error.count("\n"), error.startswith("clip-client: ")) == ("", 1, True)
     assert said in error

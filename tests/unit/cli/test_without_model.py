@@ -113,6 +113,15 @@ def test_a_terminal_says_once_why_a_photo_stays(search: list[str]) -> None:
     assert "--apply would move nothing" in said
 
 
+def test_a_terminal_shows_what_a_person_chose_and_not_what_the_search_suggests(search: list[str], run: Run) -> None:
+    one, other = (str(path) for path in sorted(Path(search[1]).iterdir()))
+    for kept, moves in ((one, other), (other, one)):
+        run(main, "decide", "keep", kept, moves, *search[3:])
+        said = "\n".join(shown_in_terminal([*search, "--act-on", "chosen"]))
+        assert f"would move: {moves}; kept: {kept}" in said
+        assert ("   keep " in said, "would move 1 photo" in said) == (False, True)
+
+
 def test_a_search_of_no_picture_fails_and_lists_why(tmp_path: Path, run: Run) -> None:
     text = write(tmp_path / "text.jpg", b"This is no image.")
     words = ["dedup", text, "--without-model", "--store", tmp_path / "store", "--report", tmp_path / "page.html"]

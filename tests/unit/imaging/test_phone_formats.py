@@ -211,7 +211,7 @@ SEQUENCE = box(b"moov", bytes(200)) + box(b"mdat", bytes(200))
 REFUSED: dict[str, tuple[bytes, ImageStatus, str]] = {
     "cropped from too much": (
         with_size(HEIC, 30_000, 30_000), ImageStatus.TOO_LARGE,
-        "The HEIC file makes its picture of 900.0 megapixels in all; the limit is 384: use a smaller image.",
+        "The HEIC file makes its picture of 900.0 megapixels in all; the limit is 384: save a smaller copy and use it.",
     ),
     "more pixels than it claims": (with_size(HEIC, 32, 32), ImageStatus.CORRUPT, "corrupt"),
     "bytes that count each time they are used": (with_shared_bytes(), ImageStatus.LIMIT, "The HEIC file has more than"),
@@ -223,7 +223,7 @@ REFUSED: dict[str, tuple[bytes, ImageStatus, str]] = {
     },
     "a large JPEG XL": (
         jxl_header(30_000, 20_000), ImageStatus.TOO_LARGE,
-        "The image has 600.0 megapixels (30000 x 20000); the limit is 128: use a smaller image.",
+        "The image has 600.0 megapixels (30000 x 20000); the limit is 128: save a smaller copy and use it.",
     ),
     "a JPEG XL that ends": (jxl_header(300, 200), ImageStatus.CORRUPT, "corrupt"),
     # Its decoder returns the last frame, and decodes them all.

@@ -108,9 +108,10 @@ def test_an_image_that_only_the_budget_refuses_says_so(
     clock(first_s, 0.0)
     budget = DecodeTimeBudget(DecodeLimits(max_pixels=100_000_000, max_bytes=100))
     allowed(budget)
-    error = refused(budget, DecodeError(status, "The image has 20 MP: use a smaller image."), file)
+    error = refused(budget, DecodeError(status, "The image has 20 MP: save a smaller copy and use it."), file)
     why = ", because the images before it in its request took more than 10 s of processor time"
-    reason = f"{why}; send it again with fewer images" if expected is ImageStatus.LIMIT else ": use a smaller image"
+    smaller = ": save a smaller copy and use it"
+    reason = f"{why}; send it again with fewer images" if expected is ImageStatus.LIMIT else smaller
     assert (error.status, error.message) == (expected, f"The image has 20 MP{reason}.")
 
 

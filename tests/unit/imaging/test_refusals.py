@@ -205,7 +205,7 @@ LIMITS = {
     ),
     "max_pixels": (
         JPEG, 1_200_000, 1_100_000, ImageStatus.TOO_LARGE,
-        "The image has 1.2 megapixels (1000 x 1200); the limit is 1.1: use a smaller image.",
+        "The image has 1.2 megapixels (1000 x 1200); the limit is 1.1: save a smaller copy and use it.",
     ),
     "max_side_ratio": (
         image_files.jpeg(size=(510, 10)), 51.0, 50.0, ImageStatus.LIMIT,
@@ -249,7 +249,7 @@ def test_pillows_own_limit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     error = refused(GOOD_FILES["tiff"])
     assert error.status is ImageStatus.TOO_LARGE
     limit = "Pillow's own limit of 0.002 megapixels"
-    assert error.message == f"The image has more pixels than {limit}: use a smaller image."
+    assert error.message == f"The image has more pixels than {limit}: save a smaller copy and use it."
 
 
 @pytest.mark.parametrize(

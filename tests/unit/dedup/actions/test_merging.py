@@ -129,7 +129,7 @@ def test_nothing_is_written_where_a_sidecar_may_not_be(root: Path, monkeypatch: 
     access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: path != str(away.parent) and access(path, mode))
     elsewhere = report((changed(kept, path=str(away)), copy))
-    assert "read-only for you" in why(planned(elsewhere, [root], merge_metadata=True))
+    assert "; make it writable" in why(planned(elsewhere, [root], merge_metadata=True))
 
 
 # The sidecar of another program.

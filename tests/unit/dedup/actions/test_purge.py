@@ -21,6 +21,8 @@ from clip_client.dedup.types import EDITED, EXACT, QUARANTINE_NAME, RE_ENCODED, 
 from tests.fixtures.albums import album, carry_out, files, member, opened, planned, report, write
 from tests.fixtures.commands import Said
 
+NOT_WRITABLE = "Permission denied; make its folder and the quarantine writable and try again"
+
 
 def move(journal: Journal, kept: Path, *copies: Path, tier: str = EXACT, chosen: Collection[str] = ()) -> str:
     """Move the copies in one run, as copies of this tier; return its name."""
@@ -76,9 +78,9 @@ def test_a_journal_that_fails_says_what_is_in_the_trash_and_so_does_undo(
 @pytest.mark.parametrize(
     ("refused", "error", "reason"),
     [
-        ("1.jpg", lambda path: PermissionError(errno.EACCES, "Permission denied", path), "Permission denied"),
+        ("1.jpg", lambda path: PermissionError(errno.EACCES, "Permission denied", path), NOT_WRITABLE),
         # Also as send2trash says it.
-        ("1.jpg", lambda path: OSError(errno.EACCES, f"Permission denied: {path}"), "Permission denied"),
+        ("1.jpg", lambda path: OSError(errno.EACCES, f"Permission denied: {path}"), NOT_WRITABLE),
         ("2.jpg", lambda _: OSError("there is no trash on this disk"), "there is no trash on this disk"),
         ("2.cr2", lambda _: OSError("there is no trash on this disk"), "there is no trash on this disk"),
     ],

@@ -140,7 +140,8 @@ def test_a_folder_that_you_may_not_change_is_named(
     (tmp_path / QUARANTINE_NAME).mkdir()
     closed, access = str(tmp_path / where), os.access
     monkeypatch.setattr(os, "access", lambda path, mode: access(path, mode) and not (path == closed and mode & denied))
-    assert refusal(quarantine_folder, str(photo), named(tmp_path)) == f"Its folder is read-only for you: {closed}."
+    reason = f"Its folder is read-only for you: {closed}; make it writable."
+    assert refusal(quarantine_folder, str(photo), named(tmp_path)) == reason
 
 
 @pytest.mark.skipif(not hasattr(os, "statvfs"), reason="this system does not tell how a file system is mounted")
@@ -148,7 +149,8 @@ def test_a_file_system_that_is_mounted_read_only_is_named(tmp_path: Path, monkey
     photo, roots = str(write(tmp_path / "1.jpg", b"x")), named(tmp_path)
     flags = os.ST_NOSUID | os.ST_RDONLY
     monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=flags))
-    assert refusal(quarantine_folder, photo, roots) == f"Its file system is mounted read-only: {tmp_path}."
+    reason = f"Its file system is mounted read-only: {tmp_path}; make it writable."
+    assert refusal(quarantine_folder, photo, roots) == reason
     flags = os.ST_NOSUID
     assert quarantine_folder(photo, roots) == str(tmp_path)
     monkeypatch.delattr(os, "statvfs")  # as on Windows

@@ -105,7 +105,8 @@ def test_a_quarantine_that_may_not_be_looked_into_is_not_taken_for_an_empty_one(
     with monkeypatch.context() as patch:
         patch.setattr(os, "lstat", refusing(os.lstat, PermissionError(errno.EACCES, "Permission denied"), *hidden))
         for outcomes in (undo(journal), purge(journal, trash=os.unlink)):
-            assert {(one.done, one.message) for one in outcomes} == {(False, "The system refuses: Permission denied.")}
+            reason = "Permission denied; make its folder and the quarantine writable and try again"
+            assert {(one.done, one.message) for one in outcomes} == {(False, f"The system refuses: {reason}.")}
     assert [outcome.done for outcome in undo(journal)] == [True] * 3
     assert files(root) == before
 

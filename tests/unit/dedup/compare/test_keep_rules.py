@@ -60,11 +60,11 @@ def test_the_original_is_kept_rather_than_what_is_named_a_copy(name: str, is_cop
 @pytest.mark.parametrize(
     ("rules", "kept_one", "other", "reason"),
     [
-        ([], {"path": "Copy of a.jpg", "mtime_ns": NS}, {"mtime_ns": NS + S}, "older file"),
+        ([], {"path": "Copy of a.jpg", "mtime_ns": NS}, {"mtime_ns": NS + S}, "earlier date of the file"),
         ([], {"mtime_ns": NS + S - 1}, {"path": "Copy of a.jpg", "mtime_ns": NS}, "name without a copy mark"),
         ([], {"taken_ms": MS + 999}, {"path": "Copy of a.jpg", "taken_ms": MS}, "name without a copy mark"),
         ([], {"path": "Copy of a.jpg", "mtime_ns": NS, "taken_ms": MS}, {"mtime_ns": NS + S, "taken_ms": MS},
-         "same date, older file"),
+         "same date of capture, earlier date of the file"),
         (["siblings"], {}, {"path": "a (1).jpg"}, "name without a copy mark"),
         (["newest"], {}, {"path": "a (1).jpg"}, "name without a copy mark"),
         ([], {"path": "a (1).jpg"}, {"path": "a copy.jpg"}, "shortest name"),
@@ -164,8 +164,9 @@ def test_the_default_rules_decide_in_their_order_and_others_in_that_which_is_giv
         ("metadata", PREFERRED["metadata"], {}, "most metadata: 1 field, next 0"),
         ("oldest", {"mtime_ns": NS - 27 * HOUR_NS}, {"taken_ms": MS}, "oldest date"),
         ("newest", {"taken_ms": MS + 1000}, {"mtime_ns": NS}, "newest date"),
-        ("newest", {"mtime_ns": NS + S}, {"mtime_ns": NS}, "newer file"),
-        ("newest", {"taken_ms": MS, "mtime_ns": NS + S}, {"taken_ms": MS, "mtime_ns": NS}, "same date, newer file"),
+        ("newest", {"mtime_ns": NS + S}, {"mtime_ns": NS}, "later date of the file"),
+        ("newest", {"taken_ms": MS, "mtime_ns": NS + S}, {"taken_ms": MS, "mtime_ns": NS},
+         "same date of capture, later date of the file"),
         # The date in EXIF is that of a clock without a time zone, and the time of a file is in UTC.
         ("oldest", {"taken_ms": MS}, {"mtime_ns": NS - 25 * HOUR_NS}, "oldest date"),
         ("newest", {"taken_ms": MS}, {"mtime_ns": NS + 25 * HOUR_NS}, "newest date"),

@@ -109,10 +109,10 @@ def test_proofs_hold_on_in_their_direction_and_say_of_other_pairs_only_that_they
     (group,) = grouped(
         files, [(1, 0)] * 4, KeepRules(["path=x.jpg"]), similar=0.9, align=lambda kept, row: proved.get((kept, row))
     )
-    unknown, looks_alike = (ALTERED, "", IF_CHOSEN), (SIMILAR, "", ON_REQUEST)
+    original, looks_alike = (EDITED, "", IF_CHOSEN), (SIMILAR, "", ON_REQUEST)
     for kept, known in (
-        ("y.jpg", {"x.jpg": unknown, "z.jpg": (RE_ENCODED, "", BY_DEFAULT), "w.jpg": (SIMILAR, "", IF_CHOSEN)}),
-        ("z.jpg", {"x.jpg": unknown, "y.jpg": (ALTERED, "x.jpg", ON_REQUEST), "w.jpg": (SIMILAR, "", IF_CHOSEN)}),
+        ("y.jpg", {"x.jpg": original, "z.jpg": (RE_ENCODED, "", BY_DEFAULT), "w.jpg": (SIMILAR, "", IF_CHOSEN)}),
+        ("z.jpg", {"x.jpg": original, "y.jpg": (RE_ENCODED, "x.jpg", ON_REQUEST), "w.jpg": (SIMILAR, "", IF_CHOSEN)}),
         (
             "w.jpg",
             {"x.jpg": looks_alike, "y.jpg": (SIMILAR, "x.jpg", ON_REQUEST), "z.jpg": (SIMILAR, "y.jpg", BY_DEFAULT)},
@@ -124,6 +124,14 @@ def test_proofs_hold_on_in_their_direction_and_say_of_other_pairs_only_that_they
             one.path: (one.tier, one.copy_of, as_proved(one, chosen, is_trained=True).moves) for one in others
         } == known
         assert {one.other_shot for one in others} == {""}
+        if kept != "w.jpg":
+            x = next(one for one in others if one.path == "x.jpg")
+            said = as_proved(x, chosen, is_trained=True).reason
+            assert said == "The kept photo is its edited copy, so it moves only by your choice."
+            lacking = replace(chosen, proofs={pair: alignment(EDITED, lost=("colour",)) for pair in chosen.proofs})
+            assert as_proved(x, lacking, is_trained=True).reason.startswith("It differs from the kept photo")
+    of_x = replace(group, proofs={pair: one for pair, one in group.proofs.items() if one.tier == EDITED})
+    assert {one.path: one.tier for one in keep_instead(of_x, "y.jpg").members}["z.jpg"] == ALTERED
     without = keep_instead(replace(group, proofs={}), "y.jpg")
     moves = {one.path: as_proved(one, without, is_trained=True).moves for one in without.members[1:]}
     assert moves == {"x.jpg": ON_REQUEST, "z.jpg": IF_CHOSEN, "w.jpg": IF_CHOSEN}
