@@ -69,7 +69,8 @@ def _read_words(arguments: argparse.Namespace, notes: list[str]) -> tuple[list[T
             places.append(path)
             continue
         refuse_url(path)
-        if is_missing(path) or (os.sep in path and not os.path.exists(path) and meant(path)):
+        is_typed = os.sep in path and (os.path.isdir(os.path.dirname(path)) or meant(path))  # black/white is a word
+        if is_missing(path) or (is_typed and not os.path.exists(path)):
             raise CommandFailed(why_missing(path))
         if os.path.exists(path) and not is_photo(path):
             kind = "folder" if os.path.isdir(path) else "file"

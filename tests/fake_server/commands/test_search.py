@@ -204,6 +204,7 @@ def test_what_is_called_like_a_word_is_one(run: Run, album: Path, monkeypatch: p
         "clip-client: red is searched for as a word; write ./red for the folder of that name",
     ]
     run("search", "black/white", ".")
+    assert "there is no file or folder red/nothing like it" in run("search", "red/nothing like it", code=1).err
 
 
 def test_a_folder_with_a_space_in_its_name_is_a_place_unless_its_words_are_given_one_by_one(
