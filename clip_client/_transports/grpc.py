@@ -27,7 +27,7 @@ from clip_client._endpoint import Endpoint
 from clip_client._errors import ClipError, ModelNotReady, ProtocolMismatch, Unavailable, forked_process
 from clip_client._model import ModelInfo, Tower
 from clip_client._transports.base import Answer, Transport
-from clip_client._transports.grpc_errors import find_row, http_status
+from clip_client._transports.grpc_errors import MISSING, find_row, http_status
 from preprocess_ensemble import contract
 from preprocess_ensemble.pem_files import system_roots
 
@@ -151,7 +151,11 @@ class TritonTransport(Transport):
             for _, value in reversed(self._metadata):  # a proxy may repeat the token
                 details = details.replace(value, "***")
             sentence = row.sentence.format(
-                endpoint=self.endpoint, model=model or self._names.image, status=http_status(details), details=details
+                endpoint=self.endpoint,
+                model=model or self._names.image,
+                status=http_status(details),
+                details=details,
+                missing=MISSING[self.endpoint.tls],
             )
             failure = row.error(sentence, request_id=request_id or None)
         except grpc.aio.UsageError:
