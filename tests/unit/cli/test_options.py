@@ -7,9 +7,14 @@ import os
 import sqlite3
 import sys
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from clip_client import ClientConfig
 from clip_client.cli.errors import CommandFailed, CommandMisused
@@ -69,6 +74,15 @@ def test_a_key_for_another_certificate_is_refused(tmp_path: Path) -> None:
     mine, other = (Authority(tmp_path, "right").issue(f"{name}@example.org") for name in ("me", "you"))
     with pytest.raises(CommandMisused, match="do not match: see --tls-certificate and --tls-key"):
         config_of("--url=grpcs://clip", f"--tls-certificate={mine.certificate}", f"--tls-key={other.key}")
+
+
+def test_whether_a_key_is_long_enough_is_for_the_server_to_say(tmp_path: Path) -> None:
+    key, name, now = rsa.generate_private_key(65537, 1024), x509.Name([]), datetime.now(UTC)
+    built = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + timedelta(days=1))
+    certificate = write(tmp_path / "me.pem", built.sign(key, SHA256()).public_bytes(Encoding.PEM))
+    own = write(tmp_path / "me.key", key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    config = config_of("--url=grpcs://clip", f"--tls-certificate={certificate}", f"--tls-key={own}")
+    assert config.client_certificate == certificate.read_bytes()
 
 
 def test_a_certificate_may_come_through_a_pipe() -> None:
