@@ -23,7 +23,7 @@ RETRIED: Final = (Unavailable, Overloaded, ModelNotReady)
 """Errors after which a request is sent to the same server again. A bad image stays bad, and a refused token refused."""
 _FIRST_DELAY_S: Final = 0.1
 _MAX_DELAY_S: Final = 1.0  # a server that is up again is noticed within this time
-_BUDGET: Final = 100.0
+_BUDGET: Final = 100.0  # tokens at first, and at most: those of 20 s
 _BUDGET_PER_S: Final = 5.0
 _BUDGET_PER_SUCCESS: Final = 0.1
 _random: Final = random.SystemRandom()  # differs between programs, even if they seed ``random`` in the same way

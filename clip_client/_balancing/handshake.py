@@ -43,7 +43,7 @@ class Handshake:
         await asyncio.wait({task}, timeout=deadline.remaining)
         if not task.done():
             names = ", ".join(map(str, self._balancer.endpoints))
-            raise DeadlineExceeded(f"{names} did not answer the handshake within timeout_s.")
+            raise DeadlineExceeded(f"{names} did not answer the handshake in time.")
         if task.cancelled():
             raise Unavailable("The client was closed during the handshake.")
         if (error := task.exception()) is not None:

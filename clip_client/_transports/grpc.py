@@ -27,7 +27,7 @@ from clip_client._endpoint import Endpoint
 from clip_client._errors import ClipError, ModelNotReady, ProtocolMismatch, Unavailable, forked_process
 from clip_client._model import ModelInfo, Tower
 from clip_client._transports.base import Answer, Transport
-from clip_client._transports.grpc_errors import find_row, http_status
+from clip_client._transports.grpc_errors import MISSING, find_row, http_status
 from preprocess_ensemble import contract
 from preprocess_ensemble.pem_files import system_roots
 
@@ -151,7 +151,11 @@ class TritonTransport(Transport):
             for _, value in reversed(self._metadata):  # a proxy may repeat the token
                 details = details.replace(value, "***")
             sentence = row.sentence.format(
-                endpoint=self.endpoint, model=model or self._names.image, status=http_status(details), details=details
+                endpoint=self.endpoint,
+                model=model or self._names.image,
+                status=http_status(details),
+                details=details,
+                missing=MISSING[self.endpoint.tls],
             )
             failure = row.error(sentence, request_id=request_id or None)
         except grpc.aio.UsageError:
@@ -219,6 +223,7 @@ def channel_options(config: ClientConfig, endpoint: Endpoint, server_name: str |
         # Find a server that restarts within a second; gRPC's own back-off goes up to two minutes.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1000),
+        # This is the time limit of an attempt: an address that drops packets fails after 5 s, not after gRPC's 20.
         ("grpc.min_reconnect_backoff_ms", 5000),
         # Turn gRPC's retries off, because the sender retries.
         ("grpc.enable_retries", 0),
@@ -241,7 +246,7 @@ def _is_without_proxy(name: str) -> bool:
     return name.lower().endswith(tuple(filter(None, map(str.strip, listed.split(",")))))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=256)  # four models of two towers, with batches of 1 to 32
 def _head(model: str, tensor: str, rows: int, outputs: Sequence[str], id_size: int) -> tuple[bytes, bytes]:
     """Return what stands before the id of a request, and what stands between the id and the size of all items."""
     request = service_pb2.ModelInferRequest(model_name=model)

@@ -23,8 +23,9 @@ class ErrorRow(NamedTuple):
     pattern: re.Pattern[str] | None  # to search for in the server's text; None matches every text
     error: type[ClipError]
     sentence: str
-    """``{endpoint}`` is the server's address, ``{model}`` the requested model, and ``{status}`` the HTTP status of a
-    proxy. ``{details}`` is the server's own text, only of refused credentials: Triton puts tracebacks into others."""
+    """``{endpoint}`` is the server's address, ``{model}`` the requested model, ``{status}`` the HTTP status of a proxy,
+    and ``{missing}`` one of MISSING. ``{details}`` is the server's own text, only of refused credentials: Triton puts
+    tracebacks into others."""
 
 
 def _row(code: str, pattern: str | None, error: type[ClipError], sentence: str) -> ErrorRow:
@@ -35,9 +36,14 @@ _UNREACHABLE = (
     "No server answers at {endpoint}; is clip-serve or tritonserver running there, or still loading, on that gRPC port?"
 )
 _HANGS_UP = (
-    "The server at {endpoint} hangs up; is that Triton's gRPC port (8001 by default), and does it need TLS "
-    "(grpcs://), or a valid client certificate?"
+    "The server at {endpoint} hangs up; is that Triton's gRPC port (8001 by default), and does it need {missing}?"
 )
+MISSING: Final = {
+    False: "TLS (grpcs://)",
+    True: "a client certificate that it trusts (client_certificate and client_key of ClientConfig, --tls-certificate "
+    "and --tls-key of the commands)",
+}
+"""Whether the client uses TLS -> ``{missing}``, what a server that hangs up may demand besides."""
 _NO_ADDRESS = "The name in {endpoint} cannot be resolved."
 _LOST = "The connection to {endpoint} was lost."
 _WRONG_SERVICE = "{endpoint} is not Triton's gRPC port; use the port of --grpc-port (8001), not the HTTP port."

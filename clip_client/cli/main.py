@@ -29,6 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Escape characters that the terminal's encoding lacks: a file name must not make the command fail.
         sys.stdout.reconfigure(errors="backslashreplace")
+    # gRPC reads this when it is imported: its own log lines would stand before the sentence about an error.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     words = tuple(sys.argv[1:] if argv is None else argv)
     with _interruptible() as exit_code:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -80,6 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from preprocess_ensemble.export.exporter import export_model
     except ModuleNotFoundError as error:
         return _missing(error, "local")
+    # Remove the unfinished files, which may take gigabytes, as after Ctrl-C.
+    on_sigterm = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         if options.skeleton is not None:
             return _record(model, options.pretrained, options.skeleton)
@@ -103,6 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         _say("Interrupted; the repository is unchanged.")
         return 1
+    finally:
+        signal.signal(signal.SIGTERM, on_sigterm)
     return 0
 
 

@@ -49,8 +49,12 @@ class Row:
     texts: str
     measured: str  # the measurement behind the choice, and gaps in it
 
+    @property
+    def processors(self) -> str:
+        return f"{_VENDORS[self.vendor]} with {self.flag}"
+
     def __str__(self) -> str:
-        return f"{_VENDORS[self.vendor]} with {self.flag}: {self.measured}"
+        return f"{self.processors}: {self.measured}"
 
 
 _VENDORS: Final[Mapping[str, str]] = {"AuthenticAMD": "AMD", "GenuineIntel": "Intel"}

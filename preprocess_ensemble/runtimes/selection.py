@@ -49,7 +49,7 @@ def select(
         return Selection(model=reference, reason="no other runtime was measured on such a processor")
     wanted = row.images if tokenizer is None else row.texts
     if wanted == ONNX_RUNTIME:
-        return Selection(model=reference, reason=f"the fastest on {row}")
+        return Selection(model=reference, reason=f"the fastest on {row.processors}")
     try:
         model = open_openvino(wanted.rpartition(" ")[2])
         cosine = lowest_cosine(model.session, reference.session, passport, tokenizer)
@@ -57,6 +57,5 @@ def select(
         reason = str(error) if isinstance(error, ReportedError) else f"it cannot run the model ({first_line(error)})"
         disagrees = not isinstance(error, RuntimeUnusable)
         return Selection(model=reference, reason=f"not on {wanted}: {reason}", disagrees=disagrees)
-    return Selection(
-        model=model, reason=f"cosine to fp32 on this processor at least {cosine:.6f}; the fastest on {row}"
-    )
+    reason = f"cosine to fp32 on this processor at least {cosine:.6f}; the fastest on {row.processors}"
+    return Selection(model=model, reason=reason)

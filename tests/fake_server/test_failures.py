@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Final
 
 import anyio
@@ -179,6 +180,20 @@ async def test_a_port_that_does_not_speak_grpc(scheme: str, greeting: bytes, kin
         with pytest.raises(kind, match=says):
             await clip.embed(b"a")
         assert not clip.is_local
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [("localhost", r"need TLS \(grpcs://\)\?$"), ("grpcs://localhost", r"need a client certificate .*--tls-cert")],
+)
+async def test_a_server_that_hangs_up_may_want_more_than_the_client_sends(
+    fake: FakeTriton, url: str, says: str
+) -> None:
+    fake.script(Reply(status=grpc.StatusCode.UNAVAILABLE, details="failed to connect to all addresses; Socket closed"))
+    transport = InMemoryTransports({"localhost": fake})(ClientConfig(urls=(url,)).endpoints[0], None)
+    with pytest.raises(Unavailable) as caught:
+        await transport.infer([b"a"], request_id="r", timeout_s=1)
+    assert re.search(says, caught.value.message)
 
 
 async def test_the_remaining_time_travels(server: FakeTriton, clip: ClipClient) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -22,12 +23,14 @@ from clip_client.cli.options.credentials import add_credential_options, read_cre
 from clip_client.dedup.types import OnProgress
 from preprocess_ensemble.command_line import count, seconds
 from preprocess_ensemble.contract import DEFAULT_NAME
+from preprocess_ensemble.errors import ReportedError
 from preprocess_ensemble.model_repository.location import (
     REPOSITORY_VARIABLE,
     default_repository,
     has_model,
     user_repository,
 )
+from preprocess_ensemble.pem_files import load_pair, load_roots
 
 _OPENING: Final = "opening the model"
 _EXPORT: Final = (sys.executable, "-m", "preprocess_ensemble.export.command")
@@ -83,17 +86,30 @@ def client_config(arguments: argparse.Namespace, *, timeout_s: float | None = No
     """Read the server settings from the options, else from the environment. Raises CommandMisused."""
     try:
         credentials = read_credentials(arguments)
-        for field in ("ca_certificate", "client_certificate", "client_key"):
-            read_pem(field, credentials[field])
         config = make_config(
             arguments.url or os.environ.get(URL_VARIABLE) or arguments.otherwise,
             timeout_s=timeout_s,
             transfer=arguments.transfer,
             model=arguments.model,
         )
-        return replace(config, **credentials)
-    except ValueError as error:
+        config = replace(config, **credentials)
+        _check_certificates(arguments)
+        for field in ("ca_certificate", "client_certificate", "client_key"):
+            read_pem(field, credentials[field])
+        return config
+    except (ValueError, ReportedError) as error:
         raise CommandMisused(with_options(str(error))) from None
+
+
+def _check_certificates(arguments: argparse.Namespace) -> None:
+    """Raise ReportedError if a file holds no certificate or key. A pipe is not checked: it can be read only once."""
+    roots, certificate, key = arguments.ca_certificate, arguments.client_certificate, arguments.client_key
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_ciphers("DEFAULT:@SECLEVEL=0")  # gRPC also takes keys that OpenSSL finds too short
+    if roots is not None and roots.is_file():
+        load_roots(context, roots, "--tls-ca")
+    if certificate is not None and certificate.is_file() and key.is_file():
+        load_pair(context, certificate, key, "--tls-certificate and --tls-key")
 
 
 @asynccontextmanager

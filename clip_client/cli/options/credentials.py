@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,9 +56,9 @@ def read_credentials(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def with_options(sentence: str) -> str:
-    """Return a sentence about a ClientConfig with the names of the options in place of those of its fields."""
+    """Return a sentence about a ClientConfig with the options for the names of its fields, except in file names."""
     for field, option in _OPTIONS.items():
-        sentence = sentence.replace(field, option)
+        sentence = re.sub(rf"(?<![\w/.-]){field}(?![\w-]|\.\w)", option, sentence)
     return sentence
 
 

@@ -75,6 +75,24 @@ def test_no_server_is_one_sentence(command: str, said: str, refusing: str, tmp_p
     assert output.err.count("\n") == (command != "health"), "health prints its steps"
 
 
+@pytest.mark.parametrize("asked", [None, "INFO"])
+def test_the_lines_of_grpc_are_shown_only_if_they_are_asked_for(asked: str | None) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
+    environment |= {"GRPC_VERBOSITY": asked} if asked else {}
+    with socket.create_server(("127.0.0.1", 0)) as without_tls:
+        url = f"grpcs://127.0.0.1:{without_tls.getsockname()[1]}"
+        command = [sys.executable, "-m", "clip_client", "health", "--quiet", "--url", url]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+            without_tls.settimeout(60)
+            connection, _ = without_tls.accept()
+            with connection:
+                connection.sendall(b"no TLS " * 8)
+                _, said = process.communicate(timeout=30)
+    *of_grpc, sentence = said.splitlines()
+    assert sentence.startswith(f"clip-client: not healthy: connect: The server at {url} does not speak TLS")
+    assert bool(of_grpc) == bool(asked)
+
+
 @pytest.mark.parametrize(
     ("words", "number", "in_background", "code", "goes_on"),
     [

@@ -7,9 +7,14 @@ import os
 import sqlite3
 import sys
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from clip_client import ClientConfig
 from clip_client.cli.errors import CommandFailed, CommandMisused
@@ -20,8 +25,10 @@ from clip_client.dedup import Store
 from preprocess_ensemble.command_line import user_path
 from tests.fixtures.albums import write
 from tests.fixtures.commands import Run
+from tests.unit.serving.authority import Authority
 
 PEM = b"-----BEGIN CERTIFICATE-----\n"
+TLS = ("--tls-ca", "--tls-certificate", "--tls-key")
 
 
 def config_of(*options: str) -> ClientConfig:
@@ -44,20 +51,48 @@ def test_every_command_of_a_server_has_the_same_options(command: str, run: Run) 
 
 
 def test_options_become_the_clients_settings(tmp_path: Path) -> None:
-    token, pem = write(tmp_path / "token", b"s3cret\n"), write(tmp_path / "file.pem", PEM)
-    options = [f"--{name}={pem}" for name in ("tls-ca", "tls-certificate", "tls-key")]
-    config = config_of("--url=grpcs://clip", *options, f"--token-file={token}", "--tls-name=a.org", "--model=siglip")
-    assert (config.ca_certificate, config.client_certificate, config.client_key) == (PEM, PEM, PEM)
+    authority = Authority(tmp_path, "right")
+    files = authority.file, *authority.issue("me@example.org")
+    options = [f"--token-file={write(tmp_path / 'token', b's3cret')}", "--tls-name=a.org", "--model=siglip"]
+    config = config_of("--url=grpcs://clip", *map("{}={}".format, TLS, files), *options)
+    held = tuple(file.read_bytes() for file in files)
+    assert (config.ca_certificate, config.client_certificate, config.client_key) == held
     assert (config.server_name, config.token, config.model) == ("a.org", "s3cret", "siglip")
 
 
-@pytest.mark.parametrize(("content", "says"), [(b"junk", "is not a PEM certificate or key"), (b"\n", "is empty")])
-@pytest.mark.parametrize("option", ["--tls-ca", "--tls-certificate", "--tls-key"])
-def test_a_file_without_a_certificate_is_refused(option: str, content: bytes, says: str, tmp_path: Path) -> None:
-    good, bad = write(tmp_path / "good.pem", PEM), write(tmp_path / "bad.pem", content)
-    files = dict.fromkeys(("--tls-ca", "--tls-certificate", "--tls-key"), good) | {option: bad}
-    with pytest.raises(CommandMisused, match=f"^{option} {says}"):
-        config_of("--url=grpcs://clip", *(f"{name}={file}" for name, file in files.items()))
+@pytest.mark.parametrize("content", [b"junk", b"", b"-----BEGIN CERTIFICATE-----\njunk"], ids=["text", "empty", "PEM"])
+@pytest.mark.parametrize("wrong", range(3), ids=TLS)
+def test_a_file_without_a_certificate_is_refused_by_name(wrong: int, content: bytes, tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "right")
+    files = [authority.file, *authority.issue("me@example.org")]
+    files[wrong] = write(tmp_path / "client_key.pem", content)
+    with pytest.raises(CommandMisused, match=rf"/client_key\.pem (and|is|are) .*PEM certificate.*: see .*{TLS[wrong]}"):
+        config_of("--url=grpcs://clip", *map("{}={}".format, TLS, files))
+
+
+def test_a_key_for_another_certificate_is_refused(tmp_path: Path) -> None:
+    mine, other = (Authority(tmp_path, "right").issue(f"{name}@example.org") for name in ("me", "you"))
+    with pytest.raises(CommandMisused, match="do not match: see --tls-certificate and --tls-key"):
+        config_of("--url=grpcs://clip", f"--tls-certificate={mine.certificate}", f"--tls-key={other.key}")
+
+
+def test_whether_a_key_is_long_enough_is_for_the_server_to_say(tmp_path: Path) -> None:
+    key, name, now = rsa.generate_private_key(65537, 1024), x509.Name([]), datetime.now(UTC)
+    built = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + timedelta(days=1))
+    certificate = write(tmp_path / "me.pem", built.sign(key, SHA256()).public_bytes(Encoding.PEM))
+    own = write(tmp_path / "me.key", key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    config = config_of("--url=grpcs://clip", f"--tls-certificate={certificate}", f"--tls-key={own}")
+    assert config.client_certificate == certificate.read_bytes()
+
+
+def test_a_certificate_may_come_through_a_pipe() -> None:
+    reader, writer = os.pipe()
+    os.write(writer, PEM)
+    os.close(writer)
+    try:
+        assert config_of("--url=grpcs://clip", f"--tls-ca=/dev/fd/{reader}").ca_certificate == PEM
+    finally:
+        os.close(reader)
 
 
 def test_an_option_comes_before_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

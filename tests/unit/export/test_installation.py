@@ -81,6 +81,11 @@ def control_c(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parity, "check", lambda *_: signal.raise_signal(signal.SIGINT))
 
 
+def sigterm(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # an export that does not handle it would otherwise end the tests
+    monkeypatch.setattr(parity, "check", lambda *_: signal.raise_signal(signal.SIGTERM))
+
+
 def a_full_disk(_: Path, __: pytest.MonkeyPatch) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
@@ -91,6 +96,7 @@ def a_full_disk(_: Path, __: pytest.MonkeyPatch) -> None:
         (a_defect, "The exported model does not compute what PyTorch does: its fingerprint"),
         (a_broken_configuration, "is not a model configuration"),
         (control_c, "Interrupted; the repository is unchanged."),
+        (sigterm, "Interrupted; the repository is unchanged."),
         (a_full_disk, "The export needs 11 MB in .* and a limit stops it (File too large)"),
     ],
 )
@@ -105,6 +111,7 @@ def test_an_export_that_fails_leaves_the_old_model_and_is_one_sentence(
         last = run(main, *arguments, code=1).err.splitlines()[-1]
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
     assert all(part in last for part in says.split(".*"))
     assert contents(pair) == before
 
