@@ -44,6 +44,8 @@ model on a busy machine takes minutes, but a defect that spins must end, too."""
 DRAIN_S: Final = 30.0
 """Wait for running requests when the server is stopped on purpose."""
 UNLOAD_S: Final = 10.0  # end of Triton after that: five seconds for running batches, then unloading
+_REAPED_S: Final = 0.5
+"""Time in which the end of a killed server is known: its models end before the kernel has freed its memory."""
 _START_POLL_S: Final = 0.2
 _SAY_LOADING_EVERY_S: Final = 10.0
 _MAX_WRONG_AT_START: Final = 3
@@ -203,7 +205,8 @@ class Supervisor:
             return await self._consider_slow(server)
         if probe.outcome is ProbeOutcome.BROKEN:
             self._status = Status.FAILING
-            return f"{probe.step.value}: {probe.message}"
+            has_ended = await race(server.process.ended(), timeout_s=_REAPED_S) is not None
+            return "" if has_ended else f"{probe.step.value}: {probe.message}"
         self._on_right_canary(probe, server)
         return ""
 

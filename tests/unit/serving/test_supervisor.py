@@ -184,7 +184,7 @@ def test_without_a_handover_a_new_model_is_served_after_a_drained_restart() -> N
     assert server.supervisor.report()[1]["restarts"] == 1
 
 
-@pytest.mark.parametrize(("breaks", "started_at"), [(False, 30), (True, 15)], ids=["well", "broken meanwhile"])
+@pytest.mark.parametrize(("breaks", "started_at"), [(False, 30), (True, 15.5)], ids=["well", "broken meanwhile"])
 def test_a_reload_waits_for_the_end_of_the_replaced_server_but_a_restart_does_not(
     breaks: bool, started_at: float
 ) -> None:
@@ -295,15 +295,18 @@ def test_stubs_that_end_with_their_server_send_no_canary_to_the_next_one() -> No
             self.stub_ended()
 
     server = FakeServer(canary=lambda age, start: OK if age < 1 or start else BROKEN, make=Watched).run(until=11)
-    assert server.canaries == pytest.approx([0, 3, 3, 6, 9], abs=0.01)
+    assert server.canaries == pytest.approx([0, 3, 3.5, 6.5, 9.5], abs=0.01)
 
 
-def test_a_process_that_ends_during_its_canary_is_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("known_after_s", [0, 0.4])
+def test_a_process_that_ends_during_its_canary_is_the_reason(
+    known_after_s: float, caplog: pytest.LogCaptureFixture
+) -> None:
     class Dying(FakeServer):
         async def probe(self) -> Probe:
             probe = await super().probe()
             if probe is BROKEN:
-                self.process.die(7)
+                asyncio.get_running_loop().call_later(known_after_s, self.probed.die, 7)
             return probe
 
     server = Dying(canary=lambda age, start: OK if age < 1 or start else BROKEN).run(until=20)
