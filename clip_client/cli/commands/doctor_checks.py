@@ -143,15 +143,17 @@ async def _description(transport: Any, names: ModelNames, timeout_s: float) -> l
         Check(SERVER, "provider", f"{encoder.backend or 'not said'}{accelerated}, on {where}"),
     ]
     if encoder.backend == "onnxruntime" and not accelerators:
-        asked = encoder.parameters["precision"].string_value if "precision" in encoder.parameters else "auto"
+        asked = "auto, by default"
+        if "precision" in encoder.parameters:
+            asked = f"{encoder.parameters['precision'].string_value}, by config.pbtxt"
         precision = (
-            f"{asked}, by config.pbtxt; --precision of clip-serve, or {PRECISION_VARIABLE} there, overrides it. "
+            f"{asked}; --precision of clip-serve, or {PRECISION_VARIABLE} there, overrides it. "
             'Its log says what a model "runs on"'
         )
         checks.append(Check(SERVER, "precision", precision))
     return [
         *checks,
-        Check(SERVER, "encoder threads", _threads(encoder, "intra_op_thread_count", "ONNX Runtime's default")),
+        Check(SERVER, "encoder threads", _threads(encoder, "intra_op_thread_count", "one for each core of the server")),
         Check(SERVER, "decoder threads", _threads(preprocessor, "decode_threads", "one for each core of the server")),
     ]
 

@@ -59,7 +59,7 @@ def test_doctor_tells_about_the_server(server: Server, run: Run) -> None:
     assert found["Triton"] == "2.51.0 (clip-serve:clip)"
     assert "a classification of a text output ends the server; very large" in found["known holes"]
     assert found["provider"] == "onnxruntime, on CPU"
-    assert found["precision"].startswith("auto, by config.pbtxt; --precision of clip-serve")
+    assert found["precision"].startswith("auto, by default; --precision of clip-serve")
     assert found["decoder threads"] == "one for each core of the server"
     assert found["model"].startswith("tiny_clip/random:0@")
     assert re.fullmatch(r"-?\d+ -?\d+", found["fingerprint"])
