@@ -170,7 +170,7 @@ class ClipClient(ClientBase):
         iterable that is not a container runs in a thread of its own and may block.
 
         ``timeout_s`` limits the whole stream. Without it the stream may last indefinitely, and the client's
-        ``timeout_s`` limits each image from the moment it is first sent, so the stream survives outages below that.
+        ``timeout_s`` limits each image from the moment it is first sent, so the stream survives shorter outages.
         If the source raises, the service fails or a result is late, the error is raised after the items before it.
 
         ::

@@ -36,7 +36,7 @@ class ItemError(ClipError):
     """One image or text could not be embedded; this does not affect the others in its batch.
 
     ``code`` is the name of an ``ImageStatus`` (``"TRUNCATED"``, ``"LIMIT"``, ...), ``"UNREADABLE"`` if the source could
-    not be read, or ``"TIMEOUT"`` if the call's ``timeout_s`` ran out, or reading the source took the client's.
+    not be read, or ``"TIMEOUT"`` if the call's ``timeout_s`` ran out, or the client's while reading the source.
     An item with ``"TIMEOUT"`` is worth embedding again. ``index`` is the position in the caller's input;
     ``source`` is the path of an image if the caller passed a path, else ``None``.
     """

@@ -45,7 +45,7 @@ def backoff_s(failures: int) -> float:
 class RetryBudget:
     """Tokens for retries: each success earns 0.1, each second earns 5, and a retry costs 1 (as in Finagle).
 
-    In an outage this allows five retries a second, which probes two servers that are down twice a second.
+    In an outage this allows five retries a second, enough to probe two dead servers twice a second.
     """
 
     def __init__(self, now: float) -> None:

@@ -175,7 +175,7 @@ class TritonTransport(Transport):
 def transport_factory(
     config: ClientConfig, *, more_options: Sequence[tuple[str, int | str]] = ()
 ) -> Callable[[Endpoint, str | None], TritonTransport]:
-    """Read the certificates once; return a function that connects to an address, to be called in its event loop.
+    """Read the certificates once; return a function that, called in an event loop, connects to an address.
 
     ``more_options`` are further channel arguments of gRPC. Raises ValueError if a certificate cannot be read, and
     ForkedProcess if gRPC was used before the fork that made this process: its threads and locks do not survive a fork.

@@ -43,7 +43,7 @@ MISSING: Final = {
     True: "a client certificate that it trusts (client_certificate and client_key of ClientConfig, --tls-certificate "
     "and --tls-key of the commands)",
 }
-"""Whether the client uses TLS -> ``{missing}``, what a server that hangs up may demand besides."""
+"""Whether the client uses TLS -> ``{missing}``, what a server that hangs up may also demand."""
 _NO_ADDRESS = "The name in {endpoint} cannot be resolved."
 _LOST = "The connection to {endpoint} was lost."
 _WRONG_SERVICE = "{endpoint} is not Triton's gRPC port; use the port of --grpc-port (8001), not the HTTP port."

@@ -78,7 +78,7 @@ def decode(
 
     A JPEG may be decoded at 1/2, 1/4 or 1/8 of its size, but not below ``at_least`` (height, width): pass the
     model's ``PreprocessConfig.decode_at_least``. The ``info`` of such an image holds the size of the whole picture
-    under :data:`SCALE_INFO`, and ``preprocess`` crops it as the whole. Without ``at_least`` the pixels are
+    under :data:`SCALE_INFO`, and ``preprocess`` crops it like the whole. Without ``at_least`` the pixels are
     exact.
 
     Returns an image of mode L, RGB, CMYK or YCbCr. Thread-safe; the GIL is released while pixels are decoded. Raises

@@ -84,7 +84,7 @@ def require_cosine(vectors: npt.NDArray[np.float32], expected: npt.NDArray[np.fl
 def checked_vectors(
     session: Session, rows: Rows, fingerprint: tuple[int, int], failed: npt.NDArray[np.bool_] | None = None
 ) -> npt.NDArray[np.float32]:
-    """Embed ``rows``; return the vectors of those that the mask ``failed`` (N,) leaves.
+    """Embed ``rows``; return the vectors of those not masked by ``failed`` (N,).
 
     Raises Disagreement if the vector of a failed row is not all NaN, or if the fingerprint of a row is not
     ``fingerprint``. Errors of the session pass through.

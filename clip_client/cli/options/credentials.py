@@ -56,7 +56,7 @@ def read_credentials(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def with_options(sentence: str) -> str:
-    """Return a sentence about a ClientConfig with the options for the names of its fields, except in file names."""
+    """Return a sentence about a ClientConfig with options in place of its fields' names, except in file names."""
     for field, option in _OPTIONS.items():
         sentence = re.sub(rf"(?<![\w/.-]){field}(?![\w-]|\.\w)", option, sentence)
     return sentence
