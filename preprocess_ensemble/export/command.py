@@ -6,7 +6,9 @@ import argparse
 import logging
 import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -81,22 +83,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from preprocess_ensemble.export.exporter import export_model
     except ModuleNotFoundError as error:
         return _missing(error, "local")
-    # Remove the unfinished files, which may take gigabytes, as after Ctrl-C.
-    on_sigterm = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        if options.skeleton is not None:
-            return _record(model, options.pretrained, options.skeleton)
-        export_model(
-            model=model,
-            pretrained=pretrained,
-            weights_dtype=options.precision,
-            repository=options.repository,
-            name=options.name,
-            text=options.towers == _BOTH,
-            force=options.force,
-            tensorrt=tensorrt,
-            report=_say,
-        )
+        with _sigterm_like_ctrl_c():
+            if options.skeleton is not None:
+                return _record(model, options.pretrained, options.skeleton)
+            export_model(
+                model=model,
+                pretrained=pretrained,
+                weights_dtype=options.precision,
+                repository=options.repository,
+                name=options.name,
+                text=options.towers == _BOTH,
+                force=options.force,
+                tensorrt=tensorrt,
+                report=_say,
+            )
     except ReportedError as error:
         _say(str(error))
         return 2 if isinstance(error, WrongChoice) else 1
@@ -106,9 +107,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         _say("Interrupted; the repository is unchanged.")
         return 1
-    finally:
-        signal.signal(signal.SIGTERM, on_sigterm)
     return 0
+
+
+@contextmanager
+def _sigterm_like_ctrl_c() -> Iterator[None]:
+    """Let SIGTERM raise KeyboardInterrupt, unless it is ignored: unfinished files, of gigabytes, are then removed."""
+    before = signal.getsignal(signal.SIGTERM)
+    replaces = threading.current_thread() is threading.main_thread() and before not in (signal.SIG_IGN, None)
+    if replaces:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        if replaces:
+            signal.signal(signal.SIGTERM, before)
 
 
 def _parser() -> Parser:

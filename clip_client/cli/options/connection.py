@@ -97,13 +97,17 @@ def client_config(arguments: argparse.Namespace, *, timeout_s: float | None = No
         for field in ("ca_certificate", "client_certificate", "client_key"):
             read_pem(field, credentials[field])
         return config
-    except (ValueError, ReportedError) as error:
+    except ReportedError as error:
+        raise CommandMisused(str(error)) from None
+    except ValueError as error:
         raise CommandMisused(with_options(str(error))) from None
 
 
 def _check_certificates(arguments: argparse.Namespace) -> None:
     """Raise ReportedError if a file holds no certificate or key. A pipe is not checked: it can be read only once."""
     roots, certificate, key = arguments.ca_certificate, arguments.client_certificate, arguments.client_key
+    if roots is None and certificate is None:
+        return
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_ciphers("DEFAULT:@SECLEVEL=0")  # gRPC also takes keys that OpenSSL finds too short
     if roots is not None and roots.is_file():

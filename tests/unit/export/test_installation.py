@@ -81,8 +81,12 @@ def control_c(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parity, "check", lambda *_: signal.raise_signal(signal.SIGINT))
 
 
+def unhandled(*_: object) -> None:
+    """Does nothing."""
+
+
 def sigterm(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # an export that does not handle it would otherwise end the tests
+    signal.signal(signal.SIGTERM, unhandled)  # an export that does not handle it would otherwise end the tests
     monkeypatch.setattr(parity, "check", lambda *_: signal.raise_signal(signal.SIGTERM))
 
 
@@ -109,6 +113,7 @@ def test_an_export_that_fails_leaves_the_old_model_and_is_one_sentence(
     before = contents(pair)
     try:
         last = run(main, *arguments, code=1).err.splitlines()[-1]
+        assert signal.getsignal(signal.SIGTERM) in (unhandled, signal.SIG_DFL)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
