@@ -78,41 +78,35 @@ def box(item: Locator) -> tuple[int, ...]:
 
 
 @contextmanager
-def watched(context: BrowserContext, may_ask: Callable[[str], bool]) -> Iterator[BrowserContext]:
-    """An error, a dialog, or a request to an address that a page may not ask for fails the test."""
+def watched(context: BrowserContext, may_ask: Callable[[str], bool]) -> Iterator[Page]:
+    """A window: an error, a dialog, or a request to an address that a page may not ask for fails the test."""
     errors: list[str] = []
     # Not what Chromium only notes: that it left the focus where it was, for instance.
     context.on("console", lambda message: errors.append(message.text) if message.type in ("error", "warning") else None)
     context.on("dialog", lambda dialog: errors.append(f"dialog: {dialog.message}"))
     context.on("weberror", lambda error: errors.append(str(error.error)))
     context.on("request", lambda request: None if may_ask(request.url) else errors.append(request.url))
-    yield context
+    yield context.new_page()
     context.close()
     assert errors == []
 
 
 @contextmanager
-def opened(browser: Browser, review: Review, *, serves_photos: bool = True) -> Iterator[BrowserContext]:
-    """A browser for the pages of a review."""
-    fresh = browser.new_context(viewport=WIDE, reduced_motion="reduce")
-    with watched(fresh, lambda url: review.secret in url) as context:
-        if not serves_photos:
-            context.route("**/photos/**", lambda route: route.fulfill(body=_EMPTY, content_type="image/svg+xml"))
-        yield context
-
-
-def go(context: BrowserContext, review: Review) -> Page:
-    """Open the first page of a review."""
-    page = context.new_page()
-    page.goto(f"{review.address}/")
-    return page
+def opened(browser: Browser, review: Review, *, serves_photos: bool = True) -> Iterator[Page]:
+    """The first page of a review, in a browser for it."""
+    context = browser.new_context(viewport=WIDE, reduced_motion="reduce")
+    if not serves_photos:
+        context.route("**/photos/**", lambda route: route.fulfill(body=_EMPTY, content_type="image/svg+xml"))
+    with watched(context, lambda url: review.secret in url) as page:
+        page.goto(f"{review.address}/")
+        yield page
 
 
 @pytest.fixture
 def page(browser: Browser, review: Review) -> Iterator[Page]:
     """The first page of the module's ``review``; what a test decides and does not apply is taken back."""
-    with opened(browser, review) as context:
-        yield go(context, review)
+    with opened(browser, review) as first:
+        yield first
     with suppress(Busy):
         while True:
             review.session.take_back()
@@ -133,8 +127,7 @@ def open_page(browser: Browser) -> OpenPage:
 
     @contextmanager
     def opened_file(path: Path, **options: Any) -> Iterator[Page]:
-        with watched(browser.new_context(**options), lambda url: not url.startswith(("http", "ws"))) as context:
-            page = context.new_page()
+        with watched(browser.new_context(**options), lambda url: not url.startswith(("http", "ws"))) as page:
             page.goto(path.as_uri())
             yield page
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,11 +13,11 @@ import pytest
 
 from clip_client.dedup import DuplicateReport, Member, Store
 from clip_client.dedup.aligned import PUT_INTO
-from clip_client.dedup.types import EDITED
-from tests.browser.conftest import PHONE, box, go, opened, press
+from clip_client.dedup.types import EDITED, EXACT, SAME_PIXELS, SIMILAR, Companion, Metadata
+from tests.browser.conftest import PHONE, box, opened, press
 from tests.fixtures import members
 from tests.fixtures.albums import member, report, write
-from tests.fixtures.images.scenes import resized, scene
+from tests.fixtures.images.scenes import encoded, resized, scene
 from tests.fixtures.reviews import Review, of_report, review_of
 
 if TYPE_CHECKING:
@@ -29,23 +30,19 @@ expect = pytest.importorskip("playwright.sync_api", reason="playwright is not in
 GROUPS: Final = 6
 
 
-def make_album(folder: Path) -> Path:
+@pytest.fixture(scope="module")
+def review(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Review]:
     """Six groups, each of a picture, a copy of its pixels and a small one; each frees less than the one before."""
+    folder = tmp_path_factory.mktemp("review")
     for number in range(GROUPS):
-        place = folder / f"trip {number}"
+        place = folder / "Pictures" / f"trip {number}"
         place.mkdir(parents=True)
         picture = scene(number, (480 - 20 * number, 360))
         picture.save(place / "photo.png")
         os.utime(place / "photo.png", (1_500_000_000, 1_500_000_000))  # older than its copies by more than a second
         picture.save(place / "photo copy.bmp")
         resized(picture, 0.5).save(place / "photo small.png")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def review(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Review]:
-    folder = tmp_path_factory.mktemp("review")
-    with review_of(make_album(folder / "Pictures"), store=folder / "store") as running:
+    with review_of(folder / "Pictures", store=folder / "store") as running:
         yield running
 
 
@@ -237,8 +234,7 @@ def test_ten_thousand_groups_open_page_by_page(browser: Browser, tmp_path: Path)
         return members.report(*(members.group(*pair) for pair in groups))
 
     with review_of(tmp_path, store=tmp_path / "store", search=search) as running:
-        with opened(browser, running, serves_photos=False) as context:
-            page = go(context, running)
+        with opened(browser, running, serves_photos=False) as page:
             expect(page.locator(".list li")).to_have_count(50)
             expect(page.get_by_text("1 to 50 of 10,000")).to_be_visible()
             press(page, "r")
@@ -255,6 +251,11 @@ def test_ten_thousand_groups_open_page_by_page(browser: Browser, tmp_path: Path)
         assert decisions(running) == [("keep-all", "photos/19998.jpg", [])]
 
 
+def reviewing(folder: Path, *groups: Sequence[Member]) -> AbstractContextManager[Review]:
+    found = report(*map(tuple, groups))
+    return review_of(folder / "Pictures", store=folder / "store", search=of_report(found))
+
+
 def test_a_photo_that_the_kept_one_may_be_made_from_is_kept_unless_a_person_marks_it(
     browser: Browser, tmp_path: Path
 ) -> None:
@@ -262,31 +263,126 @@ def test_a_photo_that_the_kept_one_may_be_made_from_is_kept_unless_a_person_mark
     paths = [write(tmp_path / "Pictures" / name, name.encode()) for name in ("screenshot.png", "photo.jpg")]
     doubted = members.aligned(EDITED, doubts=(PUT_INTO,))
     pair = member(paths[0], width=1170, height=2532), member(paths[1], tier=EDITED, matches=doubted)
-    with review_of(tmp_path, store=tmp_path / "store", search=of_report(report(pair))) as running:
-        with opened(browser, running, serves_photos=False) as context:
-            page = go(context, running)
-            open_first(page)
-            expect(page.locator("figure").nth(1).get_by_text(PUT_INTO)).to_be_visible()
-            expect(page.get_by_role("checkbox", checked=True)).to_have_count(0)
-            press(page, "2", "1")  # a photo that was kept for a moment is not marked by that
-            expect(page.get_by_role("button", name="Nothing moves")).to_be_disabled()
-            press(page, "Enter")
-            expect(page.locator(".list")).to_be_visible()
-            assert decisions(running) == [("keep-all", "Pictures/screenshot.png", [])]
-            page.goto(f"{running.address}/groups/1")
-            press(page, "u")
-            page.locator("[name=move]").nth(1).check()
-            press(page, "Enter", "p")
-            expect(page.locator(".plan .mark")).to_contain_text(PUT_INTO)
+    with reviewing(tmp_path, pair) as running, opened(browser, running, serves_photos=False) as page:
+        open_first(page)
+        expect(page.locator("figure").nth(1).get_by_text(PUT_INTO)).to_be_visible()
+        expect(page.get_by_role("checkbox", checked=True)).to_have_count(0)
+        press(page, "2", "1")  # a photo that was kept for a moment is not marked by that
+        expect(page.get_by_role("button", name="Nothing moves")).to_be_disabled()
+        press(page, "Enter")
+        expect(page.locator(".list")).to_be_visible()
+        assert decisions(running) == [("keep-all", "Pictures/screenshot.png", [])]
+        page.goto(f"{running.address}/groups/1")
+        press(page, "u")
+        page.locator("[name=move]").nth(1).check()
+        press(page, "Enter", "p")
+        expect(page.locator(".plan .mark")).to_contain_text(PUT_INTO)
         assert decisions(running) == [("keep", "Pictures/screenshot.png", ["Pictures/photo.jpg"])]
 
 
 def test_a_person_learns_at_once_that_equal_files_are_not_different(browser: Browser, tmp_path: Path) -> None:
     files = (("a.dng", b"1"), ("b.dng", b"1"), ("c.dng", b"2"))
-    group = tuple(member(write(tmp_path / name, data), width=0, height=0) for name, data in files)
-    found = of_report(report(group))
-    with review_of(tmp_path, store=tmp_path / "store", search=found) as running, opened(browser, running) as context:
-        page = go(context, running)
+    group = [member(write(tmp_path / "Pictures" / name, data), width=0, height=0) for name, data in files]
+    with reviewing(tmp_path, group) as running, opened(browser, running) as page:
         page.goto(f"{running.address}/groups/1")
         press(page, "d")
         expect(page.locator(".notice")).to_contain_text("the next search shows them again")
+
+
+def test_what_moves_is_marked_and_gives_the_group_its_tier(browser: Browser, tmp_path: Path) -> None:
+    """The first copy is the same file; the second copy only looks alike, and stays."""
+    group = [
+        member(write(tmp_path / "Pictures" / f"{name}.jpg", name[:4].encode()), width=40, height=30, tier=tier)
+        for name, tier in (("copy", EXACT), ("copy 2", EXACT), ("alike", SIMILAR))
+    ]
+    with reviewing(tmp_path, group) as review, opened(browser, review, serves_photos=False) as page:
+        expect(page.locator(".list .tier")).to_have_text("Exact")
+        expect(page.get_by_role("radio", name="Exact 1")).to_be_attached()
+        assert page.locator(".thumbs img").evaluate_all("all => all.map(one => one.alt)") == ["", "moves", ""]
+        press(page, "Enter")
+        expect(page.locator(".above .tier")).to_have_text("Exact")
+        marks = page.locator("figure:not(.kept) [name=move]").all()
+        assert [mark.is_checked() for mark in marks] == [True, False]
+        page.locator("figure").nth(2).locator("[name=move]").press("Space")
+        press(page, "Enter")
+        expect(page.locator(".list .tier")).to_have_text("Similar")
+
+
+def test_after_apply_the_totals_say_what_is_left(browser: Browser, tmp_path: Path) -> None:
+    """The kept photo of the first group is chosen anew, so another size moves than the search suggests."""
+    sizes = {"small": 1_000, "large": 3_000, "other": 500}
+    paths = {name: write(tmp_path / "Pictures" / f"{name}.jpg", bytes(size)) for name, size in sizes.items()}
+    again = write(tmp_path / "Pictures" / "again.jpg", bytes(sizes["other"]))
+    first = (member(paths["large"]), member(paths["small"], tier=SAME_PIXELS))
+    second = (member(paths["other"]), member(again))
+    with reviewing(tmp_path, first, second) as review, opened(browser, review, serves_photos=False) as page:
+        heading, found = page.get_by_role("heading", level=1), page.locator(".overview .soft")
+        expect(heading).to_have_text("2 photos, 1.5 kB, can move safely")
+        page.locator(".list a", has_text="1.0 kB").click()
+        expect(heading).to_have_text("1.0 kB to free in 1 copy")
+        press(page, "2", "Enter", "g")
+        expect(heading).to_have_text("Up to 3.5 kB could be freed")
+        expect(found).to_contain_text("Still undecided: 1 photo, 500 B, can move safely.")
+        expect(page.get_by_role("button", name="Apply 1 decision, up to 3.0 kB")).to_be_visible()
+        row = page.locator(".list li", has_text="small.jpg")
+        expect(row).to_contain_text("3.0 kB to free in 1 copy")
+        press(page, "p")
+        expect(heading).to_have_text("1 decision, 3.0 kB to the quarantine")
+        press(page, "Enter")
+        expect(heading).to_have_text("1 photo moved to the quarantine, 3.0 kB")
+        press(page, "g")
+        expect(heading).to_have_text("Up to 500 B could be freed")
+        expect(row).to_contain_text("3.0 kB moved in 1 copy")
+        expect(row.locator("img")).to_have_count(1)
+        row.locator("a").click()
+        expect(heading).to_have_text("3.0 kB moved in 1 copy")
+
+
+def test_the_difference_says_whether_there_is_one(browser: Browser, tmp_path: Path) -> None:
+    folder = tmp_path / "Pictures"
+    folder.mkdir()
+    picture = scene(1)
+    picture.save(folder / "1.png")
+    picture.save(folder / "2.bmp")
+    encoded(picture, "JPEG", quality=50).save(folder / "3.png")
+    with review_of(folder, store=tmp_path / "store") as review, opened(browser, review) as page:
+        page.goto(f"{review.address}/groups/1")
+        note = page.get_by_role("dialog").locator("[role=status]")
+        figures = {name: page.locator("figure", has_text=name) for name in ("2.bmp", "3.png")}
+        for name, said in (("2.bmp", "No difference"), ("3.png", "What differs, 3 times as bright")):
+            figures[name].locator("a.mat").click()
+            page.keyboard.press("x")
+            expect(note).to_have_text(said)
+            page.keyboard.press("o")
+            expect(note).to_have_text("")
+            page.keyboard.press("Escape")
+        held: list[Any] = []
+        page.route("**/full", lambda route: held.append(route))
+        page.reload()
+        figures["2.bmp"].locator("a.mat").click()
+        page.keyboard.press("x")
+        expect(note).to_have_text("Loading …")
+        for route in held:
+            route.continue_()
+        page.unroute("**/full")
+        expect(note).to_have_text("No difference")
+
+
+def test_all_columns_of_the_comparison_fit_into_1280_pixels(browser: Browser, tmp_path: Path) -> None:
+    folder = tmp_path / "Pictures" / "2024 Summer holidays" / "WhatsApp Images of the family"
+    facts: dict[str, Any] = {
+        "width": 12000,
+        "height": 9000,
+        "metadata": Metadata(taken="2024-05-01T10:00:00", camera="FUJIFILM FinePix S5000 Zoom"),
+    }
+    names = ("IMG_20240501_100000_very_long_name", "IMG_20240501_100000_another_long_name")
+    found = []
+    for name in names:
+        path, raw = write(folder / f"{name}.jpg", b"x"), write(folder / f"{name}.cr2", b"raw")
+        found.append(member(path, companions=(Companion(path=str(raw), kind="RAW file"),), **facts))
+    with reviewing(tmp_path, found) as review, opened(browser, review, serves_photos=False) as page:
+        page.set_viewport_size({"width": 1280, "height": 800})
+        page.goto(f"{review.address}/groups/1")
+        expect(page.locator(".compare td", has_text="FinePix").first).to_be_visible()
+        shown, needed = page.locator(".compare").evaluate("it => [it.clientWidth, it.scrollWidth]")
+        assert needed <= shown

@@ -15,7 +15,8 @@ from PIL import Image
 
 from clip_client.dedup import DuplicateReport, Member, Store
 from clip_client.dedup.store.journal import State
-from tests.browser.conftest import PHONE, WIDE, go, opened, press, violations
+from clip_client.review.state.found_groups import Filter
+from tests.browser.conftest import PHONE, WIDE, opened, press, violations
 from tests.fixtures.albums import member, report
 from tests.fixtures.images.scenes import scene
 from tests.fixtures.reviews import Review, of_report, review_of
@@ -60,19 +61,10 @@ def review(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Review]:
         yield running
 
 
-@pytest.fixture
-def album(review: Review) -> Path:
-    return Path(review.session.roots[0])
-
-
 def group_of(review: Review, name: str) -> int:
     """Return the number of the group with a photo whose path holds ``name``."""
-    (number,) = (
-        number
-        for number in (1, 2, 3)
-        if (found := review.session.groups.get(number)) and name in found.group.members[0].path
-    )
-    return number
+    (found,) = (one for one in review.session.groups.each(Filter()) if name in one.group.members[0].path)
+    return found.id
 
 
 def files(folder: Path) -> set[bytes]:
@@ -81,7 +73,8 @@ def files(folder: Path) -> set[bytes]:
     return {os.fsencode(path) for path in found if not path.parts[0].startswith(".")}
 
 
-def test_hostile_names_are_text_and_what_is_done_hits_the_right_file(page: Page, review: Review, album: Path) -> None:
+def test_hostile_names_are_text_and_what_is_done_hits_the_right_file(page: Page, review: Review) -> None:
+    album = Path(review.session.roots[0])
     before = files(album)
     number = group_of(review, "onerror")
     page.get_by_role("searchbox").fill("onerror=alert(1)>")
@@ -116,7 +109,8 @@ def test_hostile_names_are_text_and_what_is_done_hits_the_right_file(page: Page,
     assert files(album) == before
 
 
-def test_missing_files_are_marked_and_nothing_moves_for_them(page: Page, review: Review, album: Path) -> None:
+def test_missing_files_are_marked_and_nothing_moves_for_them(page: Page, review: Review) -> None:
+    album = Path(review.session.roots[0])
     before = files(album)
     for name in ("kept/a.png", "copy/b.png"):
         os.unlink(album / name)
@@ -170,8 +164,7 @@ def test_the_page_shows_how_far_a_search_is_and_then_that_it_found_nothing(brows
         return report()
 
     with review_of(tmp_path, store=tmp_path / "store", search=search, waits=False) as running:
-        with opened(browser, running) as context:
-            page = go(context, running)
+        with opened(browser, running) as page:
             expect(page.get_by_role("heading", level=1)).to_have_text("Looking for duplicates")
             expect(page.get_by_text("Files found 1,234")).to_be_visible()
             expect(page.get_by_role("progressbar", name="Photos read 50 of 200")).to_be_visible()
@@ -187,9 +180,8 @@ def test_the_page_shows_how_far_a_search_is_and_then_that_it_found_nothing(brows
 def test_the_page_says_that_a_slow_search_by_words_goes_on(browser: Browser, tmp_path: Path) -> None:
     scene(1, (480, 360)).save(tmp_path / "one.png")
     held: list[Route] = []
-    with review_of(tmp_path, store=tmp_path / "store") as running, opened(browser, running) as context:
-        context.route("**/search?q=*", lambda route: held.append(route))
-        page = go(context, running)
+    with review_of(tmp_path, store=tmp_path / "store") as running, opened(browser, running) as page:
+        page.route("**/search?q=*", lambda route: held.append(route))
         page.get_by_role("link", name="Search", exact=True).click()
         page.get_by_role("searchbox", name="What the photos show").fill("dog")
         page.keyboard.press("Enter")
@@ -200,10 +192,10 @@ def test_the_page_says_that_a_slow_search_by_words_goes_on(browser: Browser, tmp
 
 
 def test_a_page_says_that_its_server_does_not_answer(browser: Browser, review: Review) -> None:
-    context = browser.new_context()
-    page = go(context, review)
-    context.route("**/state", lambda route: route.abort())
+    page = browser.new_page()
+    page.goto(f"{review.address}/")
+    page.route("**/state", lambda route: route.abort())
     expect(page.locator(".notice")).to_contain_text("does not answer")
-    context.unroute("**/state")
+    page.unroute("**/state")
     expect(page.locator(".notice")).to_be_hidden()
-    context.close()
+    page.close()

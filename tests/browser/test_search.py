@@ -83,11 +83,8 @@ def test_axe_finds_nothing_and_a_phone_needs_no_scrolling_sideways(page: Page, f
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-# The page that ``search --report`` writes.
-
-
-@pytest.fixture
-def written(tmp_path: Path) -> Path:
+def test_the_written_page_shows_and_enlarges_what_was_found(open_page: OpenPage, tmp_path: Path) -> None:
+    """The page that ``search --report`` writes; axe finds nothing, and a phone can show it."""
     pictures = []
     for number in range(3):
         path = tmp_path / f"a & b {number}.png"
@@ -96,15 +93,11 @@ def written(tmp_path: Path) -> Path:
         copies = (str(tmp_path / "a copy.png"),) if number == 1 else ()
         pictures.append(FoundPicture(path=str(path), score=0.3 - number / 10, facts=facts, copies=copies))
     pictures.append(FoundPicture(path=str(tmp_path / "gone.png"), score=0.0))
-    page = tmp_path / "page.html"
-    with page.open("wb") as file:
+    written = tmp_path / "page.html"
+    with written.open("wb") as file:
         found = FoundPictures(pictures=tuple(pictures), compared=4, compared_in_words="4 photos", model_id="m/x@0")
         write_page("a <dog>", found, file, thumbnail=thumbnail)
-    return page
-
-
-def test_results_are_shown_and_enlarged(open_page: OpenPage, written: Path) -> None:
-    with open_page(written) as page:
+    with open_page(written, reduced_motion="reduce") as page:
         expect(page.get_by_role("heading", level=1)).to_have_text("a <dog>")
         expect(page.get_by_text("4 pictures of 4 photos")).to_be_visible()
         expect(page.locator("figure img")).to_have_count(3)
@@ -116,10 +109,6 @@ def test_results_are_shown_and_enlarged(open_page: OpenPage, written: Path) -> N
         page.keyboard.press("ArrowRight")
         expect(viewer.get_by_role("heading")).to_have_text("a & b 1.png")
         page.keyboard.press("Escape")
-
-
-def test_axe_finds_nothing_on_the_written_page_and_a_phone_can_show_it(open_page: OpenPage, written: Path) -> None:
-    with open_page(written, reduced_motion="reduce") as page:
         page.locator(".group").evaluate("one => one.style.contentVisibility = 'visible'")
         page.locator("details").evaluate_all("all => all.forEach(one => one.open = true)")
         assert violations(page, sizes=(WIDE, PHONE)) == []

@@ -146,20 +146,16 @@ def test_two_photos_that_are_named_alone_and_not_alike_are_told_why(
     assert search([*pair, tmp_path / "c.jpg"], alike=UNLIKE).note == ""
 
 
-def test_a_copy_that_is_named_with_its_photo_is_not_told_why_it_is_apart(tmp_path: Path) -> None:
-    pair = [tmp_path / "a.png", tmp_path / "b.jpg"]
+def test_copies_and_raw_files_without_a_preview_are_not_told_why_they_are_apart(tmp_path: Path) -> None:
+    pair, raw = [tmp_path / "a.png", tmp_path / "b.jpg"], [tmp_path / "c.nef", tmp_path / "d.nef"]
     for path in pair:
         scene(0).save(path, quality=75)
     report = search(pair, alike=UNLIKE)
     assert (by_name(report)["b.jpg"].tier, report.note) == (RE_ENCODED, "")
-
-
-def test_raw_files_without_a_preview_are_not_called_pictures_of_one_colour(tmp_path: Path) -> None:
-    pair = [tmp_path / "a.nef", tmp_path / "b.nef"]
-    for path in pair:
+    for path in raw:
         path.write_bytes(path.name.encode())
-    report = search(pair)
-    assert (report.note, len(report.bytes_only)) == ("", 2)
+    report = search(raw)
+    assert (report.note, len(report.bytes_only)) == ("", 2), "they are not called pictures of one colour"
 
 
 def test_the_order_of_the_paths_changes_nothing(found: DuplicateReport, album: Path) -> None:

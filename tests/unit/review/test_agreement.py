@@ -9,7 +9,6 @@ import re
 from pathlib import Path
 from urllib.parse import unquote
 
-import pytest
 from PIL import Image, ImageDraw, ImageOps
 from rich.console import Console
 
@@ -134,28 +133,15 @@ def of_rules(review: Review) -> tuple[str, set[str]]:
     return said[1], planned
 
 
-def of_command(report: DuplicateReport, root: Path, store: Store, options: ActionOptions) -> set[str]:
-    said: list[str] = []
-    assert apply_report(report, [str(root)], store, options, say=said.append) == 0
-    return {match[1] for line in said if (match := re.match(r"would move: (.*?)(?:, with .*)?; kept: ", line))}
-
-
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, DuplicateReport]:
-    """Search an album; the last test moves its copies."""
-    root = tmp_path_factory.mktemp("album").resolve()
-    make_album(root)
-    with Store(tmp_path_factory.mktemp("search")) as store:
-        report = asyncio.run(embedded(root, store))
-    return root, report
-
-
-async def embedded(root: Path, store: Store) -> DuplicateReport:
+async def searched(root: Path, store: Store) -> DuplicateReport:
     return await search_of(root, store=store, references=[str(root / "mine")])(lambda what, done, total: None)
 
 
-def test_all_outputs_agree_about_each_photo(found: tuple[Path, DuplicateReport], tmp_path: Path) -> None:
-    root, report = found
+def test_all_outputs_agree_about_each_photo(tmp_path: Path) -> None:
+    root = (tmp_path / "album").resolve()
+    make_album(root)
+    with Store(tmp_path / "search") as store:
+        report = asyncio.run(searched(root, store))
     expected = {str(root / name): moves for name, moves in EXPECTED.items()}
     by_default = {path for path, moves in expected.items() if moves == BY_DEFAULT}
     with_edited = by_default | {path for path, moves in expected.items() if moves == ON_REQUEST}
@@ -178,6 +164,9 @@ def test_all_outputs_agree_about_each_photo(found: tuple[Path, DuplicateReport],
         assert said.startswith(f"{count}, can move safely")
 
     with Store(tmp_path / "store") as store:
-        assert of_command(report, root, store, ActionOptions(dry_run=True)) == by_default
+        told: list[str] = []
+        assert apply_report(report, [str(root)], store, ActionOptions(dry_run=True), say=told.append) == 0
+        found = (re.match(r"would move: (.*?)(?:, with .*)?; kept: ", line) for line in told)
+        assert {match[1] for match in found if match} == by_default
         assert apply_report(report, [str(root)], store, ActionOptions(apply=True)) == 0
         assert {path for path in expected if not (root / path).exists()} == by_default

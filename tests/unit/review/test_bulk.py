@@ -10,10 +10,11 @@ import pytest
 
 from clip_client.dedup import Store
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, KeepRules
-from clip_client.dedup.types import ALTERED, EDITED, EXACT, RE_ENCODED, SIMILAR, LibraryPhoto
+from clip_client.dedup.store.journal import State
+from clip_client.dedup.types import ALTERED, EDITED, EXACT, SIMILAR, LibraryPhoto
 from tests.fixtures.albums import member, report, write
 from tests.fixtures.images.image_files import jpeg
-from tests.fixtures.members import FROM_A_CAMERA, aligned
+from tests.fixtures.members import aligned
 from tests.fixtures.reviews import Review, of_report, review_of
 from tests.unit.review.albums import LOOKS_ALIKE, applied, done, found_in, names, states
 from tests.unit.review.albums import moving as planned_moves
@@ -23,15 +24,17 @@ def counted(review: Review, rules: list[str], **wanted: str) -> str:
     return review.get(f"/rules/count?{urlencode([*wanted.items(), *(('rule', rule) for rule in rules)])}").text
 
 
-def test_rules_choose_another_photo_and_move_what_dedup_would(review: Review, album: Path) -> None:
+def test_rules_choose_another_photo_and_move_what_dedup_would(review: Review, album: Path, tmp_path: Path) -> None:
     rules = ["path=*/[by].jpg"]
-    assert "<strong>1 group</strong>: 1 photo, 4 B would move. In 1 group the rules keep another" in counted(
-        review, rules
-    )
+    said = "<strong>1 group</strong>: 1 photo, 4 B would move. In 1 group the rules keep another"
+    assert said in counted(review, rules)
     assert review.post("/rules/choose", {"rules": rules}).status == 200
     assert states(review) == {EXACT: "keep", SIMILAR: "open"}
     applied(review)
     assert names(album) == {"b.jpg", "x.jpg", "y.jpg", "z.jpg"}
+    with Store(tmp_path / "store") as store:
+        (entry,) = store.journal.entries([State.MOVED])
+    assert (entry.tier, entry.is_chosen) == (EXACT, False), "nobody has looked at it"
 
 
 @pytest.mark.parametrize(
@@ -106,20 +109,6 @@ def test_a_group_is_found_by_the_copies_that_it_holds(album: Path, tmp_path: Pat
         assert 'href="./?holds=edited"' in rules
         shown = [review.get(f"/?{query}").text.count("data-group=") for query in ("holds=edited", "tier=edited")]
         assert shown == [1, 0]
-
-
-def test_rules_leave_what_was_never_compared_with_the_photo_that_they_keep(album: Path, tmp_path: Path) -> None:
-    paths = [write(album / f"{name}.jpg", jpeg(quality=90 - i)) for i, name in enumerate("xyz")]
-    matches = aligned(RE_ENCODED)
-    kept = member(paths[0], **FROM_A_CAMERA)
-    copies = (member(path, tier=RE_ENCODED, matches=matches) for path in paths[1:])
-    with review_of(album, store=tmp_path / "store", search=of_report(report((kept, *copies)))) as review:
-        assert "<strong>1 group</strong>: 2 photos" in counted(review, [])
-        # Y and z were compared with x, and not with each other: y is still a copy of x, which stays.
-        assert "<strong>1 group</strong>: 1 photo" in counted(review, ["path=*/z.jpg"])
-        review.post("/rules/choose", {"rules": ["path=*/z.jpg"]})
-        applied(review)
-    assert names(album) == {"x.jpg", "z.jpg"}
 
 
 @pytest.mark.parametrize("rules", [["no such rule"], ["pixels=3"], [1]])

@@ -33,16 +33,14 @@ from tests.fixtures.reviews import Review, of_report, review_of
 from tests.unit.review.albums import ALL_NAMES, applied, done, found_in, names, session_of, states
 
 
-def test_enter_opens_the_first_undecided_group(review: Review) -> None:
-    assert 'href="groups/1" data-key="Enter"' in review.get("/").text
+def test_the_list_leads_to_the_first_undecided_group_and_counts_what_can_be_freed(review: Review, album: Path) -> None:
+    page = review.get("/").text
+    assert 'href="groups/1" data-key="Enter"' in page
+    assert "1 photo, 4 B, can move safely" in page
     review.post("/groups/1/choice", {"what": "skip"})
-    assert 'href="groups/2" data-key="Enter"' in review.get("/").text
-
-
-def test_what_is_skipped_or_has_moved_does_not_count_as_what_could_be_freed(review: Review, album: Path) -> None:
-    assert "1 photo, 4 B, can move safely" in review.get("/").text
-    review.post("/groups/1/choice", {"what": "skip"})
-    assert "can move safely" not in review.get("/").text
+    page = review.get("/").text
+    assert 'href="groups/2" data-key="Enter"' in page
+    assert "can move safely" not in page
     review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1]})
     applied(review)
     assert [total["leaving_bytes"] for total in review.get("/state").json["totals"]] == [0, 0]
@@ -133,32 +131,25 @@ def test_a_page_made_at_the_end_of_the_search_is_loaded_again(tmp_path: Path, mo
 # What would move and what would stay, and which plans are not carried out.
 
 
-def test_the_plan_shows_the_size_of_a_photo_that_stays(album: Path, tmp_path: Path) -> None:
-    kept, stays = write(album / "kept.jpg", b"kept"), write(album / "large.jpg", bytes(123_000))
-    found = report((member(kept), member(stays, tier=SIMILAR, embedded="film", embedded_digest="1")))
-    with review_of(album, store=tmp_path / "store", search=of_report(found)) as review:
-        review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1]})
-        done(review, "/plan")
-        plan = review.get("/plan").text
-    assert "1 photo would stay; the list says why" in plan
-    assert plan.count("123 kB") == 2, "of the photo, and of all that stay"
-
-
-def test_the_reason_beside_a_photo_that_moves_by_choice_does_not_say_that_it_stays(album: Path, tmp_path: Path) -> None:
-    """Also beside a photo with the same pixels as one that moves, which has that one's reason."""
+def test_the_plan_says_how_large_what_stays_is_and_why_photos_move_only_by_choice(album: Path, tmp_path: Path) -> None:
+    """Beside what moves, no reason says that it stays; a photo with the same pixels as another has its reason."""
     kept, untold, same, unproved = (write(album / f"{number}.jpg", b"%d" % number) for number in range(4))
+    stays = write(album / "large.jpg", bytes(123_000))
     found = report(
         (
             member(kept),
             member(untold, tier=EDITED, matches=aligned(EDITED, doubts=(UNTOLD,))),
             member(same, tier=SIMILAR, copy_of=str(untold), copy_tier=SAME_PIXELS),
             member(unproved, tier=EDITED, matches=aligned(EDITED, doubts=(UNPROVED,))),
+            member(stays, tier=SIMILAR, embedded="film", embedded_digest="1"),
         )
     )
     with review_of(album, store=tmp_path / "store", search=of_report(found)) as review:
-        review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1, 2, 3]})
+        review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1, 2, 3, 4]})
         done(review, "/plan")
         plan = review.get("/plan").text
+    assert "1 photo would stay; the list says why" in plan
+    assert plan.count("123 kB") == 2, "of the photo, and of all that stay"
     untold_reason = "Which of the two shows more cannot be told, so neither moves unasked."
     assert re.findall(r'<span class="mark">(.*?)</span>', plan) == [
         untold_reason,
@@ -220,7 +211,7 @@ def test_what_only_a_copy_says_is_written_beside_the_kept_photo_if_a_person_want
     ]
     with review_of(album, store=tmp_path / "store", search=of_report(report(tuple(pair)))) as review:
         review.post("/groups/1/choice", {"what": "keep", "keep": 0, "move": [1]})
-        done(review, "/plan")
+        assert done(review, "/plan")["what"] == "planning"
         assert "1 photo would stay" in review.get("/plan").text
         number = done(review, "/plan", {"merge_metadata": True})["number"]
         assert "1 photo would move" in review.get("/plan").text

@@ -1,19 +1,17 @@
 """A person's choice moves a photo whatever its tier is; nothing else moves. It counts once, until the next choice."""
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clip_client.cli.main import main
-from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import DuplicateReport, Store
 from clip_client.dedup.actions.apply import apply, recover
 from clip_client.dedup.actions.chosen_runs import declare, notice_put_back, take_back
 from clip_client.dedup.compare.chosen_groups import chosen_photos
-from clip_client.dedup.store.choices import DONE, KEEP, UNDONE, WAITING, Choice, ChosenPhoto
+from clip_client.dedup.store.choices import DONE, KEEP, UNDONE, WAITING, ChosenPhoto
 from clip_client.dedup.store.decisions import DIFFERENT, KEEP_ALL
 from clip_client.dedup.store.journal import JournalEntry, MovedFile, State
 from clip_client.dedup.types import BURST, SIMILAR
@@ -50,11 +48,8 @@ def command(store: Path, *words: object, code: int = 0) -> None:
 
 def act(found: DuplicateReport, root: Path, store: Path, *, is_chosen: bool = True, **options: Any) -> list[str]:
     """Apply what is chosen, or what moves by its tier; return what is said."""
-    said: list[str] = []
-    chosen = ActionOptions(is_chosen=is_chosen, **{"apply": True, **options})
     with Store(store) as opened:
-        assert carried_out(found, [str(root)], opened, chosen, say=said.append) == 0
-    return said
+        return carried_out(found, [root], opened, is_chosen=is_chosen, **{"apply": True, **options})
 
 
 def left(folder: Path) -> str:
@@ -293,7 +288,7 @@ def test_a_decision_and_its_choice_are_recorded_together(kills: Kills) -> None:
         store = folder / "store"
         with Store(store) as opened:
             choices = opened.choices.add([(KEEP_ALL, [ChosenPhoto(f"/{one}.jpg", one) for one in "ab"])])
-        kills.kill(declare_in, store, choices)
+        kills.kill(lambda place, these: declare(Store(place), these, "a run"), store, choices)
         with Store(store) as opened:
             seen.add((*states(store), len(opened.decisions.all())))
     assert seen == {(WAITING, 0), (DONE, 1)}
@@ -313,8 +308,3 @@ def test_only_what_another_process_does_with_choices_counts_as_a_change(store: P
         other.choices.add([(KEEP_ALL, photos)])
         assert choices.changed_elsewhere()
         assert not choices.changed_elsewhere()
-
-
-def declare_in(store: Path, choices: Sequence[Choice]) -> None:
-    with Store(store) as opened:
-        declare(opened, choices, "a run")

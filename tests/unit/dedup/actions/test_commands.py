@@ -7,7 +7,6 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,24 +15,12 @@ import pytest
 from rich.console import Console
 
 from clip_client.cli.main import main
-from clip_client.cli.options.dedup import ActionOptions
 from clip_client.dedup import DuplicateReport, Store
 from clip_client.dedup.actions.apply import apply
 from clip_client.dedup.judge.verdicts import with_verdicts
 from clip_client.dedup.pages.terminal import print_groups
 from clip_client.dedup.types import SAME_PIXELS, SIMILAR
-from tests.fixtures.albums import (
-    album,
-    carried_out,
-    carry_out,
-    copies,
-    member,
-    planned,
-    planned_copies,
-    refusing,
-    report,
-    write,
-)
+from tests.fixtures.albums import album, carried_out, copies, member, planned, planned_copies, refusing, report, write
 from tests.fixtures.commands import Said
 
 
@@ -131,7 +118,8 @@ def test_a_renamed_folder_is_one_sentence_that_says_how_to_go_on(
 ) -> None:
     """The single photo of another folder is named."""
     plan, (_, alone) = planned_copies(tmp_path / "other")
-    carry_out(plan, tmp_path / "store" / "history.sqlite")
+    with Store(tmp_path / "store") as opened:
+        apply(plan, opened.journal)
     for folder in (root, tmp_path / "other"):
         folder.rename(folder.with_name(f"{folder.name}, renamed"))
     for example, *command in (("copy.jpg", "undo"), ("a/2.jpg", "purge", "--yes")):
@@ -149,7 +137,7 @@ def test_a_full_or_read_only_disk_is_one_sentence_that_says_what_to_do(
     found, taken, store = album(root), tmp_path / "store", ["--store", str(tmp_path / "store")]
     with Store(taken) as opened, monkeypatch.context() as patch:
         patch.setattr(os, "mkdir", refusing(os.mkdir, OSError(errno.ENOSPC, "No space left on device")))
-        assert carried_out(found, [str(root)], opened, ActionOptions(apply=True)) == 1
+        carried_out(found, [root], opened, apply=True, code=1)
     assert capsys.readouterr().err == (
         f"not done: 3 photos, such as {root / 'a' / '2.jpg'}: The system refuses: No space left on device; free some "
         "space and try again.\n"
@@ -190,7 +178,8 @@ def test_purge_sends_no_more_than_it_has_summed_up(
 
     def agree_late(question: str) -> str:
         assert "The trash restores them only into hidden .clip-quarantine folders" in question
-        carry_out(planned_copies(root / "later")[0], tmp_path / "store" / "history.sqlite")
+        with Store(tmp_path / "store") as other:
+            apply(planned_copies(root / "later")[0], other.journal)
         return "y"
 
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
@@ -219,12 +208,10 @@ def test_undo_and_purge_advise_no_other_store_than_the_one_with_their_moves(tmp_
 # What dedup says at its end.
 
 
-def lines_of(found: DuplicateReport, root: Path, more: Mapping[str, Any] | None = None, **options: Any) -> list[str]:
+def lines_of(found: DuplicateReport, root: Path, **options: Any) -> list[str]:
     """Carry out a report with these options; return what is said."""
-    lines: list[str] = []
     with Store(root.with_name("my store")) as opened:
-        assert carried_out(found, [str(root)], opened, ActionOptions(**options), say=lines.append, **more or {}) == 0
-    return lines
+        return carried_out(found, [root], opened, **options)
 
 
 def test_a_dry_run_counts_what_stays_for_its_tier_and_names_the_rest(root: Path) -> None:
@@ -254,7 +241,7 @@ def test_reasons_that_the_terminal_has_shown_are_not_promised_again(root: Path) 
     judged = with_verdicts(found, [str(root)])
     for verbose, said in ((True, []), (False, ["4 other photos stay in place; --dry-run says why"])):
         explained = print_groups(judged, Console(file=io.StringIO()), verbose=verbose)
-        assert lines_of(found, root, {"explained": explained}) == [*said, "--apply would move nothing"]
+        assert lines_of(found, root, more={"explained": explained}) == [*said, "--apply would move nothing"]
 
 
 def test_apply_counts_what_stays_by_reason(root: Path) -> None:
@@ -264,7 +251,8 @@ def test_apply_counts_what_stays_by_reason(root: Path) -> None:
     assert (first, hint) == ("3 photos stay: It is in a reference folder.", "to list these photos: -v")
     assert moved.startswith("1 photo moved")
     listed = [f"stays: {one}: It is in a reference folder." for one in wanted]
-    assert lines_of(report((member(kept), *stay)), root, {"verbose": True}, apply=True) == [*listed, "0 photos moved"]
+    only_stay = report((member(kept), *stay))
+    assert lines_of(only_stay, root, more={"verbose": True}, apply=True) == [*listed, "0 photos moved"]
 
 
 def test_the_way_back_can_be_pasted_into_a_shell(root: Path, tmp_path: Path, said: Said) -> None:
@@ -286,7 +274,6 @@ def test_the_way_back_can_be_pasted_into_a_shell(root: Path, tmp_path: Path, sai
 
 def test_quarantines_in_several_folders_are_not_listed(root: Path, tmp_path: Path) -> None:
     found = report(tuple(member(write(root / folder / "1.jpg", b"x")) for folder in "abc"))
-    lines: list[str] = []
     with Store(tmp_path / "store") as opened:
-        carried_out(found, [str(root / name) for name in "abc"], opened, ActionOptions(apply=True), say=lines.append)
-    assert lines[0].startswith("2 photos moved to .clip-quarantine folders; restore")
+        first, *_ = carried_out(found, [root / name for name in "abc"], opened, apply=True)
+    assert first.startswith("2 photos moved to .clip-quarantine folders; restore")

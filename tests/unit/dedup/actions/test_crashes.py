@@ -84,23 +84,6 @@ def test_a_kill_between_any_two_steps_loses_nothing(
     assert kills.step > 20
 
 
-def test_a_purge_after_a_kill_during_undo_parts_no_photo_from_its_companions(kills: Kills) -> None:
-    """The journal says that files are coming back before the first of them does, so purge completes that first."""
-    for folder in kills.every(1):
-        root, store = folder / "root", folder / "history.sqlite"
-        for number in range(2):
-            write(root / f"{number}.nef", b"raw")
-            write(root / f"{number}.xmp", b"<x/>")
-        kept, copy = (write(root / f"{number}.jpg", b"x") for number in range(2))
-        carry_out(planned(report((member(kept), member(copy))), [root]), store)
-        kills.kill(take_back, store)
-        with opened(store) as journal:
-            purge(journal, trash=os.unlink)
-        left = {path.name for path in root.glob("1.*")}
-        assert left in (set(), {"1.jpg", "1.nef", "1.xmp"}), f"killed before step {kills.step}"
-    assert kills.step > 15
-
-
 def purge_into(trash: Path, store: Path) -> None:
     with opened(store) as journal:
         purge(journal, trash=lambda path: os.rename(path, trash / os.path.basename(path)))

@@ -17,32 +17,17 @@ from clip_client.dedup.actions.purge import purge
 from clip_client.dedup.actions.quarantine import MANIFEST
 from clip_client.dedup.store.computer import this_computer
 from clip_client.dedup.store.journal import IN_QUARANTINE, Journal, State
-from clip_client.dedup.types import QUARANTINE_NAME, SAME_PIXELS
-from tests.fixtures.albums import (
-    album,
-    carry_out,
-    files,
-    member,
-    opened,
-    planned,
-    planned_copies,
-    report,
-    snapshot,
-    take_back,
-    without_access,
-    write,
-)
+from clip_client.dedup.types import QUARANTINE_NAME
+from tests.fixtures.albums import album, carry_out, files, opened, planned, planned_copies, take_back, write
 from tests.fixtures.commands import Said
 from tests.fixtures.crashes import Kills, contents
-from tests.fixtures.images.camera_files import packet
-from tests.fixtures.images.image_files import jpeg
 
 UNNAMED = "No manifest names it; move it back by hand: its path in the folder of the run is its old path."
 
 
 def test_photos_come_back_where_another_computer_mounts_their_folder(root: Path, journal: Journal, said: Said) -> None:
     found = album(root)
-    before = snapshot(root)
+    before = files(root)
     apply(planned(found, [root]), journal)
     (root / "a" / "2.jpg.xmp").parent.chmod(0o750)
     elsewhere = root.rename(root.with_name("mounted elsewhere"))
@@ -62,7 +47,7 @@ def test_photos_come_back_where_another_computer_mounts_their_folder(root: Path,
     ]
     (line,) = said("undo", "--from", elsewhere)
     assert line == f"{elsewhere / QUARANTINE_NAME} is not there: all is restored, or another folder has the quarantine"
-    assert without_access(snapshot(elsewhere)) == without_access(before)
+    assert files(elsewhere) == before
     assert not (elsewhere / QUARANTINE_NAME).exists()
     elsewhere.rename(root)
     assert said("undo", "--store", journal.directory) == ["0 photos restored; 3 photos were back already"]
@@ -100,15 +85,6 @@ def test_photos_in_a_copy_of_their_folder_do_not_count_as_back(root: Path, journ
     for folder, photo in ((backup, Path(backup, copy.name)), (root, copy)):
         assert said("undo", "--from", folder, "--store", journal.directory) == ["1 photo restored"]
         assert (photo.exists(), len(journal.entries(IN_QUARANTINE))) == (True, folder != root)
-
-
-def test_a_damaged_store_does_not_keep_photos_from_coming_back(
-    of_another_store: tuple[list[str], Path], root: Path, said: Said
-) -> None:
-    (_, store), copy = of_another_store
-    write(Path(store) / "history.sqlite", b"no database")
-    assert said("undo", "--from", root, "--store", store) == ["1 photo restored"]
-    assert copy.exists()
 
 
 def test_what_cannot_come_back_stays_whole_and_is_named(root: Path, journal: Journal, said: Said) -> None:
@@ -166,35 +142,18 @@ def test_undo_from_needs_a_quarantine_and_no_store(
 
 
 @pytest.fixture
-def of_another_store(root: Path, tmp_path: Path) -> tuple[list[str], Path]:
-    """Return the options for an empty store, and a photo that another store has moved."""
+def copy(root: Path, tmp_path: Path) -> Path:
+    """A photo that another store has moved."""
     plan, (_, copy) = planned_copies(root)
     with Store(tmp_path / "lost") as store:
         apply(plan, store.journal)
-    return ["--store", str(tmp_path / "new")], copy
+    return copy
 
 
 def test_a_folder_near_the_quarantine_leads_to_it(
-    of_another_store: tuple[list[str], Path], root: Path, said: Said
+    copy: Path, root: Path, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    below = root / "deep" / "er"
-    for folder in (below, root.parent, root / "gone"):  # below it, one above it, and in it
-        for options in ([], ["--list"]):
-            (line,) = said("undo", "--from", folder, *options, code=1)
-            assert line.endswith(f"no quarantine in {folder}; did you mean: clip-client undo --from {root}")
-    with Store(root.parent / "other") as other:
-        apply(planned_copies(root.parent / "also here")[0], other.journal)
-    (line,) = said("undo", "--from", root.parent, code=1)
-    also = root.parent / "also here"
-    assert line.endswith(f"did you mean: clip-client undo --from '{also}', or: clip-client undo --from {root}")
-    _, copy = of_another_store
-    assert said("undo", "--from", root / QUARANTINE_NAME) == ["1 photo restored"]
-    assert copy.exists()
-
-
-def test_a_folder_of_another_user_does_not_hide_it(
-    of_another_store: object, root: Path, said: Said, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    """Neither the folder of another user beside it nor a damaged store keeps the photo away."""
     (closed := root.parent / "closed").mkdir()
     look = os.stat
 
@@ -204,15 +163,23 @@ def test_a_folder_of_another_user_does_not_hide_it(
         return look(path, **named)
 
     monkeypatch.setattr(os, "stat", refused)  # root may look everywhere
+    for folder in (root / "deep" / "er", root.parent, root / "gone"):  # below it, one above it, and in it
+        for options in ([], ["--list"]):
+            (line,) = said("undo", "--from", folder, *options, code=1)
+            assert line.endswith(f"no quarantine in {folder}; did you mean: clip-client undo --from {root}")
+    with Store(root.parent / "other") as other:
+        apply(planned_copies(root.parent / "also here")[0], other.journal)
     (line,) = said("undo", "--from", root.parent, code=1)
-    assert line.endswith(f"did you mean: clip-client undo --from {root}")
+    also = root.parent / "also here"
+    assert line.endswith(f"did you mean: clip-client undo --from '{also}', or: clip-client undo --from {root}")
+    store = write(root.parent / "new" / "history.sqlite", b"no database").parent
+    assert said("undo", "--from", root / QUARANTINE_NAME, "--store", store) == ["1 photo restored"]
+    assert copy.exists()
 
 
-def test_undo_without_a_store_names_the_quarantine_of_another_store(
-    of_another_store: tuple[list[str], Path], root: Path, said: Said
-) -> None:
+def test_undo_without_a_store_names_the_quarantine_of_another_store(copy: Path, root: Path, said: Said) -> None:
     """As after the loss of the store, or on another computer."""
-    store, copy = of_another_store
+    store = ["--store", str(root.parent / "new")]
     other = (
         "Nothing in the quarantine of this store came from this path; there is a quarantine of another store: "
         f"clip-client undo --from {root}"
@@ -221,25 +188,13 @@ def test_undo_without_a_store_names_the_quarantine_of_another_store(
         assert said("undo", path, *store, code=1) == ["0 photos restored", f"not done: {path}: {other}"]
         assert said("undo", "--list", path, *store) == [other]
     apply_in = root / "of this store"
-    with Store(store[1]) as new:
+    with Store(root.parent / "new") as new:
         apply(planned_copies(apply_in)[0], new.journal)
     never = apply_in / "never.jpg"  # this store knows the nearest quarantine, but not the one above it
     assert said("undo", never, *store, code=1)[1] == f"not done: {never}: {other}"
     assert said("undo", copy, "--from", root) == ["1 photo restored"]
     known = "Nothing in the quarantine came from this path; --list shows what is there."
     assert said("undo", never, *store, code=1)[1] == f"not done: {never}: {known}"
-
-
-def test_the_sidecar_that_saved_metadata_stays(root: Path, journal: Journal) -> None:
-    for name, said in (("kept", ">"), ("copy", 'xmp:Rating="4">')):
-        write(root / f"{name}.jpg", jpeg(xmp=packet(said)))
-    pair = member(root / "kept.jpg"), member(root / "copy.jpg", tier=SAME_PIXELS)
-    apply(planned(report(pair), [root], merge_metadata=True), journal)
-    (outcome,) = undo_from(str(root))
-    sidecar = root / "kept.jpg.xmp"
-    assert outcome.message == f"Restored. The sidecar with its metadata stays: {sidecar}."
-    undo(journal)
-    assert not sidecar.exists()
 
 
 def undo_command(root: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from clip_client.dedup import scan
-from clip_client.dedup.files.places import READ_ONLY, place_of
-from tests.fixtures.albums import TIME_NS, member, planned, report, searched, write
+from clip_client.dedup.files.places import place_of
+from tests.fixtures.albums import TIME_NS, planned, searched, write
 
 VANISHING = {
     "#recycle": "a recycle bin",
@@ -132,17 +132,12 @@ def test_in_a_library_of_apple_photos_only_originals_last() -> None:
     assert place_of("/a/photoslibrary/library/thumbs/trash") is None
 
 
-@pytest.fixture
-def read_only(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in which even root can write nothing, as in a read-only snapshot of btrfs under any name."""
-    folder, access = root / "2024-01-01", os.access
+def test_what_cannot_be_written_is_kept_only_if_nothing_else_is(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a read-only snapshot of btrfs under any name, where even root can write nothing."""
+    read_only, access = root / "2024-01-01", os.access
     monkeypatch.setattr(
-        os, "access", lambda path, mode: access(path, mode) and not (path == str(folder) and mode & os.W_OK)
+        os, "access", lambda path, mode: access(path, mode) and not (path == str(read_only) and mode & os.W_OK)
     )
-    return folder
-
-
-def test_what_cannot_be_written_is_kept_only_if_nothing_else_is(root: Path, read_only: Path) -> None:
     old(read_only / "1.nef")
     live = [write(root / "Rome" / f"{number}.nef", b"photo") for number in (1, 2)]
     found = searched(root)
@@ -151,15 +146,3 @@ def test_what_cannot_be_written_is_kept_only_if_nothing_else_is(root: Path, read
     # A person says that this folder lasts.
     trusted = searched(root, references=[read_only])
     assert [move.duplicate.path for move in planned(trusted, [root]).moves] == list(map(str, live))
-
-
-@pytest.mark.parametrize("where", [READ_ONLY, "a recycle bin"])
-def test_nothing_moves_if_only_what_may_not_last_would_stay(root: Path, where: str) -> None:
-    """Not even if a person chose it."""
-    kept, copy = (
-        member(write(root / name, b"photo"), not_kept=where * (name == "a.jpg")) for name in ("a.jpg", "b.jpg")
-    )
-    for chosen in (None, {copy.path: None}):
-        plan = planned(report((kept, copy)), [root], chosen=chosen)
-        assert plan.moves == ()
-        assert plan.skipped[0].reason == f"The kept photo is in {where}, so nothing moves for it."

@@ -33,12 +33,6 @@ def move(journal: Journal, kept: Path, *copies: Path, tier: str = EXACT, chosen:
     return run
 
 
-def made_by_an_earlier_version(journal_file: Path) -> None:
-    """Forget what only this version records."""
-    with closing(sqlite3.connect(journal_file)) as connection, connection:
-        connection.execute("UPDATE units SET tier = '', proof = 0")
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="the trash of other systems cannot be moved aside")
 def test_purge_reaches_the_real_trash(root: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
@@ -171,6 +165,10 @@ def test_only_the_photo_that_was_kept_instead_counts(tmp_path: Path, journal: Jo
         f"The photo that was kept instead is missing or changed: {first[0]}; restore it with: "
         f"clip-client undo {first[1]}{where}, or all such photos with: clip-client undo --suspects{where}."
     )
+    (entry,) = journal.entries(IN_QUARANTINE)
+    first[0].symlink_to(entry.files[0].quarantined)
+    assert [outcome.done for outcome in purge(journal, trash=os.unlink)] == [False], "a link to it is not the photo"
+    assert first[0].read_bytes() == b"x"
 
 
 def test_a_kept_photo_that_was_edited_and_then_moved_keeps_its_copies(root: Path, journal: Journal) -> None:
@@ -253,31 +251,28 @@ def test_what_an_earlier_version_moved_is_proved_again(tmp_path: Path, journal: 
     move(journal, photos[0], exact)
     if how == "chain":
         move(journal, photos[3], photos[0], tier=RE_ENCODED)
-    made_by_an_earlier_version(tmp_path / "history.sqlite")
+    with closing(sqlite3.connect(tmp_path / "history.sqlite")) as connection, connection:
+        connection.execute("UPDATE units SET tier = '', proof = 0")  # only this version records them
     kept = photos[3 if how == "chain" else 0]
     assert [entry.files[0].original for entry in suspects(journal, prove=lambda _kept, _moved: "")] == [
         str(one) for one in (photos[1], photos[2], *([exact, photos[0]] if how == "chain" else []))
     ]
     outcomes = {os.path.basename(one.path): one for one in purge(journal, prove=prove, trash=os.unlink)}
     assert (kept.name, "1.jpg") in asked
-    assert {name: one.done for name, one in outcomes.items() if name in ("1.jpg", "2.jpg")} == {
-        "1.jpg": True,
-        "2.jpg": False,
-    }
-    why = (
-        f"The photo that was kept instead, {photos[0]}, was moved itself for"
-        if how == "chain"
-        else "An earlier version moved it for"
-    )
+    assert [outcomes[name].done for name in ("1.jpg", "2.jpg")] == [True, False]
+    of_chain = f"The photo that was kept instead, {photos[0]}, was moved itself for"
+    why = of_chain if how == "chain" else "An earlier version moved it for"
     assert outcomes["2.jpg"].message.startswith(f"{why} {kept}, which is not proved to show all of it; restore it")
     # The same bytes prove themselves, as long as the file is there.
     assert outcomes["exact.jpg"].done == (how == "kept")
 
 
-def test_the_raw_file_of_the_kept_photo_is_found_by_kind_and_bytes(root: Path, journal: Journal) -> None:
-    kept, copy = write(root / "1.jpg", b"x"), write(root / "2.jpg", b"x")
-    raw, _ = write(root / "1.nef", b"raw"), write(root / "2.nef", b"raw")
-    move(journal, kept, copy)
+def test_what_is_beside_the_kept_photo_is_found_by_kind_and_a_raw_file_by_bytes(root: Path, journal: Journal) -> None:
+    for name, data in (("jpg", b"x"), ("nef", b"raw"), ("xmp", b"stars")):
+        for number in (1, 2):
+            write(root / f"{number}.{name}", data)
+    kept, raw, sidecar = (root / f"1.{name}" for name in ("jpg", "nef", "xmp"))
+    move(journal, kept, root / "2.jpg")
     refused = f"The RAW file that was kept instead is no longer beside {kept}."
     raw.rename(root / "1.mov")  # as a film it would be no RAW file any more
     (root / "0.nef").symlink_to("nowhere")
@@ -286,28 +281,11 @@ def test_the_raw_file_of_the_kept_photo_is_found_by_kind_and_bytes(root: Path, j
     assert [outcome.message for outcome in purge(journal, trash=os.unlink)] == [refused]
     raw.unlink()
     (root / "1.mov").rename(root / "renamed.dng")
-    assert [outcome.done for outcome in purge(journal, trash=os.unlink)] == [True]
-
-
-def test_the_kept_photo_must_still_have_a_sidecar(root: Path, journal: Journal) -> None:
-    kept, copy = write(root / "1.jpg", b"x"), write(root / "2.jpg", b"x")
-    sidecar, _ = write(root / "1.xmp", b"stars"), write(root / "2.xmp", b"stars")
-    move(journal, kept, copy)
     sidecar.unlink()
     refused = f"The sidecar that was kept instead is no longer beside {kept}."
     assert [outcome.message for outcome in purge(journal, trash=os.unlink)] == [refused]
     write(root / "1.jpg.xmp", b"more stars")  # programs write to it, and name it in two ways
     assert [outcome.done for outcome in purge(journal, trash=os.unlink)] == [True]
-
-
-def test_a_link_to_the_quarantine_is_no_photo_that_was_kept(root: Path, journal: Journal) -> None:
-    kept, copy = write(root / "1.jpg", b"x"), write(root / "2.jpg", b"x")
-    move(journal, kept, copy)
-    ((file,),) = (entry.files for entry in journal.entries(IN_QUARANTINE))
-    kept.unlink()
-    kept.symlink_to(file.quarantined)
-    assert [outcome.done for outcome in purge(journal, trash=os.unlink)] == [False]
-    assert kept.read_bytes() == b"x"
 
 
 def test_what_was_not_in_the_quarantine_is_not_said_to_be_in_the_trash(root: Path, journal: Journal) -> None:

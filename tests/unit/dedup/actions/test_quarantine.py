@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from clip_client.dedup.actions.apply import apply, undo
-from clip_client.dedup.actions.quarantine import rename_new, restore, sync_folder, why_out_of_reach
+from clip_client.dedup.actions.quarantine import restore, sync_folder, why_out_of_reach
 from clip_client.dedup.judge.movable import CannotMove, check_can_move, quarantine_folder, roots_of
 from clip_client.dedup.store.journal import IN_QUARANTINE, LONGEST_RUN, Journal, JournalEntry, MovedFile
 from clip_client.dedup.types import QUARANTINE_NAME
@@ -191,14 +191,6 @@ def test_a_quarantine_for_a_list_of_files_is_where_one_can_be_made(
 NO_HARD_LINKS = [errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL, errno.EXDEV]
 
 
-def test_a_rename_on_a_sick_disk_fails_and_leaves_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "link", refusing(os.link, OSError(errno.EIO, "Input/output error")))
-    source = write(tmp_path / "a.jpg", b"x")
-    with pytest.raises(OSError, match="Input/output error"):
-        rename_new(str(source), str(tmp_path / "b.jpg"))
-    assert [path.name for path in tmp_path.iterdir()] == ["a.jpg"]
-
-
 def test_apply_replaces_nothing_in_the_quarantine(tmp_path: Path, journal: Journal) -> None:
     plan, (_, copy) = planned_copies(tmp_path)
     taken = write(tmp_path / QUARANTINE_NAME / "run" / "2.jpg", b"of before")
@@ -307,13 +299,8 @@ def test_a_disk_is_recognised_by_what_lies_around_the_file(
     renamed = ", or if the folder was renamed: clip-client undo --from FOLDER, its new name."
     expected = f"{disk} {sentence}{renamed}" if sentence else ""
     assert why_out_of_reach(entry(file, disk / "kept.jpg")) == expected
-
-
-def test_a_kept_photo_on_another_disk_says_nothing_about_the_disk_of_its_copy(tmp_path: Path) -> None:
-    """A mount point may have files of its own, which are seen while nothing is mounted."""
-    disk = write(tmp_path / "disk" / "not mounted.txt", b"").parent
-    file = moved_file(disk / "1.jpg", disk / QUARANTINE_NAME / "run" / "1.jpg")
-    assert why_out_of_reach(entry(file, write(tmp_path / "kept.jpg", b"x"))).startswith(f"{disk} looks like another")
+    if sentence:  # also if the kept photo is there, on another disk: a mount point may have files of its own
+        assert why_out_of_reach(entry(file, write(tmp_path / "kept.jpg", b"x"))) == expected
 
 
 def test_the_disk_of_the_root_folder_is_always_there(tmp_path: Path) -> None:

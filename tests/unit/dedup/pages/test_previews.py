@@ -128,10 +128,6 @@ def test_a_second_report_draws_only_what_is_new_and_removes_only_its_own_old_pre
     draw_previews(many(102), Drawer(), folder)
     draw_previews(many(2), Drawer(), folder)
     assert not folder.exists()
-
-
-def test_a_folder_of_the_user_with_that_name_is_left_alone(tmp_path: Path) -> None:
-    folder = tmp_path / "report-files"
     folder.mkdir()
     like_ours = folder / ("0" * 32 + "-320.jpg")
     like_ours.write_text("a file of the user")

@@ -24,12 +24,8 @@ from tests.fixtures.albums import opened
 NOT_UTF8 = os.fsdecode(b"/photos/caf\xe9.jpg")
 
 
-def moved_file(original: str, number: int = 1) -> MovedFile:
-    return MovedFile(original, f"{original}.{number}", f"{number}", number, 10**18 + number, 10**18 - number)
-
-
 def planned(journal: Journal, *originals: str, run: str = "run", **more: Any) -> JournalEntry:
-    files = tuple(map(moved_file, originals))
+    files = tuple(MovedFile(original, f"{original}.1", "1", 1, 10**18 + 1, 10**18 - 1) for original in originals)
     return journal.plan(JournalEntry(run=run, files=files, **{"kept": "/kept.jpg", "kept_sha256": "ab", **more}))
 
 

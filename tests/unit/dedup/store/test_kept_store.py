@@ -5,7 +5,8 @@ import os
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from clip_client.dedup.store.choices import DONE, UNDONE, WAITING, Choice
 from clip_client.dedup.store.decisions import DIFFERENT
 from clip_client.dedup.store.journal import IN_QUARANTINE, PROOF, JournalEntry, State
 from tests.fixtures.commands import Said
-from tests.fixtures.crashes import Kills
+from tests.fixtures.crashes import Kills, full_disk
 from tests.fixtures.kept_stores import kept_store
 
 AT_FIRST = (
@@ -32,11 +33,6 @@ AT_FIRST = (
 @pytest.fixture
 def kept(tmp_path: Path) -> Path:
     return kept_store(tmp_path)
-
-
-def below(folder: Path) -> dict[str, int]:
-    """Return the path of each file -> the second of its last change."""
-    return {str(one.relative_to(folder)): int(one.stat().st_mtime) for one in folder.rglob("*") if one.is_file()}
 
 
 def runs(kept: Path) -> dict[str, str]:
@@ -67,12 +63,16 @@ def test_choices_wait_and_rules_are_saved(kept: Path) -> None:
 def test_undo_restores_every_photo(kept: Path, said: Said) -> None:
     assert said("undo", "--store", kept / "store") == ["6 photos restored"]
     photos = kept / "photos"
-    assert below(photos) == {name: 1_700_000_000 + place for place, name in enumerate(AT_FIRST)}
+    found = {str(one.relative_to(photos)): int(one.stat().st_mtime) for one in photos.rglob("*") if one.is_file()}
+    assert found == {name: 1_700_000_000 + place for place, name in enumerate(AT_FIRST)}
     assert not (photos / "linked" / "one.jpg").samefile(photos / "linked" / "two.jpg")
 
 
-def trashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Remove what is sent to the trash, and return the list to which its paths are added."""
+def test_purge_of_a_run_with_hard_links_and_what_is_proved_again(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At last each entry has to be proved again, as after a change of the proof, and one kept photo has changed.
+
+    An earlier version moved edited copies unasked, which nothing proves.
+    """
     sent: list[str] = []
 
     def send(path: str) -> None:
@@ -80,26 +80,13 @@ def trashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         os.unlink(path)
 
     monkeypatch.setattr("send2trash.send2trash", send)
-    return sent
-
-
-def test_one_run_with_hard_links_can_be_purged(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     linked, run = kept / "photos" / "linked", runs(kept)["linked"]
     assert linked.joinpath("one.jpg").samefile(linked / "two.jpg")
-    sent = trashed(monkeypatch)
     assert main(["purge", "--yes", "--run", run, "--store", str(kept / "store")]) == 0
     assert list(map(os.path.basename, sent)) == ["two.jpg"]
     assert {path.name for path in linked.iterdir()} == {"one.jpg", "two.jpg"}
-
-
-def test_purge_proves_again_what_moved(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each entry has to be proved again, as after a change of the proof; one kept photo has changed.
-
-    An earlier version moved edited copies unasked, which nothing proves.
-    """
-    change(kept / "store" / "journal.sqlite", "UPDATE units SET proof = 0")
+    change(kept / "store" / "history.sqlite", "UPDATE units SET proof = 0")
     (kept / "photos" / "pixels" / "picture copy.png").write_bytes(b"changed")
-    sent = trashed(monkeypatch)
     assert main(["purge", "--yes", "--store", str(kept / "store")]) == 1
     assert {path.split("/photos/")[1].partition("/")[0] for path in sent} == {"chosen", "exact", "linked", "rated"}
     assert sorted(runs(kept)) == ["edited", "pixels"]
@@ -139,18 +126,13 @@ def content(store: Path) -> tuple[list[JournalEntry], list[Choice]]:
         return opened.journal.entries((State.MOVED,)), list(opened.choices.all())
 
 
-def open_and_close(store: Path) -> None:
-    with Store(store) as opened:
-        assert opened.journal
-
-
 @pytest.mark.timeout(300)  # about 60 forks, each with a store that is unpacked first
 def test_a_kill_while_files_are_taken_over_loses_nothing(kills: Kills) -> None:
     """Nor does it take anything over twice; the files of the earlier version are renamed and not deleted."""
     for folder in kills.every(1):
         folder.mkdir()
         store = kept_store(folder) / "store"
-        kills.kill(open_and_close, store)
+        kills.kill(content, store)
         entries, choices = content(store)
         assert [(one.id, len(one.files)) for one in entries] == [(number, 1) for number in range(1, 7)]
         assert [one.id for one in choices] == list(range(1, 6)), f"killed before step {kills.step}"
@@ -248,29 +230,21 @@ def test_what_another_process_has_not_yet_written_to_its_file_is_taken_over(kept
         assert renamed.execute("SELECT count(*) FROM choices").fetchone() == (6,)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit on the size of a file")
-def test_files_are_taken_over_as_soon_as_there_is_room(kept: Path) -> None:
-    import resource
-
-    store = kept / "store"
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with Store(store) as opened:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, limits[1]))
-        try:
-            with pytest.raises(StoreError, match=r"history\.sqlite cannot be written .*free some space"):
-                _ = opened.journal
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        assert EARLIER < databases(store)
-    assert len(runs(kept)) == 6
-
-
-def test_files_are_not_taken_over_while_an_earlier_version_moves_photos(
-    kept: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("prevented", "said"),
+    [
+        (lambda store: full_disk(150_000), r"history\.sqlite cannot be written .*free some space"),
+        # An earlier version moves photos.
+        (lambda store: exclusive_lock(store / "journal.lock"), "another clip-client is moving files"),
+    ],
+)
+def test_files_are_taken_over_as_soon_as_that_is_possible(
+    kept: Path, monkeypatch: pytest.MonkeyPatch, prevented: Callable[[Path], AbstractContextManager[object]], said: str
 ) -> None:
     monkeypatch.setattr("clip_client.dedup.store.history._WAIT_S", 0)
-    with exclusive_lock(kept / "store" / "journal.lock"), Store(kept / "store") as store:
-        with pytest.raises(StoreError, match="another clip-client is moving files"):
-            _ = store.journal
-        assert EARLIER < databases(kept / "store")
+    store = kept / "store"
+    with Store(store) as opened:
+        with prevented(store), pytest.raises(StoreError, match=said):
+            _ = opened.journal
+        assert EARLIER < databases(store)
     assert len(runs(kept)) == 6
