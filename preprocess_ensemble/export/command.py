@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import argparse
 import logging
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from preprocess_ensemble.command_line import Parser, user_path
+from preprocess_ensemble.command_line import Parser, sigterm_like_ctrl_c, user_path
 from preprocess_ensemble.contract import DEFAULT_NAME
 from preprocess_ensemble.errors import ReportedError, pip_install
 from preprocess_ensemble.export import hub
@@ -84,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         return _missing(error, "local")
     try:
-        with _sigterm_like_ctrl_c():
+        with sigterm_like_ctrl_c():  # unfinished files, of gigabytes, are then removed
             if options.skeleton is not None:
                 return _record(model, options.pretrained, options.skeleton)
             export_model(
@@ -108,20 +105,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say("Interrupted; the repository is unchanged.")
         return 1
     return 0
-
-
-@contextmanager
-def _sigterm_like_ctrl_c() -> Iterator[None]:
-    """Let SIGTERM raise KeyboardInterrupt, unless it is ignored: unfinished files, of gigabytes, are then removed."""
-    before = signal.getsignal(signal.SIGTERM)
-    replaces = threading.current_thread() is threading.main_thread() and before not in (signal.SIG_IGN, None)
-    if replaces:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        if replaces:
-            signal.signal(signal.SIGTERM, before)
 
 
 def _parser() -> Parser:
