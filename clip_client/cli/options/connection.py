@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -30,7 +29,7 @@ from preprocess_ensemble.model_repository.location import (
     has_model,
     user_repository,
 )
-from preprocess_ensemble.pem_files import load_pair, load_roots
+from preprocess_ensemble.pem_files import check_client_files
 
 _OPENING: Final = "opening the model"
 _EXPORT: Final = (sys.executable, "-m", "preprocess_ensemble.export.command")
@@ -91,9 +90,9 @@ def client_config(arguments: argparse.Namespace, *, timeout_s: float | None = No
             timeout_s=timeout_s,
             transfer=arguments.transfer,
             model=arguments.model,
+            **credentials,
         )
-        config = replace(config, **credentials)
-        _check_certificates(arguments)
+        check_client_files(arguments.ca_certificate, arguments.client_certificate, arguments.client_key)
         for field in ("ca_certificate", "client_certificate", "client_key"):
             read_pem(field, credentials[field])
         return config
@@ -101,19 +100,6 @@ def client_config(arguments: argparse.Namespace, *, timeout_s: float | None = No
         raise CommandMisused(str(error)) from None
     except ValueError as error:
         raise CommandMisused(with_options(str(error))) from None
-
-
-def _check_certificates(arguments: argparse.Namespace) -> None:
-    """Raise ReportedError if a file holds no certificate or key. A pipe is not checked: it can be read only once."""
-    roots, certificate, key = arguments.ca_certificate, arguments.client_certificate, arguments.client_key
-    if roots is None and certificate is None:
-        return
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.set_ciphers("DEFAULT:@SECLEVEL=0")  # gRPC also takes keys that OpenSSL finds too short
-    if roots is not None and roots.is_file():
-        load_roots(context, roots, "--tls-ca")
-    if certificate is not None and certificate.is_file() and key.is_file():
-        load_pair(context, certificate, key, "--tls-certificate and --tls-key")
 
 
 @asynccontextmanager
