@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from clip_client import ClientConfig, ClipClient, ClipError, ModelNotReady
@@ -161,24 +161,19 @@ def export_default_model() -> bool:
     return subprocess.run([*_EXPORT, "--repository", str(repository)], check=False).returncode == 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class EngineOptions:
-    address: str | None
-    workers: int | None
+def cluster_config(arguments: argparse.Namespace, config: ClientConfig) -> ClientConfig:
+    """Resolve ``auto:`` for the workers. Raises CommandMisused if they may be on other machines."""
+    first = config.endpoints[0]
+    if first.kind is not EndpointKind.AUTO:
+        return config
+    if arguments.address is not None:
+        raise CommandMisused("--address needs a --url that every machine of the cluster reaches, not auto:")
 
-    def servers(self, config: ClientConfig, *, quiet: bool) -> ClientConfig:
-        """Resolve ``auto:`` for the workers. Raises CommandMisused if they may be on other machines."""
-        if config.endpoints[0].kind is not EndpointKind.AUTO:
-            return config
-        if self.address is not None:
-            raise CommandMisused("--address needs a --url that every machine of the cluster reaches, not auto:")
-        return replace(config, urls=(asyncio.run(_found(config, quiet=quiet)),))
+    async def found() -> str:
+        async with connected(config, quiet=arguments.quiet) as clip:
+            return f"local:{first.repository or ''}" if clip.is_local else first.address
 
-
-async def _found(config: ClientConfig, *, quiet: bool) -> str:
-    async with connected(config, quiet=quiet) as clip:
-        first = config.endpoints[0]
-        return f"local:{first.repository or ''}" if clip.is_local else first.address
+    return replace(config, urls=(asyncio.run(found()),))
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
@@ -203,10 +198,10 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read_engine_options(arguments: argparse.Namespace) -> EngineOptions | None:
+def uses_ray(arguments: argparse.Namespace) -> bool:
     if arguments.engine == "local":
         if arguments.address is not None or arguments.workers is not None:
             raise CommandMisused("--address and --workers need --engine ray")
-        return None
+        return False
     need("ray.data", extras="ray")
-    return EngineOptions(address=arguments.address, workers=arguments.workers)
+    return True
