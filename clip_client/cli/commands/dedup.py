@@ -112,6 +112,7 @@ def _write(report: DuplicateReport, arguments: argparse.Namespace, action: Actio
         write_text(arguments.csv, csv_lines(report))
     if arguments.report is not None:
         offered = {"apply": apply_command(arguments.words), "tiers": action.moving_tiers, "store": arguments.store}
+        offered["is_applied"] = action.apply and not action.is_chosen
         with output(arguments.report) as file:
             write_page(report, file, thumbnail=thumbnail, page=arguments.report, on_progress=show, **offered)
 

@@ -63,6 +63,7 @@ def write_page(
     page: Path | None = None,
     apply: str = "",
     tiers: Collection[str] = SAFE_TIERS,
+    is_applied: bool = False,
     store: Path | None = None,
     on_progress: OnProgress | None = None,
 ) -> None:
@@ -76,7 +77,7 @@ def write_page(
     of_store = () if store is None else ("--store", os.path.abspath(store))
     found = [group.moving_tier for group in report.groups]
     moving_bytes = sum(photo.spare_bytes for group in report.groups for photo in group.moving(tiers))
-    headline = found_in_words(count_verdicts(report.groups), moving_bytes, tiers)
+    headline = found_in_words(count_verdicts(report.groups), moving_bytes, tiers, is_applied=is_applied)
     environment = report_environment(member.photo.label for group in report.groups for member in group.members)
     pieces = environment.get_template("report.html.j2").generate(
         report=report,
