@@ -17,7 +17,6 @@ from preprocess_ensemble.export.model_source import WrongChoice, names_file, shi
 from preprocess_ensemble.model_repository.location import (
     MODEL_VARIABLE,
     PRETRAINED_VARIABLE,
-    MisnamedModel,
     model_to_export,
     repository_to_fill,
 )
@@ -58,11 +57,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.tensorrt is not None:
             cache = (options.tensorrt_cache or default_cache()).absolute()
             tensorrt = Tensorrt(version=options.tensorrt, cache=cache)
-    except (MisnamedModel, ReportedError) as error:
+    except ReportedError as error:
         _say(str(error))
         return 2
     if options.list:
-        sys.stdout.write(_listing())
+        blocks = _MODELS.read_text(encoding="utf-8").split("\n\n")
+        listed = (_aligned(block) if block.startswith("|") else block.strip() for block in blocks)
+        sys.stdout.write("\n\n".join(listed) + "\n")
         return 0
     # Silence the root logger, through which open_clip would repeat each error in other words.
     logging.basicConfig(level=logging.CRITICAL)
@@ -201,11 +202,6 @@ def _missing(error: ModuleNotFoundError, extras: str) -> int:
 def _say(line: str) -> None:
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
-
-
-def _listing() -> str:
-    blocks = _MODELS.read_text(encoding="utf-8").split("\n\n")
-    return "\n\n".join(_aligned(block) if block.startswith("|") else block.strip() for block in blocks) + "\n"
 
 
 def _aligned(table: str) -> str:
