@@ -134,7 +134,11 @@ def report_environment(photos: Iterable[str]) -> jinja2.Environment:
         url=_url,
     )
     style, script = _asset("style.css"), _asset("viewer.js") + _asset("page.js")
-    environment.globals.update(style=style, script=script, policy=_policy(style, script))
+    digests = (hashlib.sha256(text.encode()).digest() for text in (style, script))
+    of_style, of_script = (f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    allowed = f"img-src 'self' data: file:; style-src {of_style}; script-src {of_script}"
+    policy = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
+    environment.globals.update(style=style, script=script, policy=policy)
     return environment
 
 
@@ -146,11 +150,3 @@ def _url(path: str) -> str:
 def _asset(name: str) -> str:
     folder = "templates" if name.endswith(".j2") else "assets"
     return (files("clip_client.dedup.pages") / folder / name).read_text("utf-8")
-
-
-def _policy(style: str, script: str) -> str:
-    style, script = (
-        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in (style, script)
-    )
-    allowed = f"img-src 'self' data: file:; style-src {style}; script-src {script}"
-    return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
