@@ -7,12 +7,14 @@ import difflib
 import math
 import os
 import re
+import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import MappingProxyType
+from types import FrameType, MappingProxyType
 from typing import Any, Final, NoReturn, TypeVar
 
 from preprocess_ensemble.refusals import refusal
@@ -132,3 +134,28 @@ def try_port(host: str, number: int) -> None:
 def user_path(text: str) -> Path:
     """Return a path of the command line. A leading ``~``, which shells leave in ``--store=~/x``, is the home folder."""
     return Path(os.path.expanduser(text))
+
+
+@contextmanager
+def sigterm_like_ctrl_c() -> Iterator[Callable[[], int]]:
+    """Treat SIGTERM like Ctrl-C in the block, unless it is ignored; give a function that returns the exit code."""
+    number, before = signal.SIGINT, signal.getsignal(signal.SIGTERM)
+
+    def interrupt(_number: int, frame: FrameType | None) -> None:
+        nonlocal number
+        number = signal.SIGTERM
+        # Call the handler of SIGINT, because that of a running event loop cancels its task. There is none in the
+        # background of a script, where SIGINT is ignored.
+        on_interrupt = signal.getsignal(signal.SIGINT)
+        if not callable(on_interrupt):
+            raise KeyboardInterrupt
+        on_interrupt(signal.SIGINT, frame)
+
+    replaces = threading.current_thread() is threading.main_thread() and before not in (signal.SIG_IGN, None)
+    if replaces:
+        signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield lambda: 128 + number  # as shells have it
+    finally:
+        if replaces:
+            signal.signal(signal.SIGTERM, before)

@@ -11,6 +11,16 @@ from pathlib import Path
 from preprocess_ensemble.errors import ReportedError
 
 
+def check_client_files(roots: Path | None, certificate: Path | None, key: Path | None) -> None:
+    """Raise ReportedError if a file holds no certificate or key. A pipe is not checked: it can be read only once."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_ciphers("DEFAULT:@SECLEVEL=0")  # gRPC also takes keys that OpenSSL finds too short
+    if roots is not None and roots.is_file():
+        load_roots(context, roots, "--tls-ca")
+    if certificate is not None and key is not None and certificate.is_file() and key.is_file():
+        load_pair(context, certificate, key, "--tls-certificate and --tls-key")
+
+
 def load_pair(context: ssl.SSLContext, certificate: Path, key: Path, options: str) -> None:
     """Load a certificate chain and its key. Raises ReportedError that names the files and ``options``."""
     with _naming(f"{certificate} and {key}", options, "are not a PEM certificate with an unencrypted key"):

@@ -233,18 +233,12 @@ class ParquetStore:
 def table_of(rows: Sequence[Mapping[str, object]], schema: Any) -> Any:
     """Return ``rows`` as a ``pyarrow.Table``; a missing value is null."""
     import pyarrow as pa
-
-    columns = {field.name: [row.get(field.name) for row in rows] for field in schema}
-    return _without_null_lists(pa.table(columns, schema=schema))
-
-
-def _without_null_lists(table: Any) -> Any:
-    """Replace null lists of a fixed size by NaN, because Arrow 25 cannot read Parquet files with such nulls."""
-    import pyarrow as pa
     import pyarrow.compute as pc
 
-    for place, field in enumerate(table.schema):
+    table = pa.table({field.name: [row.get(field.name) for row in rows] for field in schema}, schema=schema)
+    for place, field in enumerate(schema):
         column = table.column(place)
+        # Replace null lists of a fixed size by NaN, because Arrow 25 cannot read Parquet files with such nulls.
         if pa.types.is_fixed_size_list(field.type) and column.null_count:
             nothing = pa.scalar([float("nan")] * field.type.list_size, field.type)
             table = table.set_column(place, field, pc.if_else(column.is_valid(), column, nothing))

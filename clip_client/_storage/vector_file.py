@@ -80,6 +80,14 @@ class FileModel(NamedTuple):
                 f"{path} does not name the model of its vectors: neither save_vectors nor clip-client embed wrote it"
             ) from None
 
+    def check(self, path: object, vector_id: str) -> None:
+        """Raise VectorsError unless the vectors of the file ``path`` have this id."""
+        if self.vector_id != vector_id:
+            raise VectorsError(
+                f"{path} holds vectors of {self.vector_id}, which must not be compared with those of {vector_id}; name "
+                "another folder, or use the same model and transfer"
+            )
+
 
 def vector_schema(model: FileModel | ModelInfo) -> Any:
     """Return the ``pyarrow.Schema`` of vectors in Parquet.
@@ -239,12 +247,7 @@ class VectorFolder(ParquetStore):
         super().__init__(folder, vector_schema(model))
         self._model = model
         for path in self._paths():
-            held = _model_of(path).vector_id
-            if held != model.vector_id:
-                raise VectorsError(
-                    f"{path} holds vectors of {held}, which must not be compared with those of {model.vector_id}; "
-                    "name another folder, or use the same model and transfer"
-                )
+            _model_of(path).check(path, model.vector_id)
 
     @classmethod
     def existing(cls, folder: Path) -> VectorFolder | None:

@@ -7,18 +7,14 @@ import errno
 import io
 import os
 import re
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from clip_client.cli.commands import decide, dedup, doctor, embed, health, purge, review, rules, search, similar, undo
 from clip_client.cli.errors import CommandMisused, need
 from clip_client.cli.output import read_outputs
-from preprocess_ensemble.command_line import Parser
+from preprocess_ensemble.command_line import Parser, sigterm_like_ctrl_c
 from preprocess_ensemble.errors import ReportedError
 
 _COMMANDS = (embed, search, similar, dedup, review, undo, purge, decide, rules, health, doctor)
@@ -32,38 +28,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     # gRPC reads this when it is imported: its own log lines would stand before the sentence about an error.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     words = tuple(sys.argv[1:] if argv is None else argv)
-    with _interruptible() as exit_code:
+    with sigterm_like_ctrl_c() as exit_code:
         try:
             return _run(words)
         except KeyboardInterrupt:
             goes_on = "; the work that is done is kept, and the same command continues it" if words[0] in _GO_ON else ""
             return _say(f"interrupted{goes_on}", exit_code())
-
-
-@contextmanager
-def _interruptible() -> Iterator[Callable[[], int]]:
-    """Treat SIGTERM like Ctrl-C in the block, unless it is ignored; give a function that returns the exit code."""
-    number = signal.SIGINT
-
-    def interrupt(_number: int, frame: FrameType | None) -> None:
-        nonlocal number
-        number = signal.SIGTERM
-        # Call the handler of SIGINT, because that of a running event loop cancels its task. There is none in the
-        # background of a script, where SIGINT is ignored.
-        on_interrupt = signal.getsignal(signal.SIGINT)
-        if not callable(on_interrupt):
-            raise KeyboardInterrupt
-        on_interrupt(signal.SIGINT, frame)
-
-    is_main = threading.current_thread() is threading.main_thread()
-    replaces = is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    if replaces:
-        signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield lambda: 128 + number  # as shells have it
-    finally:
-        if replaces:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _run(words: Sequence[str]) -> int:

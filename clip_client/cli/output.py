@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
@@ -118,14 +118,14 @@ def locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CommandFailed(f"cannot write into {folder}: {error.strerror}") from None
-    with ExitStack() as held:
-        try:
-            held.enter_context(exclusive_lock(folder / ".lock"))
-        except AlreadyLocked:
-            raise CommandFailed(f"another clip-client is writing into {folder}; wait for it, or stop it") from None
-        except OSError as error:
-            reason = error.strerror or error
-            raise CommandFailed(f"cannot lock {folder}: {reason}; choose a folder on another disk") from None
+    try:
+        lock = exclusive_lock(folder / ".lock")
+    except AlreadyLocked:
+        raise CommandFailed(f"another clip-client is writing into {folder}; wait for it, or stop it") from None
+    except OSError as error:
+        reason = error.strerror or error
+        raise CommandFailed(f"cannot lock {folder}: {reason}; choose a folder on another disk") from None
+    with lock:
         yield
 
 

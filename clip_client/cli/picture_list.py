@@ -91,9 +91,8 @@ def _print(arguments: argparse.Namespace, found: FoundPictures, space: SearchSpa
         _print_table(found.pictures, notes, copies=arguments.copies, preview=preview)
     elif is_listed:
         for picture, path in listed:
-            score, taken, copies = f"{picture.score:.4f}", picture.taken, str(len(picture.copies))
-            columns = (score, taken, copies) if path == picture.path else ("copy", "", "")
-            print("\t".join((columns[0], escaped(path), *columns[1:])))
+            columns = f"{picture.score:.4f}", escaped(path), picture.taken, str(len(picture.copies))
+            print(*(columns if path == picture.path else ("copy", escaped(path), "", "")), sep="\t")
     sys.stdout.flush()
     print_failed(space.failed, space.skipped, notes)
     if found.gone:

@@ -36,15 +36,7 @@ from clip_client.dedup.report import DuplicateReport
 from clip_client.dedup.store.cache import Spool
 from clip_client.dedup.store.decisions import Decision
 from clip_client.dedup.store.store import Store
-from clip_client.dedup.types import (
-    NO_MODEL,
-    LibraryPhoto,
-    OnProgress,
-    PhotoFile,
-    RecallEstimate,
-    SearchStats,
-    Thresholds,
-)
+from clip_client.dedup.types import NO_MODEL, LibraryPhoto, OnProgress, RecallEstimate, SearchStats, Thresholds
 
 if TYPE_CHECKING:
     from clip_client.dedup.compare.aligner import Aligner
@@ -309,23 +301,25 @@ def _photos(collected: CollectedFeatures, rules: GroupRules, rows: Collection[in
     files = {row: collected.copies[contents[row]] for row in sorted(rows)}
     plain = (file.path for copies in files.values() for file in copies if file.path not in in_libraries)
     companions_of = companions(plain) | {path: photo.companions for path, photo in in_libraries.items()}
-
-    def photo(file: PhotoFile, sha256: str, files: int) -> Photo:
-        return Photo(
-            path=file.path,
-            sha256=sha256,
-            size_bytes=file.size_bytes,
-            mtime_ns=file.mtime_ns,
-            features=collected.features[sha256],
-            files=files,
-            is_reference=references.contains(file.path),
-            is_by_link=file.path in rules.only_by_link,
-            not_kept=rules.not_kept.get(file.path, ""),
-            companions=companions_of.get(file.path, ()),
-            in_library=in_libraries.get(file.path),
-        )
-
-    copies = {row: [photo(file, contents[row], len(own)) for file in own] for row, own in files.items()}
+    copies = {
+        row: [
+            Photo(
+                path=file.path,
+                sha256=contents[row],
+                size_bytes=file.size_bytes,
+                mtime_ns=file.mtime_ns,
+                features=collected.features[contents[row]],
+                files=len(own),
+                is_reference=references.contains(file.path),
+                is_by_link=file.path in rules.only_by_link,
+                not_kept=rules.not_kept.get(file.path, ""),
+                companions=companions_of.get(file.path, ()),
+                in_library=in_libraries.get(file.path),
+            )
+            for file in own
+        ]
+        for row, own in files.items()
+    }
     return best_copies_first(copies, KeepRules(rules.keep), rules.decisions)
 
 

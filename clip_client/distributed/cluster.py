@@ -47,8 +47,10 @@ def cluster(address: str | None = None) -> Iterator[None]:
         yield
         return
     try:
-        if address is not None:
-            _connect_once(address)
+        # Ray would try for minutes to reach a HOST:PORT at which nothing answers.
+        host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+        if port.isdigit():
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10.0).close()
         with _hushed():
             ray.init(
                 address=address or "local",
@@ -64,13 +66,6 @@ def cluster(address: str | None = None) -> Iterator[None]:
     finally:
         with _hushed():
             ray.shutdown()
-
-
-def _connect_once(address: str) -> None:
-    """Raise OSError if nothing answers at ``HOST:PORT``, which Ray would try to reach for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if port.isdigit():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=10.0).close()
 
 
 @contextmanager

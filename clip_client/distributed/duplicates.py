@@ -25,7 +25,7 @@ from clip_client.dedup.compare.thresholds import thresholds_for
 from clip_client.dedup.report import DuplicateReport
 from clip_client.dedup.search import GroupRules
 from clip_client.dedup.store.store import Store
-from clip_client.dedup.types import Indices, RecallEstimate
+from clip_client.dedup.types import Indices, OnProgress, RecallEstimate
 from clip_client.distributed import cell_join, component_groups
 from clip_client.distributed.cluster import EXTRA, cluster, in_tasks
 from clip_client.distributed.component_groups import DuplicateSummary
@@ -39,7 +39,6 @@ from clip_client.distributed.embedded_rows import (
 )
 from clip_client.distributed.storage import Location
 
-OnTasks = Callable[[str, int, int | None], None]
 Results = Generator[tuple[int, Any], None, None]
 
 ROWS_AT_ONCE: Final = 65_536
@@ -75,7 +74,7 @@ def find_duplicates(
     address: str | None = None,
     exact_rows: int = EXACT_ROWS,
     rows_at_once: int = ROWS_AT_ONCE,
-    on_progress: OnTasks | None = None,
+    on_progress: OnProgress | None = None,
 ) -> DuplicateSummary:
     """Find duplicates among the photos that ``embed_partitions(..., output=vectors, features=True)`` has embedded.
 
@@ -138,7 +137,7 @@ class FolderSearch:
     rows_at_once: int = ROWS_AT_ONCE
     returns_groups_in: str | None = None
     """Folder for relative paths, on every worker, if :meth:`run` must return the groups."""
-    progress: OnTasks
+    progress: OnProgress
 
     def finished(self) -> DuplicateSummary | None:
         try:

@@ -120,12 +120,7 @@ class PartitionFolder:
         for place in (self.location / name for name in names):
             with place.opened("move it away") as file, pq.ParquetFile(file) as parquet:
                 schema = parquet.schema_arrow
-                held = FileModel.of(place, schema.metadata or {}).vector_id
-                if held != self.model.vector_id:
-                    raise VectorsError(
-                        f"{place} holds vectors of {held}, which must not be compared with those of "
-                        f"{self.model.vector_id}; name another folder, or use the same model and transfer"
-                    )
+                FileModel.of(place, schema.metadata or {}).check(place, self.model.vector_id)
                 if self.features and "sha256" not in schema.names:
                     raise VectorsError(f"{place} holds vectors without features of the photos; name another folder")
                 for batch in parquet.iter_batches(columns=list(_KEY_COLUMNS)):

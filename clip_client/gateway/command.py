@@ -20,7 +20,7 @@ from clip_client.cli.options.credentials import add_credential_options, read_cre
 from preprocess_ensemble.command_line import Parser, count, port, seconds, try_port, user_path
 from preprocess_ensemble.contract import DEFAULT_NAME
 from preprocess_ensemble.errors import ReportedError, pip_install
-from preprocess_ensemble.pem_files import load_pair, load_roots
+from preprocess_ensemble.pem_files import check_client_files, load_pair
 
 try:
     import uvicorn
@@ -100,10 +100,7 @@ def _check_files(options: argparse.Namespace) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if options.ssl_certfile:
         load_pair(context, options.ssl_certfile, options.ssl_keyfile, "--ssl-certfile and --ssl-keyfile")
-    if options.client_certificate and options.client_key:
-        load_pair(context, options.client_certificate, options.client_key, "--tls-certificate and --tls-key")
-    if options.ca_certificate:
-        load_roots(context, options.ca_certificate, "--tls-ca")
+    check_client_files(options.ca_certificate, options.client_certificate, options.client_key)
     for path in vars(options).values():
         if options.workers > 1 and isinstance(path, Path) and path.is_fifo():
             raise ValueError(f"{path} is a pipe, which only one process can read: name a file, or omit --workers")

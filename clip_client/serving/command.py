@@ -183,7 +183,12 @@ def _check_models(config: ServeConfig, triton: Triton) -> None:
 
 
 async def _serve(config: ServeConfig, triton: Triton) -> None:
-    _call_without_proxy("127.0.0.1", config.client_host.strip("[]"))
+    # Exempt this machine from the environment's proxy, which would be used even for calls to loopback.
+    for name in ("no_proxy", "no_grpc_proxy"):  # if the second is set, gRPC reads only that
+        value = os.environ.get(name) or os.environ.get(name.upper())
+        if value or name == "no_proxy":
+            hosts = (value, "127.0.0.1", config.client_host.strip("[]"))
+            os.environ[name] = ",".join(filter(None, hosts))
 
     def reload() -> None:
         try:
@@ -217,14 +222,6 @@ async def _serve(config: ServeConfig, triton: Triton) -> None:
         metrics = serve_metrics(config.families, config.metrics_port, lambda: supervisor.metrics_url)
         await stack.enter_async_context(metrics)
         await supervisor.run(announce)
-
-
-def _call_without_proxy(*hosts: str) -> None:
-    """Exempt ``hosts`` from the environment's proxy, which would be used even for calls to loopback."""
-    for name in ("no_proxy", "no_grpc_proxy"):  # if the second is set, gRPC reads only that
-        value = os.environ.get(name) or os.environ.get(name.upper())
-        if value or name == "no_proxy":
-            os.environ[name] = ",".join(filter(None, (value, *hosts)))
 
 
 if __name__ == "__main__":

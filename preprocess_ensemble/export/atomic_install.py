@@ -21,18 +21,12 @@ _LOCK: Final = ".export-lock"  # file that a running export locks; the file stay
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def require_space(directory: Path, needed_bytes: int) -> None:
-    free_bytes = shutil.disk_usage(directory).free
-    if free_bytes < needed_bytes:
-        raise ReportedError(_no_space(directory, needed_bytes, f"{free_bytes / 1e6:.0f} MB are free"))
-
-
 @contextmanager
 def staging_directory(directory: Path, needed_bytes: int) -> Iterator[Path]:
     """Yield a new, empty directory inside ``directory``, on the same file system; remove it at the end.
 
-    Only one export at a time may use ``directory``. Raises ReportedError if another is running, or if the disk runs
-    full; its message names ``needed_bytes``.
+    Only one export at a time may use ``directory``. Raises ReportedError if another is running, or if the disk has less
+    than ``needed_bytes``, or runs full.
     """
     try:
         # The kernel releases the lock when its process ends, so each directory found here is abandoned. Refuse soft
@@ -40,6 +34,8 @@ def staging_directory(directory: Path, needed_bytes: int) -> Iterator[Path]:
         with FileLock(directory / _LOCK, timeout=0, fallback_to_soft=False):
             for abandoned in directory.glob(f"{_PREFIX}*"):
                 shutil.rmtree(abandoned)
+            if shutil.disk_usage(directory).free < needed_bytes:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=directory, ignore_cleanup_errors=True) as name:
                 yield Path(name)
     except Timeout:
@@ -50,7 +46,10 @@ def staging_directory(directory: Path, needed_bytes: int) -> Iterator[Path]:
         found = f"{shutil.disk_usage(directory).free / 1e6:.0f} MB are free"
         if error.errno != errno.ENOSPC:
             found = f"a limit stops it ({error.strerror})"
-        raise ReportedError(_no_space(directory, needed_bytes, found)) from error
+        raise ReportedError(
+            f"The export needs {needed_bytes / 1e6:.0f} MB in {directory} and {found}; "
+            "make room there, or choose another --repository."
+        ) from error
 
 
 def install(
@@ -97,10 +96,3 @@ def _flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _no_space(directory: Path, needed_bytes: int, found: str) -> str:
-    return (
-        f"The export needs {needed_bytes / 1e6:.0f} MB in {directory} and {found}; "
-        "make room there, or choose another --repository."
-    )

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import argparse
 import logging
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from preprocess_ensemble.command_line import Parser, user_path
+from preprocess_ensemble.command_line import Parser, sigterm_like_ctrl_c, user_path
 from preprocess_ensemble.contract import DEFAULT_NAME
 from preprocess_ensemble.errors import ReportedError, pip_install
 from preprocess_ensemble.export import hub
@@ -20,7 +17,6 @@ from preprocess_ensemble.export.model_source import WrongChoice, names_file, shi
 from preprocess_ensemble.model_repository.location import (
     MODEL_VARIABLE,
     PRETRAINED_VARIABLE,
-    MisnamedModel,
     model_to_export,
     repository_to_fill,
 )
@@ -61,11 +57,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.tensorrt is not None:
             cache = (options.tensorrt_cache or default_cache()).absolute()
             tensorrt = Tensorrt(version=options.tensorrt, cache=cache)
-    except (MisnamedModel, ReportedError) as error:
+    except ReportedError as error:
         _say(str(error))
         return 2
     if options.list:
-        sys.stdout.write(_listing())
+        blocks = _MODELS.read_text(encoding="utf-8").split("\n\n")
+        listed = (_aligned(block) if block.startswith("|") else block.strip() for block in blocks)
+        sys.stdout.write("\n\n".join(listed) + "\n")
         return 0
     # Silence the root logger, through which open_clip would repeat each error in other words.
     logging.basicConfig(level=logging.CRITICAL)
@@ -84,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         return _missing(error, "local")
     try:
-        with _sigterm_like_ctrl_c():
+        with sigterm_like_ctrl_c():  # unfinished files, of gigabytes, are then removed
             if options.skeleton is not None:
                 return _record(model, options.pretrained, options.skeleton)
             export_model(
@@ -108,20 +106,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say("Interrupted; the repository is unchanged.")
         return 1
     return 0
-
-
-@contextmanager
-def _sigterm_like_ctrl_c() -> Iterator[None]:
-    """Let SIGTERM raise KeyboardInterrupt, unless it is ignored: unfinished files, of gigabytes, are then removed."""
-    before = signal.getsignal(signal.SIGTERM)
-    replaces = threading.current_thread() is threading.main_thread() and before not in (signal.SIG_IGN, None)
-    if replaces:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        if replaces:
-            signal.signal(signal.SIGTERM, before)
 
 
 def _parser() -> Parser:
@@ -218,11 +202,6 @@ def _missing(error: ModuleNotFoundError, extras: str) -> int:
 def _say(line: str) -> None:
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
-
-
-def _listing() -> str:
-    blocks = _MODELS.read_text(encoding="utf-8").split("\n\n")
-    return "\n\n".join(_aligned(block) if block.startswith("|") else block.strip() for block in blocks) + "\n"
 
 
 def _aligned(table: str) -> str:

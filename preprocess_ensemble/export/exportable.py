@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,24 +37,18 @@ class BuiltGraph:
     other_weights: float | None = None  # least cosine to PyTorch that the same graph reached with other weights
 
 
+@dataclass(kw_only=True, eq=False)
 class ExportableModel(ABC):
     """A model with weights, ready to be written as graphs. ``image_bytes`` and ``text_bytes`` are sizes in fp32."""
 
-    def __init__(
-        self,
-        *,
-        source: ModelSource,
-        config: PreprocessConfig,
-        text_config: Mapping[str, Any],
-        state: StateDict,
-        image_bytes: int,
-        text_bytes: int,
-    ) -> None:
-        self.source = source
-        self.config = config
-        self.text_config = text_config
-        self.image_bytes = image_bytes
-        self.text_bytes = text_bytes
+    source: ModelSource
+    config: PreprocessConfig
+    text_config: Mapping[str, Any]
+    state: InitVar[StateDict]
+    image_bytes: int
+    text_bytes: int
+
+    def __post_init__(self, state: StateDict) -> None:
         self.weights_sha256 = weights_sha256(state)
         # Each is a single number, or a vector with one number; see TextTower of the passport.
         self.logit_scale = math.exp(state["logit_scale"].item())

@@ -12,7 +12,7 @@ import numpy as np
 
 from preprocess_ensemble.contract import DEFAULT_NAME, ModelNames
 from preprocess_ensemble.export import parity
-from preprocess_ensemble.export.atomic_install import install, require_space, staging_directory, write
+from preprocess_ensemble.export.atomic_install import install, staging_directory, write
 from preprocess_ensemble.export.exportable import ExportableModel, GraphOptions
 from preprocess_ensemble.export.model_source import SKELETON_SUFFIX, WrongChoice
 from preprocess_ensemble.export.onnx_file import IR_VERSION, OPSET
@@ -39,7 +39,6 @@ from preprocess_ensemble.model_repository.tensorrt import Tensorrt
 from preprocess_ensemble.runtimes.agreement import sample_tokens
 from preprocess_ensemble.text.tokenizer import Tokenizer
 
-WEIGHTS_DTYPES: Final = tuple(parity.REQUIRED_COSINE)
 _MAX_FILE_BYTES: Final = 2_000_000_000  # a protobuf message is limited to 2 GiB; larger weights go to a separate file
 _GRAPH_BYTES: Final = 8_000_000  # nodes of a graph, the passport and the configuration
 _TOKENIZER_BYTES: Final = 40_000_000  # the largest tokenizer, that of SigLIP 2, has 34 MB
@@ -59,16 +58,15 @@ def export_model(
 ) -> Passport:
     """Export ``model`` into the Triton model ``repository`` and return its passport.
 
-    ``model`` is one of open_clip's model names, the path of a JSON file in its format, or the path of a skeleton.
-    ``pretrained`` is a tag, the path of a checkpoint, or ``random[:SEED]``. Several models can be in one repository,
-    each with its ``name``. ``text`` also exports the text tower; without it, an installed text tower stays if it
-    belongs to the same image tower, and is removed otherwise. Towers that are already installed are exported again only
-    with ``force``, or if this package writes a later revision of the graph. ``tensorrt`` runs the encoders on TensorRT;
-    see :func:`pending_files`. ``report`` receives one line before each step that takes time.
+    The arguments are options of ``clip-export``, whose ``--help`` explains them. Without ``text``, an installed text
+    tower stays if it belongs to the same image tower, and is removed otherwise. Towers that are already installed are
+    exported again only with ``force``, or if this package writes a later revision of the graph. ``report`` receives one
+    line before each step that takes time.
 
     Raises ReportedError. After an error or an interruption the previously installed model stays.
     """
-    _check_choice(weights_dtype, tensorrt, repository)
+    if tensorrt is not None:
+        _check_tensorrt(weights_dtype, repository)
     try:
         names = ModelNames(name)
     except ValueError as error:
@@ -95,7 +93,6 @@ def export_model(
     # Weights that are moved to a separate file take twice their size meanwhile.
     needed = sum(size * (2 if _has_data_file(size) else 1) + _GRAPH_BYTES for size in weights)
     needed += _TOKENIZER_BYTES * with_text
-    require_space(directory, needed)
     measured = []
     with staging_directory(directory.parent, needed) as stage:
         files: dict[Path, Path] = {}
@@ -135,11 +132,7 @@ def export_model(
     return passport
 
 
-def _check_choice(weights_dtype: str, tensorrt: Tensorrt | None, repository: Path) -> None:
-    if weights_dtype not in WEIGHTS_DTYPES:
-        raise WrongChoice(f"Unknown precision {weights_dtype!r}; choose {' or '.join(WEIGHTS_DTYPES)}.")
-    if tensorrt is None:
-        return
+def _check_tensorrt(weights_dtype: str, repository: Path) -> None:
     if weights_dtype == "int8":
         raise WrongChoice("TensorRT does not take an int8 export: use --precision fp16 or fp32 with --tensorrt.")
     if (repository.resolve().parent / ".git").exists() and repository.name == HERE.name:

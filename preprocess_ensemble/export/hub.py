@@ -56,7 +56,16 @@ def download_weights(model: str, tag: str, repository: str, file: str) -> Path:
         path = Path(huggingface_hub.hf_hub_download(repository, file))
     except Exception as error:  # errors of huggingface_hub, of its HTTP library or of the file system
         raise weights_unavailable(model, tag, tried=repository, error=error) from error
-    _verify(path)
+    cached = path.resolve()
+    if _SHA256.fullmatch(cached.name):
+        with cached.open("rb") as content:
+            found = hashlib.file_digest(content, "sha256").hexdigest()
+        if found != cached.name:
+            cached.unlink()
+            raise ExportError(
+                f"The downloaded weights {path.name} are damaged (SHA-256 {found[:8]} instead of {cached.name[:8]}) "
+                "and have been deleted; run the command again."
+            )
     return path
 
 
@@ -92,20 +101,6 @@ def _fetch(repository: str, file: str) -> None:
                 with bar:
                     while chunk := answer.read(2**20):
                         bar.update(target.write(chunk))
-
-
-def _verify(path: Path) -> None:
-    cached = path.resolve()
-    if not _SHA256.fullmatch(cached.name):
-        return
-    with cached.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != cached.name:
-        cached.unlink()
-        raise ExportError(
-            f"The downloaded weights {path.name} are damaged (SHA-256 {found[:8]} instead of {cached.name[:8]}) and "
-            "have been deleted; run the command again."
-        )
 
 
 def download_folder(repository: str, needed: str, optional: str) -> Path:

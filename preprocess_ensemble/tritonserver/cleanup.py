@@ -76,7 +76,12 @@ def remove_leftovers(shared_memory: Path = SHARED_MEMORY) -> None:
     for links in TEMPORARY.glob(f"{_PREFIX}_*_{LINKS_SUFFIX}"):
         if _is_of_dead_server(links.name):
             shutil.rmtree(links, ignore_errors=True)
-    _remove_empty_environments()
+    starts = (started_at(pid) for pid, program, _ in _programs() if program == "tritonserver")
+    oldest = min((start for start in starts if start is not None), default=float("inf"))
+    for folder in TEMPORARY.glob(_ENVIRONMENTS):
+        with contextlib.suppress(OSError):
+            if folder.stat().st_mtime < oldest - _CLOCK_S:
+                folder.rmdir()
 
 
 def _stubs_of_dead_servers() -> list[int]:
@@ -132,15 +137,6 @@ def guard(server: int, *, owns_group: bool) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server, signal.SIGKILL)
     remove_leftovers()
-
-
-def _remove_empty_environments() -> None:
-    starts = (started_at(pid) for pid, program, _ in _programs() if program == "tritonserver")
-    oldest = min((start for start in starts if start is not None), default=float("inf"))
-    for folder in TEMPORARY.glob(_ENVIRONMENTS):
-        with contextlib.suppress(OSError):
-            if folder.stat().st_mtime < oldest - _CLOCK_S:
-                folder.rmdir()
 
 
 def _programs() -> Iterator[tuple[int, str, list[str]]]:

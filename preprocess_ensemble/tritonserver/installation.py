@@ -60,7 +60,12 @@ def find_triton(environment: Mapping[str, str] = os.environ) -> Triton:
         triton = _find_wheel()
     else:
         triton = _find_nvidias(Path(named).absolute() if named else CONTAINER, environment)
-    _check_numpy(triton)
+    numpy, release = importlib.metadata.version("numpy"), _release(triton.version)
+    if release is not None and release < _FIRST_WITH_NUMPY_2 and int(numpy.partition(".")[0]) >= 2:
+        raise ReportedError(
+            f"Triton {triton.version} returns nothing but empty tensors with NumPy {numpy}: run `pip install 'numpy<2'`"
+            f", or name Triton 2.52 (release 24.11) or newer with --triton or {TRITON_VARIABLE}."
+        )
     return triton
 
 
@@ -108,15 +113,6 @@ def open_vulnerabilities(version: str) -> list[str]:
 def _release(version: str) -> tuple[int, ...] | None:
     numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
     return None if numbers is None else tuple(map(int, numbers.groups()))
-
-
-def _check_numpy(triton: Triton) -> None:
-    numpy, release = importlib.metadata.version("numpy"), _release(triton.version)
-    if release is not None and release < _FIRST_WITH_NUMPY_2 and int(numpy.partition(".")[0]) >= 2:
-        raise ReportedError(
-            f"Triton {triton.version} returns nothing but empty tensors with NumPy {numpy}: run `pip install 'numpy<2'`"
-            f", or name Triton 2.52 (release 24.11) or newer with --triton or {TRITON_VARIABLE}."
-        )
 
 
 def _check_unpacked(triton: Triton, environment: Mapping[str, str]) -> None:

@@ -55,13 +55,12 @@ def run(arguments: argparse.Namespace) -> int:
         hashes[path] = found[1]
     # A link does not count as a second file.
     contents = {os.path.realpath(path): sha256 for path, sha256 in hashes.items()}.values()
+    result: dict[str, Any]
     with opened_store(arguments.store) as store:
         if arguments.what == "list":
-            decided = _decided(store)
-            if not write_json(arguments.json, decided):
-                print(_in_words(decided))
-            return 0
-        if arguments.what == "forget":
+            result = _decided(store)
+            said = _in_words(result)
+        elif arguments.what == "forget":
             forgotten = store.decisions.forget(contents) + store.choices.forget(hashes)
             said, result = f"{counted(forgotten, 'decision')} forgotten", {"forgotten": forgotten}
         elif arguments.what == KEEP:
@@ -109,23 +108,15 @@ def _decided(store: Store) -> dict[str, list[dict[str, Any]]]:
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(one.at_ns / 1e9))
         return {"id": one.id, "what": one.what, "at": at, **more, "photos": photos}
 
-    return {
-        "decisions": [
-            listed(
-                decision,
-                [
-                    {"sha256": sha256, "files": number, "seen_at": paths_of[sha256]}
-                    for sha256, number in sorted(decision.files.items())
-                ],
-                choice=decision.choice,
-            )
-            for decision in decisions
-        ],
-        "choices": [
-            listed(choice, [photo._asdict() for photo in choice.photos], run=choice.run or None, state=choice.state)
-            for choice in store.choices.all()
-        ],
-    }
+    found: dict[str, list[dict[str, Any]]] = {"decisions": [], "choices": []}
+    for decision in decisions:
+        files = sorted(decision.files.items())
+        photos = [{"sha256": sha256, "files": number, "seen_at": paths_of[sha256]} for sha256, number in files]
+        found["decisions"].append(listed(decision, photos, choice=decision.choice))
+    for choice in store.choices.all():
+        photos = [photo._asdict() for photo in choice.photos]
+        found["choices"].append(listed(choice, photos, run=choice.run or None, state=choice.state))
+    return found
 
 
 def _in_words(decided: dict[str, Any]) -> str:

@@ -6,14 +6,12 @@ import argparse
 import asyncio
 import io
 import sys
-from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
-from pathlib import Path
 
 from clip_client.cli.commands.dedup_apply import apply_report
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
-from clip_client.cli.options.connection import EngineOptions, read_engine_options
+from clip_client.cli.options.connection import cluster_config, uses_ray
 from clip_client.cli.options.dedup import (
     NO_PHOTO,
     ActionOptions,
@@ -25,7 +23,7 @@ from clip_client.cli.options.dedup import (
 )
 from clip_client.cli.options.paths import need_photos, opened_store
 from clip_client.cli.output import STDOUT, ProgressBars, locked, output, progress_bars, write_json, write_text
-from clip_client.dedup import DuplicateReport, Scan, Store
+from clip_client.dedup import DuplicateReport, Scan, Store, find_duplicates
 from clip_client.dedup.actions.apple_photos_album import check_photos
 from clip_client.dedup.features.preview import can_read_raw, thumbnail
 from clip_client.dedup.pages.html import apply_command, write_page
@@ -48,17 +46,18 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(arguments: argparse.Namespace) -> int:
-    engine = read_engine_options(arguments)
+    on_ray = uses_ray(arguments)
     need("rich", *(["jinja2"] if arguments.report else []), extras="cli,dedup")
     options, action = read_search_options(arguments), read_action_options(arguments)
-    if engine is not None and options.without_model:
+    options = replace(options, compare_by={**options.compare_by, "merge_metadata": action.merge_metadata})
+    if on_ray and options.without_model:
         raise CommandMisused(
             "--engine ray embeds on a cluster, and --without-model embeds nothing: leave out --engine or "
             "--without-model"
         )
-    printer = _Printer(arguments.outputs, quiet=options.quiet, verbose=arguments.verbose)
+    printer = _Printer(arguments)
     with progress_bars(quiet=options.quiet) as show:
-        found = options.scan(show)
+        found = options.walk.scan(options.compare_by["references"], raw=True, show=show)
     need_photos(found, NO_PHOTO, printer.notes)
     if action.apply and found.in_libraries:
         check_photos()
@@ -66,58 +65,54 @@ def run(arguments: argparse.Namespace) -> int:
         if not options.quiet:
             tell_changes(store, printer.say)
         with progress_bars(quiet=options.quiet) as show:
-            if engine is None:
-                report = asyncio.run(_search(found, options, action, store, show))
+            if on_ray:
+                report = _search_on_ray(found, options, store, show, arguments)
             else:
-                report = _search_on_ray(found, options, action, store, show, engine)
-            _write(report, arguments, action.moving_tiers, show)
+                report = asyncio.run(_search(found, options, store, show))
+            _write(report, arguments, action, show)
         explained = printer.print_report(report, lists_groups=not action.is_chosen)
         return apply_report(
             report, options.walk.paths, store, action, say=printer.say, verbose=arguments.verbose, explained=explained
         )
 
 
-async def _search(
-    found: Scan, options: SearchOptions, action: ActionOptions, store: Store, show: ProgressBars
-) -> DuplicateReport:
+async def _search(found: Scan, options: SearchOptions, store: Store, show: ProgressBars) -> DuplicateReport:
     async with options.connected(show) as clip:
-        return await options.find(clip, found, store, show, merge_metadata=action.merge_metadata)
+        return await find_duplicates(clip, found, store=store, on_progress=show, **options.compare_by)
 
 
 def _search_on_ray(
-    found: Scan, options: SearchOptions, action: ActionOptions, store: Store, show: ProgressBars, engine: EngineOptions
+    found: Scan, options: SearchOptions, store: Store, show: ProgressBars, arguments: argparse.Namespace
 ) -> DuplicateReport:
     from clip_client.distributed.cluster import cluster
     from clip_client.distributed.store_search import cluster_folder, fill_store, find_on_cluster
 
-    options = replace(options, config=engine.servers(options.config, quiet=options.quiet))
+    options = replace(options, config=cluster_config(arguments, options.config))
 
     async def search() -> DuplicateReport:
         async with options.connected(show) as clip:
-            how = {"merge_metadata": action.merge_metadata, **options.compare_by}
-            return await find_on_cluster(clip, model, found, store, on_progress=show, **how)
+            return await find_on_cluster(clip, model, found, store, on_progress=show, **options.compare_by)
 
     # Silence the thread of Ray that prints messages of its daemons, because standard output is for the report.
-    with redirect_stdout(io.StringIO()), locked(cluster_folder(store)), cluster(engine.address):
+    with redirect_stdout(io.StringIO()), locked(cluster_folder(store)), cluster(arguments.address):
         model = fill_store(
             found.files,
             store,
             options.config,
-            workers=engine.workers,
+            workers=arguments.workers,
             on_progress=lambda done, total: show("embedding on Ray", done, total),
         )
         return asyncio.run(search())
 
 
-def _write(
-    report: DuplicateReport, arguments: argparse.Namespace, moving_tiers: tuple[str, ...], show: ProgressBars
-) -> None:
+def _write(report: DuplicateReport, arguments: argparse.Namespace, action: ActionOptions, show: ProgressBars) -> None:
     if arguments.json is not None:
         write_json(arguments.json, report.to_mapping())
     if arguments.csv is not None:
         write_text(arguments.csv, csv_lines(report))
     if arguments.report is not None:
-        offered = {"apply": apply_command(arguments.words), "tiers": moving_tiers, "store": arguments.store}
+        offered = {"apply": apply_command(arguments.words), "tiers": action.moving_tiers, "store": arguments.store}
+        offered["is_applied"] = action.apply and not action.is_chosen
         with output(arguments.report) as file:
             write_page(report, file, thumbnail=thumbnail, page=arguments.report, on_progress=show, **offered)
 
@@ -128,14 +123,13 @@ class _Printer:
     If a report goes to ``-``, that is, to standard output, it prints no lines.
     """
 
-    def __init__(self, outputs: Sequence[Path], *, quiet: bool, verbose: bool) -> None:
+    def __init__(self, arguments: argparse.Namespace) -> None:
         from rich.console import Console
 
-        self._outputs = outputs
-        self._verbose = verbose
-        self._owns_stdout = STDOUT not in outputs and not quiet
+        self._arguments = arguments
+        self._owns_stdout = STDOUT not in arguments.outputs and not arguments.quiet
         self._is_terminal = self._owns_stdout and sys.stdout.isatty()
-        self.notes = Console(quiet=quiet, stderr=not self._is_terminal)
+        self.notes = Console(quiet=arguments.quiet, stderr=not self._is_terminal)
 
     def say(self, line: str) -> None:
         self.notes.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -149,16 +143,16 @@ class _Printer:
 
         explained = {}
         if self._is_terminal:
-            explained = print_groups(report, self.notes, verbose=self._verbose) if lists_groups else {}
+            explained = print_groups(report, self.notes, verbose=self._arguments.verbose) if lists_groups else {}
         elif self._owns_stdout:
             for line in copy_lines(report):
                 print(line)
             # Flush, so that notes on the same screen come after the lines.
             sys.stdout.flush()
-        print_notes(report, self.notes, can_read_raw=can_read_raw(), verbose=self._verbose)
+        print_notes(report, self.notes, can_read_raw=can_read_raw(), verbose=self._arguments.verbose)
         if report.compared == 0 and not report.groups:
             raise CommandFailed(NO_PHOTO)
-        for path in self._outputs:
+        for path in self._arguments.outputs:
             if path != STDOUT:
                 self.say(f"written: {path}")
         return explained

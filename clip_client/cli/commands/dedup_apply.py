@@ -62,7 +62,13 @@ def apply_report(
     elif unexplained := [skip for skip in refused if explained.get(skip.photo.path) != skip.reason]:
         stay = "stays" if len(unexplained) == 1 else "stay"
         say(f"{counted(len(unexplained), 'other photo')} {stay} in place; --dry-run says why")
-    _print_skipped_tiers(plan, options, say)
+    # Only count the copies that stay for their tier: the groups above show them, and there may be thousands.
+    for tier, number in sorted(Counter(skip.tier for skip in plan.skipped if skip.tier).items()):
+        wait, them = ("waits", "it") if number == 1 else ("wait", "them")
+        how = f"look at {them} with clip-client review"
+        if tier in SAFE_TIERS:
+            how = f"--act-on {tier} moves {them}{', too' if options.tiers else ' instead'}"
+        say(f"{counted(number, f'{tier} copy', f'{tier} copies')} {wait} for you; {how}")
     if options.apply:
         return _apply_plan(plan, store, options, say, moving)
     if options.dry_run or options.is_chosen:
@@ -86,16 +92,6 @@ def _print_what_stays(stays: Sequence[tuple[str, str]], say: Callable[[str], Non
         say(f"{counted(others, 'more photo')} {'stays' if others == 1 else 'stay'} for other reasons")
     if stays:
         say("to list these photos: -v")
-
-
-def _print_skipped_tiers(plan: Plan, options: ActionOptions, say: Callable[[str], None]) -> None:
-    """Print the number of copies that stay for their tier. The groups above show them, and there may be thousands."""
-    for tier, number in sorted(Counter(skip.tier for skip in plan.skipped if skip.tier).items()):
-        wait, them = ("waits", "it") if number == 1 else ("wait", "them")
-        how = f"look at {them} with clip-client review"
-        if tier in SAFE_TIERS:
-            how = f"--act-on {tier} moves {them}{', too' if options.tiers else ' instead'}"
-        say(f"{counted(number, f'{tier} copy', f'{tier} copies')} {wait} for you; {how}")
 
 
 def _print_plan(plan: Plan, say: Callable[[str], None]) -> None:

@@ -100,9 +100,8 @@ async def check_server(config: ClientConfig, *, origin: str, timeout_s: float) -
         connect = transport_factory(config)
     except ImportError as error:
         remedy = f"install what this client needs with: {pip_install()}"
-        return [
-            Check(SERVER, "address", f"not asked, since gRPC does not import ({error})", Level.PROBLEM, remedy)
-        ], False
+        lacking = Check(SERVER, "address", f"not asked, since gRPC does not import ({error})", Level.PROBLEM, remedy)
+        return [lacking], False
     checks: list[Check] = []
     answered = False
     for endpoint in config.endpoints:
@@ -231,12 +230,8 @@ def _packages() -> Iterator[Check]:
             yield _check(name, version)
     for names, purpose, extra in _OPTIONAL:
         installed = [(name, version) for name in names.split() if (version := _version(name))]
-        missing = (names.split()[0], "not installed", f"{purpose}; {_install(extra)}")
+        missing = (names.split()[0], "not installed", f"{purpose}; install it with: {pip_install(extra)}")
         yield _check(*next(iter(installed), missing))
-
-
-def _install(extra: str) -> str:
-    return f"install it with: {pip_install(extra)}"
 
 
 def _processor() -> Iterator[Check]:
@@ -250,7 +245,7 @@ def _processor() -> Iterator[Check]:
         return
     if {row.images, row.texts} & {OPENVINO, OPENVINO_BF16}:
         version = _version("openvino")
-        remedy = f"it is the fastest on this processor; {_install('local')}"
+        remedy = f"it is the fastest on this processor; install it with: {pip_install('local')}"
         yield _check("openvino", version or "not installed", "" if version else remedy)
     yield _check("precision auto", f"{row.images} for images, {row.texts} for texts, as measured on {row}")
 
@@ -311,18 +306,16 @@ def _server_parts(server_answers: bool) -> Iterator[Check]:
 
 
 def _ports(server_answers: bool) -> Check:
-    taken = [f"{port} ({name})" for name, port in _PORTS if not _is_free(port)]
+    taken = []
+    for name, port in _PORTS:
+        try:
+            try_port("127.0.0.1", port)
+        except OSError:
+            taken.append(f"{port} ({name})")
     if not taken:
         return _check("ports", f"{', '.join(str(port) for _name, port in _PORTS)} are free")
     remedy = "something else listens there; choose others with: clip-serve --grpc-port, --metrics-port"
     return _check("ports", f"in use: {', '.join(taken)}", "" if server_answers else remedy)
-
-
-def _is_free(port: int) -> bool:
-    with suppress(OSError):
-        try_port("127.0.0.1", port)
-        return True
-    return False
 
 
 def _version(distribution: str) -> str | None:

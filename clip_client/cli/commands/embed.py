@@ -20,13 +20,13 @@ from clip_client._storage.vector_file import FileVersion, VectorFolder, npz_file
 from clip_client._storage.vectors import VECTOR_SUFFIXES
 from clip_client.cli.errors import CommandFailed, CommandMisused, need
 from clip_client.cli.options.connection import (
-    EngineOptions,
     add_engine_options,
     add_model_options,
     add_timeout_option,
     client_config,
+    cluster_config,
     connected,
-    read_engine_options,
+    uses_ray,
 )
 from clip_client.cli.options.paths import add_walk_options, read_walk_options
 from clip_client.cli.output import (
@@ -69,22 +69,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     add_model_options(parser)
     add_timeout_option(parser, default_s=_OUTAGE_S, meaning="longest wait of a photo for an absent server")
     add_engine_options(parser)
-    _add_source_options(parser)
-    parser.add_argument(
-        "--output",
-        required=True,
-        type=_output_path,
-        metavar="DIR|FILE.parquet|FILE.npz",
-        help="the folder to add to, or the file to write; the ending chooses the format",
-    )
-    parser.add_argument(
-        "--retry-failed", action="store_true", help="with a folder: also retry the photos that failed before"
-    )
-    add_output_options(parser, json="the counts")
-    add_quiet_option(parser)
-
-
-def _add_source_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("sources of --engine ray")
     group.add_argument(
         "--source",
@@ -102,12 +86,23 @@ def _add_source_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--path-column", metavar="NAME", help="with --source parquet: the column with the names of the images"
     )
+    parser.add_argument(
+        "--output",
+        required=True,
+        type=_output_path,
+        metavar="DIR|FILE.parquet|FILE.npz",
+        help="the folder to add to, or the file to write; the ending chooses the format",
+    )
+    parser.add_argument(
+        "--retry-failed", action="store_true", help="with a folder: also retry the photos that failed before"
+    )
+    add_output_options(parser, json="the counts")
+    add_quiet_option(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    engine = read_engine_options(arguments)
-    if engine is not None:
-        return _run_on_ray(arguments, engine)
+    if uses_ray(arguments):
+        return _run_on_ray(arguments)
     if isinstance(arguments.output, str) or arguments.source != "photos":
         raise CommandMisused("--source parquet, --source webdataset and a URL as --output need --engine ray")
     return _run_here(arguments)
@@ -256,18 +251,15 @@ class _Counts:
         self.show.say(f"{failure.code} {printable(failure.path)}: {failure.message}")
 
     def summary(self, output: Path) -> str:
-        text = f"{counted(self.written, 'vector')} written to {output}"
-        if self.new_files:
-            text += f" ({counted(self.new_files, 'new file')})"
-        text += f", {self.failed:,} failed"
-        if self.there_before:
-            text += f", {self.there_before:,} done before"
+        new = f" ({counted(self.new_files, 'new file')})" if self.new_files else ""
+        before = f", {self.there_before:,} done before" if self.there_before else ""
+        text = f"{counted(self.written, 'vector')} written to {output}{new}, {self.failed:,} failed{before}"
         elapsed_s = time.monotonic() - self.begun_at
         # Print the rate only after a second; a shorter time says nothing about the server.
         return f"{text}, {self.seen / elapsed_s:,.1f} photos/s" if self.seen and elapsed_s >= 1 else text
 
 
-def _run_on_ray(arguments: argparse.Namespace, engine: EngineOptions) -> int:
+def _run_on_ray(arguments: argparse.Namespace) -> int:
     from clip_client.distributed import embed_partitions
 
     need("rich", "pyarrow.parquet")
@@ -276,7 +268,7 @@ def _run_on_ray(arguments: argparse.Namespace, engine: EngineOptions) -> int:
         raise CommandMisused(f"--engine ray needs a folder as --output, and {output} is the name of a file")
     if arguments.retry_failed:
         raise CommandMisused("--retry-failed needs --engine local, which continues the same folder")
-    config = engine.servers(client_config(arguments, timeout_s=arguments.timeout_s), quiet=arguments.quiet)
+    config = cluster_config(arguments, client_config(arguments, timeout_s=arguments.timeout_s))
     started = time.monotonic()
     # Silence the thread of Ray that prints messages of its daemons, because standard output is for the counts.
     with redirect_stdout(io.StringIO()), progress_bars(quiet=arguments.quiet) as show:
@@ -287,8 +279,8 @@ def _run_on_ray(arguments: argparse.Namespace, engine: EngineOptions) -> int:
                 partitions,
                 output=output,
                 config=config,
-                address=engine.address,
-                workers=engine.workers,
+                address=arguments.address,
+                workers=arguments.workers,
                 on_progress=lambda done, total: show("embedding", done, total),
             )
     if summary.images == summary.failed and not summary.partitions_before:

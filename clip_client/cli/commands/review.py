@@ -14,7 +14,7 @@ from clip_client.cli.options.connection import add_model_options
 from clip_client.cli.options.dedup import NO_PHOTO, SearchOptions, add_search_options, read_search_options, tell_changes
 from clip_client.cli.options.paths import add_store_option, need_photos, opened_store
 from clip_client.cli.output import progress_bars
-from clip_client.dedup import DuplicateReport, Store
+from clip_client.dedup import DuplicateReport, Store, find_duplicates
 from clip_client.dedup.types import OnProgress
 from preprocess_ensemble.command_line import number_type
 
@@ -59,7 +59,8 @@ async def _serve(options: SearchOptions, for_search: Store, for_pages: Store, ar
     from clip_client.review.state.session import Session
 
     with progress_bars() as show:
-        found = options.scan(show)  # before a model is loaded, which may need a download
+        # Before a model is loaded, which may need a download.
+        found = options.walk.scan(options.compare_by["references"], raw=True, show=show)
     need_photos(found, NO_PHOTO)
 
     def tell(what: str, done: int, _: int | None) -> None:
@@ -69,7 +70,7 @@ async def _serve(options: SearchOptions, for_search: Store, for_pages: Store, ar
     async with options.connected(tell) as clip:
 
         async def search(on_progress: OnProgress) -> DuplicateReport:
-            return await options.find(clip, found, for_search, on_progress)
+            return await find_duplicates(clip, found, store=for_search, on_progress=on_progress, **options.compare_by)
 
         session = Session(for_pages, options.walk.paths)
         opens_browser = not arguments.no_browser and has_screen(sys.platform, os.environ)

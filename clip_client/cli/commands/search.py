@@ -69,14 +69,18 @@ def _read_words(arguments: argparse.Namespace, notes: list[str]) -> tuple[list[T
             places.append(path)
             continue
         refuse_url(path)
-        is_typed = os.sep in path and (os.path.isdir(os.path.dirname(path)) or meant(path))  # black/white is a word
-        if is_missing(path) or (is_typed and not os.path.exists(path)):
+        exists = os.path.exists(path)
+        # black/white is a word, and so is 24/7, even if there is a folder 24
+        is_typed = not exists and os.sep in path and (os.path.isdir(os.path.dirname(path)) or meant(path))
+        if is_missing(path) or (is_typed and not re.fullmatch(r"\d+/\d+", path)):
             raise CommandFailed(why_missing(path))
-        if os.path.exists(path) and not is_photo(path):
+        if exists and not is_photo(path):
             kind = "folder" if os.path.isdir(path) else "file"
             notes.append(f"{word} is searched for as a word; write ./{word} for the {kind} of that name")
         elif " " in path and path == word and not is_path and os.path.isdir(nearest(path)):
             notes.append(f"{why_missing(path, 'folder')} It is searched for as words.")
+        elif is_typed:
+            notes.append(f"{word} is searched for as words; there is no such file or folder")
         words.append(word)
     arguments.parts = words  # the outputs name the query without its places
     return terms_of(words), NamedPlaces.of(places, arguments.store)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path, PurePath
-from typing import Any, Final
+from typing import Final
 
 from clip_client._files import printable
 from clip_client._storage.sqlite import StoreError
@@ -32,7 +32,6 @@ from clip_client.dedup.text import counted, human_bytes
 from clip_client.dedup.types import QUARANTINE_NAME
 from preprocess_ensemble.command_line import user_path
 
-_EMPTY: Final = "there is nothing in the quarantine to restore"
 _UNKNOWN_TO_STORE: Final = (
     "this store knows of no photo in a quarantine; if another computer or a lost store moved them: clip-client undo "
     "--from FOLDER, the folder that was searched"
@@ -94,11 +93,9 @@ def run(arguments: argparse.Namespace) -> int:
     with opened_store(arguments.store, has_moves=True) as store:
         declared = [] if arguments.suspects else declared_by(store, of_run)
         entries = store.journal.entries(IN_QUARANTINE, run=of_run) if declared else quarantined(store.journal, of_run)
-        only = None
         if arguments.suspects:
             with progress_bars() as show:
                 entries = suspects(store.journal, prove=prove_again, run=of_run, on_progress=show)
-            only = {entry.id for entry in entries}
             if not (entries or arguments.json):
                 print("for each photo in the quarantine, a remaining photo is proved to show the same picture")
                 return 0
@@ -107,14 +104,12 @@ def run(arguments: argparse.Namespace) -> int:
             entries, unknown = _from_paths(entries, paths)
             known_runs = store.journal.runs().keys()
             unknown = [_with_other_store(one, known_runs) for one in unknown]
-            only = {entry.id for entry in entries}
             declared = [one for one in declared if any(_at_or_above(photo.path, paths) for photo in one.photos)]
+        only = {entry.id for entry in entries} if arguments.suspects or paths else None
         if arguments.list:
-            if not write_json(arguments.json, _as_json(entries, declared)):
-                others = dict.fromkeys(one.message for one in unknown if one.message != _UNKNOWN)
-                nothing = "\n".join(others) or (_NOT_NAMED if paths else _UNKNOWN_TO_STORE)
-                _print_list(entries, declared, store_option(store.journal.directory), nothing)
-            return 0
+            others = dict.fromkeys(one.message for one in unknown if one.message != _UNKNOWN)
+            nothing = "\n".join(others) or (_NOT_NAMED if paths else _UNKNOWN_TO_STORE)
+            return _list(arguments, entries, declared, store_option(store.journal.directory), nothing)
         outcomes, decisions = take_back(store, run=of_run, only=only)
         still_hold = 0 if of_run or only is not None else len(declared_by(store, None))
         runs = set() if only is not None else {entry.run for entry in entries}
@@ -139,7 +134,7 @@ def _run_from(arguments: argparse.Namespace, paths: Collection[str]) -> int:
         raise CommandMisused(f"--from takes the folder that has {QUARANTINE_NAME}, and no folder in it")
     place = os.path.join(folder, QUARANTINE_NAME)
     is_all = not paths and arguments.of_run is None
-    nothing = _EMPTY if is_all else _NOT_NAMED
+    nothing = "there is nothing in the quarantine to restore" if is_all else _NOT_NAMED
     if not os.path.lexists(place):
         if near := runs_near(folder):
             raise CommandFailed(f"there is no quarantine in {printable(folder)}; did you mean: {_undo_from(near)}")
@@ -150,9 +145,7 @@ def _run_from(arguments: argparse.Namespace, paths: Collection[str]) -> int:
         if paths:
             entries, unknown = _from_paths(entries, paths)
         if arguments.list:
-            if not write_json(arguments.json, _as_json(entries, [])):
-                _print_list(entries, [], f" --from {shlex.quote(folder)}", nothing)
-            return 0
+            return _list(arguments, entries, [], f" --from {shlex.quote(folder)}", nothing)
         with _journal_of(arguments.store, {entry.run for entry in entries}) as journal:
             outcomes = undo_from(folder, only=None if is_all else {entry.id for entry in entries}, journal=journal)
     except OSError as error:
@@ -230,7 +223,9 @@ def _print_result(
     return 0 if print_failures(outcomes) == 0 else 1
 
 
-def _as_json(entries: Sequence[JournalEntry], declared: Sequence[Choice]) -> dict[str, Any]:
+def _list(
+    arguments: argparse.Namespace, entries: Sequence[JournalEntry], declared: Sequence[Choice], where: str, nothing: str
+) -> int:
     listed = [
         {
             "run": entry.run,
@@ -241,11 +236,11 @@ def _as_json(entries: Sequence[JournalEntry], declared: Sequence[Choice]) -> dic
         }
         for entry in entries
     ]
-    decisions = [{"run": one.run, "what": one.what, "paths": [photo.path for photo in one.photos]} for one in declared]
-    return {"entries": listed, "decisions": decisions}
-
-
-def _print_list(entries: Sequence[JournalEntry], declared: Sequence[Choice], where: str, nothing: str) -> None:
+    listed_decisions = [
+        {"run": one.run, "what": one.what, "paths": [photo.path for photo in one.photos]} for one in declared
+    ]
+    if write_json(arguments.json, {"entries": listed, "decisions": listed_decisions}):
+        return 0
     for name in sorted({entry.run for entry in entries} | {choice.run for choice in declared}):
         moved = [entry for entry in entries if entry.run == name]
         decided = [choice for choice in declared if choice.run == name]
@@ -262,3 +257,4 @@ def _print_list(entries: Sequence[JournalEntry], declared: Sequence[Choice], whe
         print(f"{choice.run}  {choice.what}: {', '.join(printable(photo.path) for photo in choice.photos)}")
     if not entries and not declared:
         print(nothing)
+    return 0

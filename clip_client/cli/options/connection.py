@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from clip_client import ClientConfig, ClipClient, ClipError, ModelNotReady
@@ -30,7 +29,7 @@ from preprocess_ensemble.model_repository.location import (
     has_model,
     user_repository,
 )
-from preprocess_ensemble.pem_files import load_pair, load_roots
+from preprocess_ensemble.pem_files import check_client_files
 
 _OPENING: Final = "opening the model"
 _EXPORT: Final = (sys.executable, "-m", "preprocess_ensemble.export.command")
@@ -91,9 +90,9 @@ def client_config(arguments: argparse.Namespace, *, timeout_s: float | None = No
             timeout_s=timeout_s,
             transfer=arguments.transfer,
             model=arguments.model,
+            **credentials,
         )
-        config = replace(config, **credentials)
-        _check_certificates(arguments)
+        check_client_files(arguments.ca_certificate, arguments.client_certificate, arguments.client_key)
         for field in ("ca_certificate", "client_certificate", "client_key"):
             read_pem(field, credentials[field])
         return config
@@ -101,19 +100,6 @@ def client_config(arguments: argparse.Namespace, *, timeout_s: float | None = No
         raise CommandMisused(str(error)) from None
     except ValueError as error:
         raise CommandMisused(with_options(str(error))) from None
-
-
-def _check_certificates(arguments: argparse.Namespace) -> None:
-    """Raise ReportedError if a file holds no certificate or key. A pipe is not checked: it can be read only once."""
-    roots, certificate, key = arguments.ca_certificate, arguments.client_certificate, arguments.client_key
-    if roots is None and certificate is None:
-        return
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.set_ciphers("DEFAULT:@SECLEVEL=0")  # gRPC also takes keys that OpenSSL finds too short
-    if roots is not None and roots.is_file():
-        load_roots(context, roots, "--tls-ca")
-    if certificate is not None and certificate.is_file() and key.is_file():
-        load_pair(context, certificate, key, "--tls-certificate and --tls-key")
 
 
 @asynccontextmanager
@@ -175,24 +161,19 @@ def export_default_model() -> bool:
     return subprocess.run([*_EXPORT, "--repository", str(repository)], check=False).returncode == 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class EngineOptions:
-    address: str | None
-    workers: int | None
+def cluster_config(arguments: argparse.Namespace, config: ClientConfig) -> ClientConfig:
+    """Resolve ``auto:`` for the workers. Raises CommandMisused if they may be on other machines."""
+    first = config.endpoints[0]
+    if first.kind is not EndpointKind.AUTO:
+        return config
+    if arguments.address is not None:
+        raise CommandMisused("--address needs a --url that every machine of the cluster reaches, not auto:")
 
-    def servers(self, config: ClientConfig, *, quiet: bool) -> ClientConfig:
-        """Resolve ``auto:`` for the workers. Raises CommandMisused if they may be on other machines."""
-        if config.endpoints[0].kind is not EndpointKind.AUTO:
-            return config
-        if self.address is not None:
-            raise CommandMisused("--address needs a --url that every machine of the cluster reaches, not auto:")
-        return replace(config, urls=(asyncio.run(_found(config, quiet=quiet)),))
+    async def found() -> str:
+        async with connected(config, quiet=arguments.quiet) as clip:
+            return f"local:{first.repository or ''}" if clip.is_local else first.address
 
-
-async def _found(config: ClientConfig, *, quiet: bool) -> str:
-    async with connected(config, quiet=quiet) as clip:
-        first = config.endpoints[0]
-        return f"local:{first.repository or ''}" if clip.is_local else first.address
+    return replace(config, urls=(asyncio.run(found()),))
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
@@ -217,10 +198,10 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read_engine_options(arguments: argparse.Namespace) -> EngineOptions | None:
+def uses_ray(arguments: argparse.Namespace) -> bool:
     if arguments.engine == "local":
         if arguments.address is not None or arguments.workers is not None:
             raise CommandMisused("--address and --workers need --engine ray")
-        return None
+        return False
     need("ray.data", extras="ray")
-    return EngineOptions(address=arguments.address, workers=arguments.workers)
+    return True

@@ -21,7 +21,7 @@ from clip_client.cli.options.paths import (
     read_walk_options,
 )
 from clip_client.cli.output import add_output_options, add_quiet_option
-from clip_client.dedup import DuplicateReport, Scan, Store, find_duplicates
+from clip_client.dedup import Store
 from clip_client.dedup.compare.keep_rules import DEFAULT_RULES, RETIRED_RULES, KeepRules
 from clip_client.dedup.compare.proofs import has_old_proofs
 from clip_client.dedup.judge.verdicts import check_tiers
@@ -37,9 +37,8 @@ NO_PHOTO: Final = "there is no photo to compare in the given paths"
 class SearchOptions:
     walk: WalkOptions
     config: ClientConfig
-    references: tuple[str, ...]
     compare_by: Mapping[str, Any]
-    """Arguments of :func:`find_duplicates` that decide what is a duplicate and which photo stays."""
+    """Arguments of :func:`clip_client.dedup.find_duplicates`: what is a duplicate, and which photo stays."""
     without_model: bool
     quiet: bool
 
@@ -52,15 +51,6 @@ class SearchOptions:
         async with connected(self.config, quiet=self.quiet, hint=hint, show=show) as clip:
             yield clip
 
-    def scan(self, show: OnProgress) -> Scan:
-        return self.walk.scan(self.references, raw=True, show=show)
-
-    async def find(
-        self, clip: ClipClient | None, found: Scan, store: Store, show: OnProgress, **how: Any
-    ) -> DuplicateReport:
-        """Find duplicates among the photos of :meth:`scan`; ``how`` has arguments of :func:`find_duplicates`."""
-        return await find_duplicates(clip, found, store=store, on_progress=show, **self.compare_by, **how)
-
 
 def read_search_options(arguments: argparse.Namespace) -> SearchOptions:
     need("rich", "defusedxml", extras="cli,dedup")
@@ -68,7 +58,6 @@ def read_search_options(arguments: argparse.Namespace) -> SearchOptions:
     options = SearchOptions(
         walk=read_walk_options(arguments),
         config=client_config(arguments),
-        references=references,
         compare_by={"references": references, "keep": _keep_rules(arguments), "threshold": arguments.threshold},
         without_model=arguments.without_model,
         quiet=vars(arguments).get("quiet", False),
@@ -79,7 +68,7 @@ def read_search_options(arguments: argparse.Namespace) -> SearchOptions:
         raise CommandMisused(
             "--threshold is about vectors, and --without-model compares none: leave out --threshold or --without-model"
         )
-    for folder in options.references:
+    for folder in references:
         # Refuse a misspelt reference folder: photos would move that should stay.
         if not os.path.exists(folder):
             raise CommandFailed(f"there is no folder {folder}, which --reference names")
@@ -184,7 +173,26 @@ def add_dedup_options(parser: argparse.ArgumentParser) -> None:
     amount = reports.add_mutually_exclusive_group()
     amount.add_argument("--verbose", "-v", action="store_true", help="show every group, with similarities and tests")
     add_quiet_option(amount)
-    _add_action_options(parser.add_argument_group("moving duplicates"))
+    group = parser.add_argument_group("moving duplicates")
+    group.add_argument("--apply", action="store_true", help="move the proved copies to the quarantine")
+    group.add_argument(
+        "--dry-run", action="store_true", help="only show what --apply would move, even together with --apply"
+    )
+    group.add_argument(
+        "--act-on",
+        action="append",
+        metavar="TIER",
+        help="move only copies of this tier: exact, same-pixels or re-encoded (default: all three); can be given "
+        "several times. chosen moves only the photos that you chose in clip-client review or with clip-client decide "
+        "keep, of any tier",
+    )
+    group.add_argument(
+        "--merge-metadata",
+        action="store_true",
+        help="with --apply: write metadata that only a duplicate has (date, GPS position, rating, keywords, title, "
+        "caption, creator or the like) into an XMP sidecar beside the kept photo; without this option such a duplicate "
+        "stays",
+    )
     add_model_options(parser)
     add_engine_options(parser)
 
@@ -208,25 +216,3 @@ def read_action_options(arguments: argparse.Namespace) -> ActionOptions:
         tier = options.tiers[0]
         raise CommandMisused(f"--act-on {CHOSEN} moves only the photos that you chose: leave out --act-on {tier}")
     return options
-
-
-def _add_action_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--apply", action="store_true", help="move the proved copies to the quarantine")
-    group.add_argument(
-        "--dry-run", action="store_true", help="only show what --apply would move, even together with --apply"
-    )
-    group.add_argument(
-        "--act-on",
-        action="append",
-        metavar="TIER",
-        help="move only copies of this tier: exact, same-pixels or re-encoded (default: all three); can be given "
-        "several times. chosen moves only the photos that you chose in clip-client review or with clip-client decide "
-        "keep, of any tier",
-    )
-    group.add_argument(
-        "--merge-metadata",
-        action="store_true",
-        help="with --apply: write metadata that only a duplicate has (date, GPS position, rating, keywords, title, "
-        "caption, creator or the like) into an XMP sidecar beside the kept photo; without this option such a duplicate "
-        "stays",
-    )

@@ -71,8 +71,7 @@ def _add(entry: Move, album: Any) -> None:
         if not has_sha256(photo.path, photo.sha256):
             raise NoAlbum(f"{what} has changed or disappeared since it was compared")
     known = entry.duplicate.in_library
-    if known is None:
-        raise NoAlbum("It is in no Apple Photos library")
+    assert known is not None, "only photos of a library go into the album"
     try:
         album.add([photoscript.Photo(known.uuid)])
     except ValueError:

@@ -44,14 +44,9 @@ def take_back(
         entries = store.journal.entries(IN_QUARANTINE, run=run)
         moved = {one.id: one.files[0].original for one in entries if only is None or one.id in only}
         # If this process is killed, a photo that it has restored must not move again, whatever moved it first.
-        restored = set(moved.values())
-        store.choices.take_back(
-            [
-                choice.id
-                for choice in store.choices.all(state=WAITING)
-                if any(photo.moves and photo.path in restored for photo in choice.photos)
-            ]
-        )
+        restored, waiting = set(moved.values()), store.choices.all(state=WAITING)
+        again = [one.id for one in waiting if any(photo.moves and photo.path in restored for photo in one.photos)]
+        store.choices.take_back(again)
         outcomes = undo(store.journal, only=moved.keys())
         is_whole_run = run is not None and only is None
         declared = {choice.id for choice in declared_by(store, run)} if is_whole_run else set()

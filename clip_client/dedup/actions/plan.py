@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 
-from clip_client.dedup.group import DuplicateGroup, Member
 from clip_client.dedup.judge.losses import KeptMetadata, SidecarToWrite
 from clip_client.dedup.judge.movable import CannotMove, quarantine_folder, roots_of
 from clip_client.dedup.judge.verdicts import check_tiers
@@ -68,18 +67,20 @@ def plan_moves(
     skipped: list[Skip] = []
     for_album: list[Move] = []
     for group in report.groups:
-        photos = {member.path: member.photo for member in group.members}
+        by_path = {member.path: member for member in group.members}
+        before = {member.path: filter(None, [member.verdict.kept]) for member in group.members}
         moved: dict[str, Move] = {}
         metadata: dict[str, KeptMetadata] = {}
-        for member in _copies_last(group):
-            photo, verdict = member.photo, member.verdict
-            if chosen is not None and photo.path not in chosen:
+        for path in TopologicalSorter(before).static_order():  # a copy comes before its own copies
+            photo, verdict = by_path[path].photo, by_path[path].verdict
+            if path == group.keep or (chosen is not None and path not in chosen):
                 continue
             selected = tiers if chosen is None else chosen[photo.path]
             if reason := verdict.reason_to_stay(selected):
                 skipped.append(Skip(photo=photo, reason=reason, tier=verdict.tier if verdict.is_copy else ""))
                 continue
-            kept, tier, doubt = photos[verdict.kept], verdict.tier, verdict.reason if verdict.moves == IF_CHOSEN else ""
+            kept, tier = by_path[verdict.kept].photo, verdict.tier
+            doubt = verdict.reason if verdict.moves == IF_CHOSEN else ""
             if instead := moved.get(kept.path):
                 kept, tier, doubt = instead.kept, max(tier, instead.tier, key=TIERS.index), doubt or instead.reason
             move = Move(duplicate=photo, kept=kept, tier=tier, reason=doubt, is_chosen=selected is None)
@@ -100,9 +101,3 @@ def plan_moves(
             if move.folder
         )
     return Plan(moves=tuple(moves), skipped=tuple(skipped), for_album=tuple(for_album))
-
-
-def _copies_last(group: DuplicateGroup) -> Iterator[Member]:
-    by_path = {member.path: member for member in group.members}
-    before = {member.path: filter(None, [member.verdict.kept]) for member in group.members}
-    yield from (by_path[path] for path in TopologicalSorter(before).static_order() if path != group.keep)

@@ -136,7 +136,9 @@ def _why_it_stays(entry: JournalEntry, journal: Journal, prove: Prove | None) ->
     moved_along = [file for file in away if file is not entry.files[0]]
     for file in moved_along:
         kind, form = _form(file.original)
-        if _has_beside(kept, kind, file):
+        with os.scandir(os.path.dirname(kept)) as entries:
+            of_kind = [entry.path for entry in entries if companion_kind(entry.name) == kind]
+        if any(is_copy(path, file) for path in of_kind):
             continue
         # Programs write to the kept photo's sidecar, so its bytes may differ. Those of a RAW file or a film must not.
         forms = [_form(one.path) for one in companions([kept]).get(kept, ())]
@@ -201,9 +203,3 @@ def _has_same_bytes(entry: JournalEntry) -> bool:
 
 def _how_to_restore(entry: JournalEntry, journal: Journal) -> str:
     return f"restore it with: clip-client undo {shlex.quote(entry.files[0].original)}{store_option(journal.directory)}"
-
-
-def _has_beside(kept: str, kind: str, lost: MovedFile) -> bool:
-    with os.scandir(os.path.dirname(kept)) as entries:
-        of_kind = [entry.path for entry in entries if companion_kind(entry.name) == kind]
-    return any(is_copy(path, lost) for path in of_kind)

@@ -82,15 +82,14 @@ class _Judge:
 
     def judge(self, group: DuplicateGroup) -> DuplicateGroup:
         kept, *others = group.members
-        metadata = KeptMetadata(kept.photo)
-        judged = (replace(member, verdict=self._verdict(member, group, metadata)) for member in others)
-        return replace(group, members=(replace(kept, verdict=Verdict()), *judged))
-
-    def _verdict(self, member: Member, group: DuplicateGroup, metadata: KeptMetadata) -> Verdict:
-        best = min((self._about(relation, member, metadata) for relation in _relations(member, group)), key=_likelihood)
-        if self.merge_metadata and best.is_copy and best.kept == group.keep:
-            metadata.add(member.photo)
-        return best
+        metadata, judged = KeptMetadata(kept.photo), [replace(kept, verdict=Verdict())]
+        for member in others:
+            relations = _relations(member, group)
+            best = min((self._about(relation, member, metadata) for relation in relations), key=_likelihood)
+            if self.merge_metadata and best.is_copy and best.kept == group.keep:
+                metadata.add(member.photo)
+            judged.append(replace(member, verdict=best))
+        return replace(group, members=tuple(judged))
 
     def _about(self, relation: _Relation, member: Member, metadata: KeptMetadata) -> Verdict:
         photo, kept = member.photo, relation.kept

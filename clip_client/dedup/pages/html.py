@@ -63,6 +63,7 @@ def write_page(
     page: Path | None = None,
     apply: str = "",
     tiers: Collection[str] = SAFE_TIERS,
+    is_applied: bool = False,
     store: Path | None = None,
     on_progress: OnProgress | None = None,
 ) -> None:
@@ -76,7 +77,7 @@ def write_page(
     of_store = () if store is None else ("--store", os.path.abspath(store))
     found = [group.moving_tier for group in report.groups]
     moving_bytes = sum(photo.spare_bytes for group in report.groups for photo in group.moving(tiers))
-    headline = found_in_words(count_verdicts(report.groups), moving_bytes, tiers)
+    headline = found_in_words(count_verdicts(report.groups), moving_bytes, tiers, is_applied=is_applied)
     environment = report_environment(member.photo.label for group in report.groups for member in group.members)
     pieces = environment.get_template("report.html.j2").generate(
         report=report,
@@ -133,7 +134,11 @@ def report_environment(photos: Iterable[str]) -> jinja2.Environment:
         url=_url,
     )
     style, script = _asset("style.css"), _asset("viewer.js") + _asset("page.js")
-    environment.globals.update(style=style, script=script, policy=_policy(style, script))
+    digests = (hashlib.sha256(text.encode()).digest() for text in (style, script))
+    of_style, of_script = (f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    allowed = f"img-src 'self' data: file:; style-src {of_style}; script-src {of_script}"
+    policy = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
+    environment.globals.update(style=style, script=script, policy=policy)
     return environment
 
 
@@ -145,11 +150,3 @@ def _url(path: str) -> str:
 def _asset(name: str) -> str:
     folder = "templates" if name.endswith(".j2") else "assets"
     return (files("clip_client.dedup.pages") / folder / name).read_text("utf-8")
-
-
-def _policy(style: str, script: str) -> str:
-    style, script = (
-        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in (style, script)
-    )
-    allowed = f"img-src 'self' data: file:; style-src {style}; script-src {script}"
-    return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"

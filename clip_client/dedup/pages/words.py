@@ -36,7 +36,11 @@ _MOST_OF_IT: Final = 0.5
 
 
 def found_in_words(
-    verdicts: Mapping[tuple[str, str], int], moving_bytes: int, tiers: Collection[str] = SAFE_TIERS
+    verdicts: Mapping[tuple[str, str], int],
+    moving_bytes: int,
+    tiers: Collection[str] = SAFE_TIERS,
+    *,
+    is_applied: bool = False,
 ) -> str:
     """Say what moves and what waits: ``"35 photos, 2.2 MB, can move safely; 25 edited copies wait for you"``."""
     photos = sum(number for (moves, tier), number in verdicts.items() if moves == BY_DEFAULT and tier in tiers)
@@ -45,7 +49,8 @@ def found_in_words(
         for (moves, tier), number in sorted(verdicts.items())
         if moves == ON_REQUEST
     ]
-    moves = f"{counted(photos, 'photo')}, {human_bytes(moving_bytes)}, can move safely" if photos else ""
+    move = f"{'was' if photos == 1 else 'were'} to move" if is_applied else "can move safely"
+    moves = f"{counted(photos, 'photo')}, {human_bytes(moving_bytes)}, {move}" if photos else ""
     others = sum(verdicts.values()) - photos
     return "; ".join(filter(None, (moves, *waiting))) or (f"no copies, but {counted(others, 'photo')} to look at")
 

@@ -62,9 +62,9 @@ class History(Database):
         try:
             for file in earlier:
                 self._connection.execute(f"ATTACH ? AS {file.stem}", (os.fsencode(file),))
-                version, known = _format(self._connection, file.stem), _EARLIER[file.name]
-                if version not in (0, *known):  # 0: the process that made the file was killed
-                    raise other_version(file, version, known[-1])
+                (version,) = self._connection.execute(f"PRAGMA {file.stem}.user_version").fetchone()
+                if version not in (0, *_EARLIER[file.name]):  # 0: the process that made the file was killed
+                    raise other_version(file, version, _EARLIER[file.name][-1])
             with self.transaction():
                 (first,) = self._connection.execute(_LAST_NUMBER).fetchone()
                 for file in earlier:
@@ -121,15 +121,10 @@ class History(Database):
         }
 
 
-def _format(database: sqlite3.Connection, schema: str = "main") -> int:
-    found: int
-    (found,) = database.execute(f"PRAGMA {schema}.user_version").fetchone()
-    return found
-
-
 def _rename(file: Path) -> bool:
     with closing(sqlite3.connect(file)) as source:
-        name = f"{file.stem}-format-{_format(source)}"
+        (version,) = source.execute("PRAGMA user_version").fetchone()
+    name = f"{file.stem}-format-{version}"
     new = next(one for number in count(1) if not (one := file.with_name(f"{name}-{number}.sqlite")).exists())
     try:
         # Another process may still have the file open, so that a part of it is in its log.

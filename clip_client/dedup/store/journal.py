@@ -20,7 +20,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -127,14 +127,14 @@ class JournalEntry:
 def right_to_move(store: Path, *, wait_s: float = 0) -> Iterator[None]:
     """Hold the right to move files with a store. Raises StoreError if another process has it for ``wait_s`` seconds."""
     path = store / "journal.lock"
-    with ExitStack() as held:
-        try:
-            held.enter_context(exclusive_lock(path, wait_s=wait_s))
-        except AlreadyLocked:
-            raise StoreError("another clip-client is moving files with this store; wait for it") from None
-        except OSError as error:
-            message = f"{path} cannot be locked ({error.strerror or error}); move the store to a local disk"
-            raise StoreError(message, or_other=True) from None
+    try:
+        lock = exclusive_lock(path, wait_s=wait_s)
+    except AlreadyLocked:
+        raise StoreError("another clip-client is moving files with this store; wait for it") from None
+    except OSError as error:
+        message = f"{path} cannot be locked ({error.strerror or error}); move the store to a local disk"
+        raise StoreError(message, or_other=True) from None
+    with lock:
         yield
 
 
@@ -185,7 +185,12 @@ class Journal(Tables):
             for file in entry.files:
                 moved = os.fsencode(file.original), os.fsencode(file.quarantined), *file[2:]
                 self._add("files", [(number, *moved)])
-                self._share(moved)
+                sharing = self._connection.execute(
+                    "SELECT unit, path FROM left_behind JOIN units ON id = unit WHERE path = ? AND state = ?",
+                    (moved[0], State.MOVED),
+                ).fetchall()
+                self._connection.executemany("DELETE FROM files WHERE unit = ? AND original = ?", sharing)
+                self._add("files", [(unit, *moved) for unit, _ in sharing])
             self._add("left_behind", [(os.fsencode(path), number) for path in left_behind])
             self._add("sidecars", [(number, os.fsencode(path), *rest) for path, *rest in entry.sidecars])
             self._add("folders", [(number, os.fsencode(path), *rest) for path, *rest in entry.folders])
@@ -194,14 +199,6 @@ class Journal(Tables):
     def _add(self, table: str, rows: Sequence[tuple[object, ...]]) -> None:
         if rows:
             self._connection.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({_marks(rows[0])})", rows)
-
-    def _share(self, row: tuple[object, ...]) -> None:
-        sharing = self._connection.execute(
-            "SELECT unit, path FROM left_behind JOIN units ON id = unit WHERE path = ? AND state = ?",
-            (row[0], State.MOVED),
-        ).fetchall()
-        self._connection.executemany("DELETE FROM files WHERE unit = ? AND original = ?", sharing)
-        self._add("files", [(unit, *row) for unit, _ in sharing])
 
     def set_state(self, entry: JournalEntry, state: str, folders: Sequence[Folder] = ()) -> JournalEntry:
         with self.transaction():

@@ -41,10 +41,17 @@ class PreviewCache:
             jpeg = file.read_bytes()
             os.utime(file)  # pictures that were used last are removed last
             return jpeg
-        drawn = next(filter(None, (_draw(path, sha256, size) for path in paths)), None)
-        if drawn is not None:
-            self._keep(file, drawn)
-        return drawn
+        for path in paths:
+            # Check the content: the file may have been replaced since the search, even by a link to a file outside it.
+            if (data := read_content(path, sha256)) is None:
+                continue
+            # At full size keep all colour detail, so that differences of colours are the photos' own.
+            subsampling = 0 if size == "full" else -1
+            drawn = small_jpeg(path, data, SIZES[size], quality=_QUALITY[size], subsampling=subsampling)
+            if drawn is not None:
+                self._keep(file, drawn)
+                return drawn
+        return None
 
     def _keep(self, file: Path, jpeg: bytes) -> None:
         part = file.with_suffix(f".{threading.get_ident()}-{os.getpid()}.part")
@@ -73,12 +80,3 @@ class PreviewCache:
                     with suppress(OSError):
                         status = entry.stat()
                         yield status.st_mtime_ns, status.st_size, entry.path
-
-
-def _draw(path: str, sha256: str, size: str) -> bytes | None:
-    # Check the content: the file may have been replaced since the search, even by a link to a file outside it.
-    data = read_content(path, sha256)
-    if data is None:
-        return None
-    # At full size keep all colour detail, so that differences of colours are the photos' own.
-    return small_jpeg(path, data, SIZES[size], quality=_QUALITY[size], subsampling=0 if size == "full" else -1)

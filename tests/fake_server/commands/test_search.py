@@ -203,6 +203,8 @@ def test_what_is_called_like_a_word_is_one(run: Run, album: Path, monkeypatch: p
         "clip-client: blue is searched for as a word; write ./blue for the file of that name",
         "clip-client: red is searched for as a word; write ./red for the folder of that name",
     ]
+    (album / "24").mkdir()
+    assert run("search", "24/7", ".").err.endswith("24/7 is searched for as words; there is no such file or folder\n")
     run("search", "black/white", ".")
     assert "there is no file or folder red/nothing like it" in run("search", "red/nothing like it", code=1).err
 

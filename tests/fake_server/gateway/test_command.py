@@ -69,6 +69,22 @@ def test_a_file_that_each_worker_would_read_is_not_a_pipe(tmp_path: Path, run: R
     assert "is a pipe" in run(main, "--workers", "2", "--callers-token-file", token, code=2).err
 
 
+def test_one_process_reads_certificates_through_a_pipe(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apps = []
+    monkeypatch.setattr(uvicorn, "run", lambda app, **_: apps.append(app))
+    authority = Authority(tmp_path, "authority").file.read_bytes()
+    reader, writer = os.pipe()
+    os.write(writer, authority)
+    os.close(writer)
+    try:
+        run(main, "--port", free_port(), "--url=grpcs://a", f"--tls-ca=/dev/fd/{reader}")
+    finally:
+        os.close(reader)
+    assert apps[0].args[0].ca_certificate == authority
+
+
 @pytest.mark.parametrize("in_file", [True, False])
 def test_only_callers_on_this_machine_use_the_token_for_triton_without_one_of_their_own(
     in_file: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run

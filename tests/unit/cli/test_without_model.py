@@ -46,13 +46,15 @@ def test_copies_are_found_and_moved_and_the_output_names_no_model(
     cosines = [group["min_similarity"], *(member["similarity"] for member in group["members"])]
     assert (cosines, [row["similarity"] for row in rows]) == ([None] * 4, [""] * 3), "nothing computed one"
     page = (tmp_path / "page.html").read_text()
+    assert re.search("<h1>2 photos, .*, can move safely</h1>", page)
     assert "1.0000" not in page
     assert "without a model" in page
     assert "<code>none</code>" not in page
     before = sorted(photos.iterdir())
     assert main([*words, "--apply", "--dry-run"]) == 0
     assert sorted(photos.iterdir()) == before
-    assert main([*words, "--apply"]) == 0
+    assert main([*words, "--apply", "--report", str(tmp_path / "page.html")]) == 0
+    assert re.search("<h1>2 photos, .*, were to move</h1>", (tmp_path / "page.html").read_text())
     assert len(list(photos.glob("*.jpg"))) == 2
 
 

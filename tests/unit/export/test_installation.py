@@ -147,9 +147,11 @@ def test_a_killed_export_leaves_the_old_model_and_the_next_one_cleans_up(image_o
 
 
 def test_space_is_asked_for_before_work_begins(tmp_path: Path) -> None:
-    with pytest.raises(ReportedError, match=r"needs 1000000000 MB in .* and \d+ MB are free"):
-        atomic_install.require_space(tmp_path, 10**15)
-    atomic_install.require_space(tmp_path, 1)
+    refused = pytest.raises(ReportedError, match=r"needs 1000000000 MB in .* and \d+ MB are free")
+    with refused, atomic_install.staging_directory(tmp_path, 10**15):
+        raise AssertionError("there is no such disk")
+    with atomic_install.staging_directory(tmp_path, 1) as stage:
+        assert stage.is_dir()
 
 
 class Killed(BaseException):

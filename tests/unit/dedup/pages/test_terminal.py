@@ -265,15 +265,17 @@ def test_an_alignment_in_words(found: Alignment, words: str) -> None:
 
 
 def test_what_was_found_is_counted_by_verdict() -> None:
-    def said(*found: Member, tiers: Sequence[str] = SAFE_TIERS) -> str:
+    def said(*found: Member, tiers: Sequence[str] = SAFE_TIERS, is_applied: bool = False) -> str:
         group = members.group(photo(), *found)
-        return found_in_words(count_verdicts([group]), sum(one.spare_bytes for one in group.moving(tiers)), tiers)
+        size_bytes = sum(one.spare_bytes for one in group.moving(tiers))
+        return found_in_words(count_verdicts([group]), size_bytes, tiers, is_applied=is_applied)
 
     certain, edited = photo("b.jpg", tier=EXACT), copy(alignment(EDITED))
     doubted = copy(alignment(EDITED, doubts=(PUT_INTO,)))
     assert said(certain, certain, edited) == "2 photos, 2.0 kB, can move safely; 1 edited copy waits for you"
     assert said(certain, edited, edited) == "1 photo, 1.0 kB, can move safely; 2 edited copies wait for you"
     assert said(certain, doubted) == "1 photo, 1.0 kB, can move safely"
+    assert said(certain, doubted, is_applied=True) == "1 photo, 1.0 kB, was to move"
     assert said(edited, doubted) == "1 edited copy waits for you"
     assert said(doubted, photo("c.jpg", other_shot=BURST)) == "no copies, but 2 photos to look at"
     assert said(certain, edited, tiers=[SAME_PIXELS]) == "1 edited copy waits for you"
