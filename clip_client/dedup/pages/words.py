@@ -49,8 +49,9 @@ def found_in_words(
         for (moves, tier), number in sorted(verdicts.items())
         if moves == ON_REQUEST
     ]
-    move = f"{'was' if photos == 1 else 'were'} to move" if is_applied else "can move safely"
-    moves = f"{counted(photos, 'photo')}, {human_bytes(moving_bytes)}, {move}" if photos else ""
+    moves = f"{counted(photos, 'photo')}, {human_bytes(moving_bytes)}" if photos else ""
+    if moves:
+        moves = f"this search moves {moves}" if is_applied else f"{moves}, can move safely"
     others = sum(verdicts.values()) - photos
     return "; ".join(filter(None, (moves, *waiting))) or (f"no copies, but {counted(others, 'photo')} to look at")
 

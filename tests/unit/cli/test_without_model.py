@@ -54,7 +54,7 @@ def test_copies_are_found_and_moved_and_the_output_names_no_model(
     assert main([*words, "--apply", "--dry-run"]) == 0
     assert sorted(photos.iterdir()) == before
     assert main([*words, "--apply", "--report", str(tmp_path / "page.html")]) == 0
-    assert re.search("<h1>2 photos, .*, were to move</h1>", (tmp_path / "page.html").read_text())
+    assert re.search("<h1>This search moves 2 photos, .*</h1>", (tmp_path / "page.html").read_text())
     assert len(list(photos.glob("*.jpg"))) == 2
 
 

@@ -275,7 +275,7 @@ def test_what_was_found_is_counted_by_verdict() -> None:
     assert said(certain, certain, edited) == "2 photos, 2.0 kB, can move safely; 1 edited copy waits for you"
     assert said(certain, edited, edited) == "1 photo, 1.0 kB, can move safely; 2 edited copies wait for you"
     assert said(certain, doubted) == "1 photo, 1.0 kB, can move safely"
-    assert said(certain, doubted, is_applied=True) == "1 photo, 1.0 kB, was to move"
+    assert said(certain, doubted, is_applied=True) == "this search moves 1 photo, 1.0 kB"
     assert said(edited, doubted) == "1 edited copy waits for you"
     assert said(doubted, photo("c.jpg", other_shot=BURST)) == "no copies, but 2 photos to look at"
     assert said(certain, edited, tiers=[SAME_PIXELS]) == "1 edited copy waits for you"
