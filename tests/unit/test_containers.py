@@ -7,7 +7,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from configparser import ConfigParser
 from functools import cache
 from pathlib import Path, PurePath
@@ -197,7 +196,7 @@ def _container(resources: dict[str, Any], name: str) -> Any:
     return container
 
 
-def test_the_parts_of_the_chart_find_each_other() -> None:
+def test_the_parts_of_the_chart_find_each_other_and_watch_what_compose_does() -> None:
     resources = _chart(*EDGE, *GATEWAY, "autoscaling.kind=keda", *MONITORING)
     labels = resources["Deployment"]["spec"]["template"]["metadata"]["labels"].items()
     assert resources["Deployment"]["spec"]["selector"]["matchLabels"].items() <= labels
@@ -211,6 +210,11 @@ def test_the_parts_of_the_chart_find_each_other() -> None:
     assert {endpoint["port"] for endpoint in monitor["spec"]["endpoints"]} < served
     assert resources["ScaledObject"]["spec"]["scaleTargetRef"]["name"] == "clip"
     assert "replicas" not in resources["Deployment"]["spec"], "each upgrade would undo the autoscaler's work"
+    assert resources["PrometheusRule"]["spec"] == _yaml("chart/files/rules.yaml")
+    jobs = {
+        relabeling["replacement"] for endpoint in monitor["spec"]["endpoints"] for relabeling in endpoint["relabelings"]
+    }
+    assert jobs == {job["job_name"] for job in _yaml("prometheus/prometheus.yaml")["scrape_configs"]}
 
 
 def _grpc_ports(container: Any) -> list[int]:
@@ -332,43 +336,20 @@ def test_pods_of_the_chart_are_probed_by_the_canary_and_have_time_to_drain() -> 
     assert any(f"avg({name}{{" in trigger["metadata"]["query"] for name in recorded)
 
 
-def test_the_operator_gets_the_same_rules_and_jobs_as_compose() -> None:
-    resources = _chart(*EDGE, *GATEWAY, "autoscaling.kind=keda", *MONITORING)
-    assert resources["PrometheusRule"]["spec"] == _yaml("chart/files/rules.yaml")
-    jobs = {
-        relabeling["replacement"]
-        for endpoint in resources["ServiceMonitor"]["spec"]["endpoints"]
-        for relabeling in endpoint["relabelings"]
-    }
-    assert jobs == {job["job_name"] for job in _yaml("prometheus/prometheus.yaml")["scrape_configs"]}
-
-
-def _pods(part: Any) -> Iterator[Any]:
-    """Yield the specifications of pods inside a manifest: whatever has containers."""
-    if isinstance(part, dict) and "containers" in part:
-        yield {key: part[key] for key in part.keys() & {"containers", "volumes", "securityContext"}}
-    for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
-        yield from _pods(inner)
-
-
-def test_pods_of_the_ray_job_are_valid() -> None:
-    kubernetes_validate = pytest.importorskip("kubernetes_validate")
-    pods = list(_pods(_yaml("kubernetes/ray-job.yaml")))
-    assert len(pods) == 2
-    for pod in pods:
-        resource = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": pod}
-        kubernetes_validate.validate(resource, "1.31", strict=True)
-
-
-def test_the_ray_job_runs_a_command_that_exists() -> None:
+def test_the_ray_job_runs_a_command_that_exists_in_pods_that_are_valid() -> None:
     spec = _yaml("kubernetes/ray-job.yaml")["spec"]
     program, command, *arguments = shlex.split(spec["entrypoint"])
     assert (program, command) == ("clip-client", "embed")
     known = _run(sys.executable, "-m", "clip_client", command, "--help")
     for option in (argument for argument in arguments if argument.startswith("--")):
         assert re.search(rf"^  {option}\b", known, re.M), f"{option} is no option of clip-client {command}"
-    for group in spec["rayClusterSpec"]["workerGroupSpecs"]:
+    cluster = spec["rayClusterSpec"]
+    for group in cluster["workerGroupSpecs"]:
         assert group["minReplicas"] <= group["maxReplicas"]
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": group["template"]["spec"]}
+        kubernetes_validate.validate(pod, "1.31", strict=True)
 
 
 def test_alerts_fire_when_they_should_and_only_then() -> None:

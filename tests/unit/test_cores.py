@@ -2,15 +2,15 @@
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
 
 from clip_client.testing import FakeTriton
 from preprocess_ensemble.cores import model_threads, performance_cores, usable_cores
+from tests.fixtures.albums import then
 from tests.fixtures.fakes import InMemoryClient
 
 INTEL = {  # two performance cores with two threads each, and four efficiency cores
@@ -118,16 +118,8 @@ async def test_a_client_starts_few_threads_if_it_may_use_few_cores(monkeypatch: 
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     limits: list[float] = []
-
-    def noting(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def limit(threads: float) -> Any:
-            limits.append(threads)
-            return make(threads)
-
-        return limit
-
-    monkeypatch.setattr(threading, "BoundedSemaphore", noting(threading.BoundedSemaphore))
-    monkeypatch.setattr(anyio, "CapacityLimiter", noting(anyio.CapacityLimiter))
+    monkeypatch.setattr(threading, "BoundedSemaphore", then(threading.BoundedSemaphore, limits.append))
+    monkeypatch.setattr(anyio, "CapacityLimiter", then(anyio.CapacityLimiter, limits.append))
     async with InMemoryClient({"localhost": FakeTriton()}) as clip:
         await clip.embed(b"an image")
     assert sorted(limits) == [2, 6]

@@ -22,17 +22,12 @@ TRACKED_FOLDERS = ("benchmarks", "clip_client", "containers", "docs", "examples"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_files_and_folders_that_a_page_names_exist(page: Path) -> None:
+def test_what_a_page_names_exists(page: Path) -> None:
+    text = page.read_text()
     # A name behind a command ("pytest tests/live/...") counts, too; one with a placeholder or a wildcard does not.
-    named = re.findall(rf"(?<![\w./~-])((?:{'|'.join(TRACKED_FOLDERS)})/[\w./-]*\w/?)(?![\w*<{{])", page.read_text())
+    named = re.findall(rf"(?<![\w./~-])((?:{'|'.join(TRACKED_FOLDERS)})/[\w./-]*\w/?)(?![\w*<{{])", text)
     assert [name for name in named if not (ROOT / name).exists()] == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_modules_and_functions_that_a_page_names_exist(page: Path) -> None:
-    for name in re.findall(
-        r"`((?:clip_client|preprocess_ensemble|benchmarks)(?:\.\w+){2,})(?:\(\))?`", page.read_text()
-    ):
+    for name in re.findall(r"`((?:clip_client|preprocess_ensemble|benchmarks)(?:\.\w+){2,})(?:\(\))?`", text):
         path, rest = ROOT, name.split(".")
         while rest and (path / rest[0]).is_dir():
             path /= rest.pop(0)

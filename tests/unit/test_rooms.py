@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from graphlib import TopologicalSorter
@@ -17,7 +17,7 @@ from tests.paths import ROOT
 
 PACKAGES: Final = ("clip_client", "preprocess_ensemble", "benchmarks")
 
-FACADES: Final = ("clip_client", "clip_client.dedup", "preprocess_ensemble")
+FACADES: Final = ("clip_client", "clip_client.dedup", "preprocess_ensemble", "benchmarks")
 """Packages whose modules belong to rooms of their own; the pattern holds the ``__init__`` alone."""
 ROOMS: Final[dict[str, tuple[str, str]]] = {
     # room: (modules, or packages whose every module belongs to it; rooms that they may import)
@@ -127,16 +127,11 @@ class Import:
         return f"{self.importer}, line {self.line}, imports {self.imported}"
 
 
-def modules() -> dict[str, Path]:
-    found = {}
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-            found[name.removesuffix(".__init__")] = path
-    return found
-
-
-MODULES: Final = modules()
+MODULES: Final = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for package in PACKAGES
+    for path in sorted((ROOT / package).rglob("*.py"))
+}
 
 
 def imports_of(importer: str, path: Path) -> Iterator[Import]:
@@ -170,16 +165,16 @@ def internal_imports() -> list[Import]:
     return [item for item in all_imports() if item.imported in MODULES and item.imported != item.importer]
 
 
+def pattern_of(module: str, patterns: Iterable[str]) -> str:
+    """Return the longest pattern that holds the module."""
+    matching = [one for one in patterns if module == one or (one not in FACADES and module.startswith(f"{one}."))]
+    assert matching, f"{module} is in no room or layer: add it to ROOMS or BENCHMARK_LAYERS"
+    return max(matching, key=len)
+
+
 def room_of(module: str) -> str:
-    """Return the room with the longest pattern that holds the module."""
-    matching = [
-        (len(pattern), room)
-        for room, (patterns, _) in ROOMS.items()
-        for pattern in patterns.split(", ")
-        if module == pattern or (pattern not in FACADES and module.startswith(f"{pattern}."))
-    ]
-    assert matching, f"{module} is in no room: add it to ROOMS"
-    return max(matching)[1]
+    rooms = {pattern: room for room, (patterns, _) in ROOMS.items() for pattern in patterns.split(", ")}
+    return rooms[pattern_of(module, rooms)]
 
 
 def test_the_graph_of_rooms_has_no_cycle() -> None:
@@ -221,23 +216,14 @@ BENCHMARK_LAYERS: Final = (
 
 
 def test_benchmarks_import_in_one_direction() -> None:
-    def layer(module: str) -> int:
-        matching = [
-            (len(prefix), number)
-            for number, prefixes in enumerate(BENCHMARK_LAYERS)
-            for prefix in prefixes
-            if module == prefix or (module.startswith(f"{prefix}.") and prefix != "benchmarks")
-        ]
-        assert matching, f"{module} is in no layer: add it to BENCHMARK_LAYERS"
-        return max(matching)[1]
-
-    inside = [item for item in internal_imports() if item.importer.startswith("benchmarks")]
-    upwards = [
-        str(item)
-        for item in inside
-        if item.imported.startswith("benchmarks.") and layer(item.imported) > layer(item.importer)
+    layers = {prefix: number for number, prefixes in enumerate(BENCHMARK_LAYERS) for prefix in prefixes}
+    inside = [
+        item
+        for item in internal_imports()
+        if item.importer.startswith("benchmarks") and item.imported.startswith("benchmarks.")
     ]
-    assert upwards == []
+    number = {name: layers[pattern_of(name, layers)] for item in inside for name in (item.importer, item.imported)}
+    assert [str(item) for item in inside if number[item.imported] > number[item.importer]] == []
 
 
 def test_nothing_that_is_shipped_imports_benchmarks_or_test_aids() -> None:

@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -50,14 +49,6 @@ def test_bash_completes_commands_options_and_paths(words: str, expected: str, tm
     assert expected in done.stdout.split()
 
 
-@pytest.fixture
-def refusing() -> Iterator[str]:
-    """An address where no server is, nor can be: its port is taken, and nothing listens there."""
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        yield f"127.0.0.1:{holder.getsockname()[1]}"
-
-
 @pytest.mark.parametrize(
     ("command", "said"),
     [
@@ -66,12 +57,15 @@ def refusing() -> Iterator[str]:
         ("health --quiet", "clip-client: not healthy: connect: "),
     ],
 )
-def test_no_server_is_one_sentence(command: str, said: str, refusing: str, tmp_path: Path, run: Run) -> None:
+def test_no_server_is_one_sentence(command: str, said: str, tmp_path: Path, run: Run) -> None:
     photo = write(tmp_path / "1.jpg", b"x")  # without a photo the command does not look for a server
     options = [photo, "--store", tmp_path / "store"] if command == "dedup" else []
-    output = run(main, *command.split(), *options, "--url", refusing, code=1)
+    with socket.socket() as holder:  # its port is taken, and nothing listens there
+        holder.bind(("127.0.0.1", 0))
+        url = f"127.0.0.1:{holder.getsockname()[1]}"
+        output = run(main, *command.split(), *options, "--url", url, code=1)
     assert (output.out + output.err).startswith(said)
-    assert refusing in output.out + output.err
+    assert url in output.out + output.err
     assert output.err.count("\n") == (command != "health"), "health prints its steps"
 
 

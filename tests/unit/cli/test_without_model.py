@@ -10,14 +10,13 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from PIL import Image
 
 from clip_client.cli.main import main
 from clip_client.dedup.types import NO_MODEL
-from tests.fixtures.albums import write
+from tests.fixtures.albums import refusing, write
 from tests.fixtures.commands import Run
 from tests.fixtures.images.camera_files import packet
 from tests.fixtures.images.image_files import jpeg
@@ -140,19 +139,13 @@ def test_a_photo_alone_is_not_said_to_have_no_duplicates(tmp_path: Path, run: Ru
     assert "1 photo compared, no other to compare it with" in output.err
 
 
-def test_what_was_compared_by_its_bytes_only_is_counted_apart(tmp_path: Path, run: Run, monkeypatch: Any) -> None:
+def test_files_compared_by_bytes_only_count_apart(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     data = jpeg()
     for name, some in (("a", data[:-40]), ("b", data[:-40]), ("c", data[:-50]), ("d", b"no image"), ("e", b"no image")):
         write(tmp_path / "photos" / f"{name}.jpg", some)
     write(tmp_path / "photos" / "closed" / "f.jpg", data)
-    list_folder = os.scandir
-
-    def refuse(path: Any) -> Any:  # root may look everywhere
-        if str(path).endswith("closed"):
-            raise PermissionError(13, "Permission denied", path)
-        return list_folder(path)
-
-    monkeypatch.setattr(os, "scandir", refuse)
+    refused = PermissionError(13, "Permission denied")  # root may look everywhere
+    monkeypatch.setattr(os, "scandir", refusing(os.scandir, refused, tmp_path / "photos" / "closed"))
     words = ["dedup", tmp_path / "photos", "--without-model", "--store", tmp_path / "store"]
     said = run(main, *words, "--report", tmp_path / "page.html").err
     left_out = "2 files compared by bytes only, 3 files not compared, 1 folder not read"

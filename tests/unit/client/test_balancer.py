@@ -22,14 +22,9 @@ NAME = "clip.example.org"
 FIRST, SECOND, THIRD = "192.0.2.1", "192.0.2.2", "192.0.2.3"
 
 
-class Longest:
-    def uniform(self, _: float, b: float) -> float:
-        return b
-
-
 @pytest.fixture
 def longest_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clip_client._balancing.balancer._random", Longest())
+    monkeypatch.setattr("clip_client._balancing.balancer._random.uniform", lambda _, most: most)
 
 
 def new_server(**options: Any) -> Server:
@@ -224,12 +219,16 @@ async def test_several_addresses_of_one_kind_are_several_servers(
 
 
 @simulated
-async def test_the_first_look_up_is_made_once_and_connects_by_address_with_the_name() -> None:
+async def test_the_first_look_up_connects_by_address_and_lasts_while_no_name_server_answers() -> None:
     network = Network()
     async with network.balancer() as balancer:
         await balancer.ensure_resolved()
         assert hosts(balancer) == [FIRST, SECOND]
         assert [endpoint.host for endpoint in balancer.endpoints] == [NAME]
+        del network.names[NAME]
+        for _ in range(2):
+            await look_up_again(balancer)
+            assert hosts(balancer) == [FIRST, SECOND]
     assert network.named == [(f"grpc://{FIRST}:8001", NAME), (f"grpc://{SECOND}:8001", NAME)]
 
 
@@ -271,17 +270,6 @@ async def test_a_server_that_left_its_name_is_closed_after_its_last_request() ->
         network.names[NAME] = [THIRD, FIRST]
         await look_up_again(balancer)
         assert not network.is_closed(SECOND)
-
-
-@simulated
-async def test_known_addresses_stay_while_no_name_server_answers() -> None:
-    network = Network()
-    async with network.balancer() as balancer:
-        del network.names[NAME]
-        for _ in range(2):
-            await look_up_again(balancer)
-            assert hosts(balancer) == [FIRST, SECOND]
-    assert len(network.named) == 2
 
 
 @simulated

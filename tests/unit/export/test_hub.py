@@ -46,13 +46,7 @@ class Hub(BaseHTTPRequestHandler):
     """Ends of the next answers after a quarter of the file: ``"stall"`` waits until the client has gone, ``"close"``
     does not."""
 
-    def do_HEAD(self) -> None:
-        self._answer()
-
     def do_GET(self) -> None:
-        self._answer()
-
-    def _answer(self) -> None:
         if self.path != f"/{REPOSITORY}/resolve/main/{FILE}":
             self.send_error(404)
             return
@@ -75,6 +69,8 @@ class Hub(BaseHTTPRequestHandler):
             if end == "stall":
                 with suppress(ConnectionResetError):
                     self.rfile.read(1)
+
+    do_HEAD = do_GET
 
     def log_message(self, format: str, *arguments: object) -> None:
         pass

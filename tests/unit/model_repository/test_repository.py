@@ -12,6 +12,7 @@ from tritonclient.grpc import model_config_pb2
 from preprocess_ensemble import contract
 from preprocess_ensemble.backends.preprocess_settings import PreprocessSettings
 from preprocess_ensemble.errors import ReportedError
+from preprocess_ensemble.export.atomic_install import write
 from preprocess_ensemble.model_repository.config import installed_passport, pending_files, read_config
 from preprocess_ensemble.model_repository.location import (
     HERE,
@@ -25,14 +26,13 @@ from preprocess_ensemble.model_repository.passport import Passport
 from tests.fixtures.models.passports import DEFAULT, PASSPORT, WITH_TEXT, configs
 from tests.paths import ROOT
 
+TRITON_MODELS = ROOT / "triton_models"
 LARGER = replace(DEFAULT, preprocess={"size": [256, 320]}, dimension=1024)
 
 
 def lay_out(repository: Path, passport: Passport) -> set[str]:
     pending = pending_files(repository, passport)
-    for path, text in pending.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    write(pending)
     return {str(path.relative_to(repository)) for path in pending}
 
 
@@ -40,17 +40,21 @@ def parse(repository: Path, name: str) -> Any:
     return read_config(repository / name / "config.pbtxt")
 
 
-def test_an_empty_directory_gets_a_whole_repository_once(tmp_path: Path) -> None:
-    assert lay_out(tmp_path, DEFAULT) == {
+def test_an_empty_directory_gets_what_is_tracked_once(tmp_path: Path) -> None:
+    written = lay_out(tmp_path, DEFAULT)
+    assert written == {
         "clip_encoder/config.pbtxt",
         "clip_image/1/.gitkeep",
         "clip_image/config.pbtxt",
         "clip_preprocess/1/model.py",
         "clip_preprocess/config.pbtxt",
     }
+    for name in written:
+        assert (tmp_path / name).read_text() == (TRITON_MODELS / name).read_text()
     for name, config in configs().items():
         assert parse(tmp_path, name) == config
     assert lay_out(tmp_path, DEFAULT) == set()
+    assert pending_files(TRITON_MODELS, DEFAULT) == {}
 
 
 def test_another_model_changes_shapes_and_nothing_else(tmp_path: Path) -> None:
@@ -134,7 +138,6 @@ def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.delenv("CLIP_REPOSITORY", raising=False)
 
 
 def export_into(repository: Path) -> None:
@@ -142,7 +145,7 @@ def export_into(repository: Path) -> None:
     (repository / contract.DEFAULT_NAMES.encoder / "1" / "model.json").write_text("{}")
 
 
-def test_a_folder_that_is_there_comes_before_the_users() -> None:
+def test_the_environment_comes_before_a_folder_here_and_that_before_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_repository() == repository_to_fill() == user_repository()
     HERE.mkdir()
     assert default_repository() == repository_to_fill() == HERE
@@ -151,10 +154,6 @@ def test_a_folder_that_is_there_comes_before_the_users() -> None:
     assert repository_to_fill() == HERE
     export_into(HERE)
     assert default_repository() == HERE
-
-
-def test_the_environment_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    export_into(HERE)
     monkeypatch.setenv("CLIP_REPOSITORY", "elsewhere")
     assert default_repository() == repository_to_fill() == Path("elsewhere")
 
@@ -173,8 +172,6 @@ def test_a_repository_in_the_variable_of_the_model_is_told(tmp_path: Path, monke
     monkeypatch.setenv("CLIP_REPOSITORY", "elsewhere")
     assert default_repository() == Path("elsewhere")
 
-
-TRITON_MODELS = ROOT / "triton_models"
 
 # (tensor, type, dims) as in the wire contract; None is the model's own dimension.
 IMAGE = (contract.IMAGE, "TYPE_STRING", [1])
@@ -203,12 +200,6 @@ def test_models_and_tensors_are_those_of_the_wire_contract() -> None:
     }
     assert {name: config.name for name, config in configs.items()} == {name: name for name in TENSORS}
     assert {name: (signature(one.input), signature(one.output)) for name, one in configs.items()} == TENSORS
-
-
-def test_tracked_files_are_what_an_export_of_the_default_model_writes(tmp_path: Path) -> None:
-    for path, text in pending_files(tmp_path, DEFAULT).items():
-        assert (TRITON_MODELS / path.relative_to(tmp_path)).read_text() == text
-    assert pending_files(TRITON_MODELS, DEFAULT) == {}
 
 
 def test_the_tracked_parameters_are_the_defaults() -> None:

@@ -306,8 +306,11 @@ def test_pictures_whose_files_are_gone_or_changed_are_counted_and_the_list_is_st
     assert (names(result.pictures[0].path), result.gone) == (["edited.png"], 2)  # not wave.jpg, which is farther
 
 
-def test_the_index_follows_the_store(store: Store, tmp_path: Path) -> None:
-    assert len(store_index(store, VECTOR_ID)) == 6
+def test_the_index_follows_the_store_and_forgets_texts_of_an_earlier_search(store: Store, tmp_path: Path) -> None:
+    index = store_index(store, VECTOR_ID)
+    assert index.folder is not None
+    (texts := index.folder / "neutral-1a2b3c4d.npz").touch()
+    assert (len(store_index(store, VECTOR_ID)), len(index), texts.exists()) == (6, 6, False)
     with Store(store.directory) as other:
         plant(other, tmp_path / "photos", {"new.jpg": at(1)})
     assert found(store)[0] == "new.jpg"
@@ -332,11 +335,3 @@ def test_a_store_without_such_vectors_says_which_it_has(unchanged: Store) -> Non
         store_index(unchanged, "x")
     with pytest.raises(VectorsError, match="must not be compared"):
         find(replace(QUERY, vector_ids=("x",)), space_of(unchanged))
-
-
-def test_texts_that_an_earlier_search_compared_with_are_removed(store: Store) -> None:
-    index = store_index(store, VECTOR_ID)
-    assert index.folder is not None
-    (kept := index.folder / "neutral-1a2b3c4d.npz").touch()
-    assert len(store_index(store, VECTOR_ID)) == len(index)
-    assert not kept.exists()

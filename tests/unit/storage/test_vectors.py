@@ -24,6 +24,7 @@ from clip_client._storage.vector_file import FileVersion, VectorFolder, is_vecto
 from clip_client.cli.errors import CommandFailed
 from clip_client.cli.output import locked
 from clip_client.dedup import FailedFile, StoreError
+from tests.fixtures.albums import refusing
 from tests.fixtures.models.model_info import model_info
 
 NAMES = ("vectors.parquet", "vectors.npz", "vectors")
@@ -138,11 +139,7 @@ def test_a_damaged_or_other_file_is_one_sentence(tmp_path: Path, name: str, cont
 def test_a_disk_that_refuses_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_vectors(tmp_path / "v.npz", batch(*PHOTOS))
     before = (tmp_path / "v.npz").read_bytes()
-
-    def refuse(_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", refuse)
+    monkeypatch.setattr(os, "fsync", refusing(os.fsync, OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(OSError, match="No space left"):
         save_vectors(tmp_path / "v.npz", batch("/other.jpg", "/b.jpg"))
     assert [path.name for path in tmp_path.iterdir()] == ["v.npz"]
@@ -151,7 +148,8 @@ def test_a_disk_that_refuses_leaves_the_old_file(tmp_path: Path, monkeypatch: py
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    for use in (lambda: load_vectors(tmp_path / "v.parquet"), lambda: save_vectors(tmp_path, batch(*PHOTOS))):
+    saved = batch(*PHOTOS)
+    for use in (lambda: load_vectors(tmp_path / "v.parquet"), lambda: save_vectors(tmp_path, saved), saved.to_arrow):
         with pytest.raises(ImportError, match=r"needs pyarrow .*pip install '\.\[cli\]' in a clone"):
             use()
 
@@ -165,17 +163,12 @@ def opened(folder: Path, *, rows_per_file: int = 3) -> VectorFolder:
     return made
 
 
-def version(path: str, *, mtime_ns: int = 1) -> FileVersion:
-    return FileVersion(path=path, size_bytes=10, mtime_ns=mtime_ns)
+def version(path: str) -> FileVersion:
+    return FileVersion(path=path, size_bytes=10, mtime_ns=1)
 
 
-def good(path: str, *, mtime_ns: int = 1, element: int = 0) -> Mapping[str, Any]:
-    return vector_row(version(path, mtime_ns=mtime_ns), np.eye(DIMENSION, dtype=np.float32)[element])
-
-
-def bad(path: str, *, mtime_ns: int = 1) -> Mapping[str, Any]:
-    reason = FailedFile(path=path, code="TRUNCATED", message="The file ends early.")
-    return vector_row(version(path, mtime_ns=mtime_ns), failure=reason)
+def good(path: str, *, element: int = 0) -> Mapping[str, Any]:
+    return vector_row(version(path), np.eye(DIMENSION, dtype=np.float32)[element])
 
 
 def write(folder: Path, *rows: Mapping[str, Any]) -> None:
@@ -197,19 +190,15 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_files_are_numbered_on_from_what_is_there(tmp_path: Path) -> None:
+def test_files_are_numbered_on_from_what_is_there_and_a_hundred_thousand_stay_in_order(tmp_path: Path) -> None:
     write(tmp_path, *(good(f"/{number}") for number in range(7)))
-    write(tmp_path, good("/7"))
+    write(tmp_path, good("/7", element=1))
     assert names(tmp_path) == [f"part-0000{number}.parquet" for number in range(4)]
     assert [pq.ParquetFile(tmp_path / name).metadata.num_rows for name in names(tmp_path)] == [3, 3, 1, 1]
-
-
-def test_a_hundred_thousand_files_stay_in_order(tmp_path: Path) -> None:
-    write(tmp_path, good("/a", element=1))
-    (tmp_path / "part-00000.parquet").rename(tmp_path / "part-99999.parquet")
-    write(tmp_path, good("/a", element=2))
-    assert names(tmp_path) == ["part-100000.parquet", "part-99999.parquet"]
-    assert vectors_in(tmp_path) == {"/a": [0, 0, 1, 0]}
+    (tmp_path / "part-00003.parquet").rename(tmp_path / "part-99999.parquet")
+    write(tmp_path, good("/7", element=2))
+    assert names(tmp_path)[3:] == ["part-100000.parquet", "part-99999.parquet"]
+    assert vectors_in(tmp_path)["/7"] == [0, 0, 1, 0]
 
 
 def test_a_slow_run_writes_files_by_the_clock_and_one_without_rows_none(tmp_path: Path) -> None:
@@ -224,23 +213,20 @@ def test_a_slow_run_writes_files_by_the_clock_and_one_without_rows_none(tmp_path
     assert is_vector_folder(tmp_path)
 
 
-def test_what_is_finished_is_known_by_path_size_and_time(tmp_path: Path) -> None:
-    write(tmp_path, good("/a"), bad("/b"), good("/caf\udce9"))
-    keys = opened(tmp_path).finished_keys(with_failed=False)
-    assert keys == {version("/a").key, version("/caf\udce9").key}
-    assert version("/a", mtime_ns=2).key not in keys
-    assert opened(tmp_path).finished_keys(with_failed=True) == keys | {version("/b").key}
-
-
-def test_a_file_has_one_key_whatever_its_folder_is_called(tmp_path: Path) -> None:
+def test_what_is_finished_is_known_by_path_size_and_time_whatever_the_folder_is_called(tmp_path: Path) -> None:
     folder, photo = tmp_path / os.fsdecode(b"caf\xe9"), tmp_path / os.fsdecode(b"caf\xe9.jpg")
     photo.write_bytes(b"x")
     file = FileVersion.of(str(photo))
-    write(folder, vector_row(file, np.zeros(DIMENSION, dtype=np.float32)))
+    failed = FailedFile(path="/b", code="TRUNCATED", message="The file ends early.")
+    write(folder, vector_row(file, np.zeros(DIMENSION, np.float32)), vector_row(version("/b"), failure=failed))
     assert opened(folder).finished_keys(with_failed=False) == {FileVersion.of(str(photo)).key}
+    assert opened(folder).finished_keys(with_failed=True) == {file.key, version("/b").key}
     assert list(vectors_in(folder)) == [str(photo)]
+    os.utime(photo, ns=(0, 1))
+    touched = FileVersion.of(str(photo))
     photo.write_bytes(b"longer")
-    assert FileVersion.of(str(photo)).key != file.key
+    os.utime(photo, ns=(0, 1))
+    assert len({file.key, touched.key, FileVersion.of(str(photo)).key}) == 3
     photo.unlink()
     assert FileVersion.of(str(photo)) == FileVersion(path=str(photo))
 
@@ -256,13 +242,6 @@ def test_damaged_and_strange_files_are_one_sentence(tmp_path: Path) -> None:
         vectors_in(tmp_path)
 
 
-def test_a_killed_run_leaves_no_litter_for_long(tmp_path: Path) -> None:
-    for name in ("part-00000.part", ".mine.part"):
-        (tmp_path / name).touch()
-    opened(tmp_path).remove_abandoned()
-    assert names(tmp_path) == [".mine.part"]
-
-
 def test_one_run_at_a_time_writes_into_a_folder_that_can_be_made(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "folder"
     with locked(folder):
@@ -275,10 +254,7 @@ def test_one_run_at_a_time_writes_into_a_folder_that_can_be_made(tmp_path: Path)
 
 
 def test_a_folder_that_cannot_be_read_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("pathlib.Path.iterdir", refuse)
+    monkeypatch.setattr(Path, "iterdir", refusing(Path.iterdir, PermissionError(13, "Permission denied")))
     with pytest.raises(StoreError, match="cannot be read: Permission denied"):
         opened(tmp_path)
 

@@ -23,6 +23,18 @@ def source(kept: bytes, duplicate: bytes) -> str:
     return proof.source
 
 
+def re_saved(photo: Image.Image, first: int, more: int, turn: Image.Transpose | None = None) -> tuple[bytes, bytes]:
+    """Return a file of a photo, and one that was made from it with ``more`` quality."""
+    original = encoded(photo, "JPEG", quality=first)
+    picture = picture_in(original)
+    return original, encoded(picture if turn is None else picture.transpose(turn), "JPEG", quality=first + more)
+
+
+def check_source(original: bytes, copy: bytes) -> None:
+    assert source(original, copy) == KEPT
+    assert prove(copy, original).source in (DUPLICATE, "")
+
+
 def test_a_copy_lies_anywhere_between_the_steps_of_its_source() -> None:
     assert source(CAMERA, encoded(picture_in(CAMERA), "JPEG", quality=70)) == KEPT
     smaller = picture_in(CAMERA).resize((200, 152), Image.Resampling.LANCZOS)
@@ -58,27 +70,17 @@ def test_the_source_of_a_re_save_is_known_at_steps_that_are_alike_or_not(
     first: int, more: int, turn: Image.Transpose | None
 ) -> None:
     """Whether 7 became 9 or 9 became 7, one lies as near the other; but no 14 is made from a multiple of 9."""
-    original = encoded(PHOTO, "JPEG", quality=first)
-    picture = picture_in(original)
-    copy = encoded(picture if turn is None else picture.transpose(turn), "JPEG", quality=first + more)
-    assert source(original, copy) == KEPT
-    back = prove(copy, original)
-    assert not back.holds or back.source == DUPLICATE
+    check_source(*re_saved(PHOTO, first, more, turn))
 
 
 @pytest.mark.parametrize("more", [-40, -4, -2, 2, 4])
 def test_the_source_of_a_mirrored_re_save_is_known_although_it_has_other_blocks(more: int) -> None:
-    original = encoded(PHOTO.crop((0, 0, 396, 304)), "JPEG", quality=92)
-    mirrored = picture_in(original).transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    copy = encoded(mirrored, "JPEG", quality=92 + more)
-    assert source(original, copy) == KEPT
-    assert prove(copy, original).source in (DUPLICATE, "")
+    check_source(*re_saved(PHOTO.crop((0, 0, 396, 304)), 92, more, Image.Transpose.FLIP_LEFT_RIGHT))
 
 
 def test_a_few_values_that_rounding_decided_do_not_make_the_source_a_copy() -> None:
     """At steps so fine, 17 of 29,040 values of the copy do not follow from its source, and 32 of 60,667 in reverse."""
-    original = encoded(noisy(scene(6, (522, 404)), 2, 6), "JPEG", quality=96)
-    assert source(original, encoded(picture_in(original), "JPEG", quality=98)) == KEPT
+    assert source(*re_saved(noisy(scene(6, (522, 404)), 2, 6), 96, 2)) == KEPT
 
 
 @pytest.mark.parametrize("seed", [0, 2, 5])
@@ -107,10 +109,7 @@ def test_the_source_of_a_small_saturated_picture_is_known(seed: int, first: int,
     """RGB cuts off some of its colours, so that some values of the copy do not follow from the source either."""
     colours = np.random.default_rng(seed).integers(0, 2, (26, 33, 3), dtype=np.uint8) * 255
     picture = noisy(Image.fromarray(colours).resize((264, 208), Image.Resampling.BICUBIC), 3, seed)
-    original = encoded(picture, "JPEG", quality=first)
-    copy = encoded(picture_in(original), "JPEG", quality=first + more)
-    assert source(original, copy) == KEPT
-    assert prove(copy, original).source in (DUPLICATE, "")
+    check_source(*re_saved(picture, first, more))
 
 
 def grainy(seed: int) -> Image.Image:
@@ -139,17 +138,13 @@ def test_a_photo_that_may_have_been_changed_does_not_take_the_place_of_its_sourc
 
 @pytest.mark.parametrize(("finer", "coarser"), [(85, 82), (88, 85), (93, 88)])
 def test_of_two_files_that_were_made_from_one_photo_the_finer_one_is_kept(finer: int, coarser: int) -> None:
-    first, second = (encoded(grainy(1), "JPEG", quality=quality) for quality in (finer, coarser))
-    assert source(first, second) == KEPT
-    assert prove(second, first).source in (DUPLICATE, "")
+    check_source(*(encoded(grainy(1), "JPEG", quality=quality) for quality in (finer, coarser)))
 
 
 def test_a_copy_whose_values_were_rounded_up_from_five_eighths_follows_from_its_source(trellis: Trellis) -> None:
     """ffmpeg rounds so, and its steps are finer in some places and coarser in others."""
     original = trellis.encode(0.5, [9] * 64)
-    copy = trellis.encode(5 / 8, [7, 11] * 32, original)
-    assert source(original, copy) == KEPT
-    assert prove(copy, original).source in (DUPLICATE, "")
+    check_source(original, trellis.encode(5 / 8, [7, 11] * 32, original))
 
 
 def saved(steps: int, sampling: int, chroma: int = 4) -> bytes:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -17,6 +15,7 @@ from clip_client.dedup.proof.law import all_blocks, beyond_all, fine_detail, wor
 from clip_client.dedup.proof.lay import FILTERS, LINEAR_LIGHT, Layable, Way, Window
 from clip_client.dedup.proof.planes import as_stored, to_luma
 from clip_client.dedup.proof.prove import OTHER_LUMA, prove
+from tests.fixtures.albums import then
 from tests.fixtures.images.image_files import encoded
 from tests.fixtures.images.scenes import noisy, picture_in, scene
 
@@ -32,13 +31,8 @@ NEXT_FRAME = noisy(scene(5, SIZE), 8, 6)
 def test_a_photo_that_differs_everywhere_is_refused_by_a_part_of_its_luma(
     size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked_at = []
-
-    def record(kept: Any, *others: Any) -> float:
-        looked_at.append(kept.size)
-        return worst_block(kept, *others)
-
-    monkeypatch.setattr(proving, "worst_block", record)
+    looked_at: list[int] = []
+    monkeypatch.setattr(proving, "worst_block", then(worst_block, lambda kept, *_: looked_at.append(kept.size)))
     monkeypatch.setattr(Checked, "stored_chroma", lambda _: pytest.fail("luma says enough"))
     frame = encoded(NEXT_FRAME.resize(size, Image.Resampling.LANCZOS), "JPEG", quality=85)
     assert prove(KEPT, frame).reason == OTHER_LUMA
