@@ -165,6 +165,9 @@ class FakeServer:
     def process(self) -> FakeProcess:
         return self.processes[-1]
 
+    def reload(self) -> None:
+        self.supervisor.reload()
+
     def hand_over(self) -> Self:
         """Take the place of the handover of the port, too."""
         if not self.may_hand_over:
@@ -205,7 +208,7 @@ class FakeServer:
         if isinstance(step, Probe):
             return step
         if step == "reload":
-            self.supervisor.reload()
+            self.reload()
             return OK
         self.process.die(-signal.SIGABRT if step == "crash" else 1)
         return SLOW

@@ -122,7 +122,7 @@ def test_a_new_model_gets_the_port_once_it_is_right_and_the_old_one_ends_without
     loading_s, leave_s = 3.0, 20.0
     server = FakeServer(
         canary=lambda age, start: OK if age >= loading_s or not start else CONNECTING, answers_all_after=leave_s
-    ).run(until=60, at={10.0: lambda server: server.supervisor.reload()})
+    ).run(until=60, at={10.0: FakeServer.reload})
     assert [start - server.starts[0] for start in server.starts] == pytest.approx([0, 10], abs=0.01)
     (switched,) = server.switched
     assert switched - server.starts[1] == pytest.approx(loading_s, abs=0.5)
@@ -136,7 +136,7 @@ def test_a_new_model_that_fails_leaves_the_old_one_serving(ends: bool, caplog: p
     server = FakeServer(
         canary=lambda age, start: (CONNECTING if ends else WRONG) if start else OK,
         dies_at=lambda start: 2.0 if start and ends else None,
-    ).run(until=60, at={10.0: lambda server: server.supervisor.reload()})
+    ).run(until=60, at={10.0: FakeServer.reload})
     old, new = server.stops
     assert (server.switched, old, set(new)) == ([], [UNLOAD_S], {0})
     assert {*server.statuses} == {"starting", "ready"}
@@ -151,7 +151,7 @@ def test_the_old_server_is_checked_while_a_new_model_loads(answer: Probe) -> Non
         healthy.append(server.supervisor.report()[0])
 
     server = FakeServer(canary=lambda age, start: CONNECTING if start else OK if age < 30 else answer)
-    server.run(until=60, at={10.0: lambda server: server.supervisor.reload(), 29.0: ask, 42.0: ask})
+    server.run(until=60, at={10.0: FakeServer.reload, 29.0: ask, 42.0: ask})
     assert healthy == [True, False]
     assert server.starts == pytest.approx([0, 10], abs=0.01), "the new one goes on loading"
 
@@ -167,14 +167,7 @@ def test_a_reload_waits_for_the_replaced_server_but_a_restart_does_not(breaks: b
     """Three servers would need the memory of three."""
     server = FakeServer(
         canary=lambda age, start: BROKEN if start == 1 and age >= 5 and breaks else OK, answers_all_after=20
-    ).run(
-        until=60,
-        at={
-            10.0: lambda server: server.supervisor.reload(),
-            11.0: lambda server: server.supervisor.reload(),
-            15.0: lambda server: server.process.stub_ended(),
-        },
-    )
+    ).run(until=60, at={10: FakeServer.reload, 11: FakeServer.reload, 15: lambda server: server.process.stub_ended()})
     assert server.starts == pytest.approx([0, 10, started_at], abs=0.01)
 
 
@@ -236,7 +229,7 @@ def test_a_crash_by_a_request_during_a_start_is_not_the_models_fault(
         dies_at=lambda start: loading_s if start < 6 else None,
         exit_code=code,
         opened=opened,
-    ).run(until=100, at={1.0: lambda server: server.supervisor.reload()} if replaced else {})
+    ).run(until=100, at={1.0: FakeServer.reload} if replaced else {})
     # The other model starts beside the current one, which crashes then, and ends the attempt.
     first = [1.0, loading_s - 1.0] if replaced else [loading_s]
     expected = [*first, *(loading_s + pause_s for pause_s in pauses[1:])]
