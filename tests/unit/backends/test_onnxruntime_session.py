@@ -125,10 +125,7 @@ AS_TENSORRT_OPTIONS = {
     ids=["ignored on a CPU", "CUDA by default", "fp32 is not TF32", "TF32 in fp32", "CUDA", "TensorRT, then CUDA"],
 )  # fmt: skip
 def test_providers(
-    config: dict[str, Any],
-    kind: str,
-    providers: list[tuple[str, dict[str, str], bool]],
-    monkeypatch: pytest.MonkeyPatch,
+    config: dict[str, Any], kind: str, providers: list[tuple[str, Any, bool]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CLIP_PRECISION")
     plan = plan_session(config, kind=kind, device_id=3)

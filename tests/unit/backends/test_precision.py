@@ -129,9 +129,7 @@ def test_the_environment_overrides_the_configuration(monkeypatch: pytest.MonkeyP
     [(parameters(precision="fp32"), "ONNX Runtime", "fp32 was asked for"),
      ({}, "OpenVINO", "the fastest on AMD with avx512_bf16")],
 )  # fmt: skip
-def test_the_configuration_selects_what_runs_the_model(
-    config: dict[str, Any], runtime: str, reason: str, model: Path
-) -> None:
+def test_the_configuration_selects_the_runtime(config: dict[str, Any], runtime: str, reason: str, model: Path) -> None:
     plan = planned(**config)
     reference = open_planned_session(model, plan)
     selection = select_model(reference, model, plan)

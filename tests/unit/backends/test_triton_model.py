@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import numpy.typing as npt
@@ -126,9 +127,7 @@ def test_a_malformed_request_fails_alone(model: Any, array: npt.NDArray[Any] | N
 
 
 def test_a_defect_stays_in_its_row_and_its_text_in_the_log(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def defect(self: QoiImagePlugin.QoiImageFile) -> None:
-        raise AttributeError("/secret/path")
-
+    defect = Mock(side_effect=AttributeError("/secret/path"))
     monkeypatch.setattr(QoiImagePlugin.QoiImageFile, "load_prepare", defect)
     bad = image_files.encoded(image_files.picture(), "QOI")
     (response,) = model.execute([request(GOOD[0], bad, GOOD[2])])
@@ -215,15 +214,13 @@ TOKENIZED = ("tokens", "status", "error", "truncated")
 
 
 @pytest.fixture
-def exported(tmp_path: Path) -> Path:
+def exported(tmp_path: Path, passport: Path) -> Path:
     """The passport of a model with a text tower, whose tokenizer has 16 tokens."""
     files = tmp_path / "clip_tokenize" / "1"
     files.mkdir(parents=True)
     config, digests = write_tokenizer(files, {"context_length": 16})
     assert WITH_TEXT.text is not None
     text = replace(WITH_TEXT.text, tokenizer=asdict(config), tokenizer_sha256=digests)
-    passport = tmp_path / "clip_encoder" / "1" / "model.json"
-    passport.parent.mkdir(parents=True)
     passport.write_text(replace(PASSPORT, text=text).to_json())
     return passport
 
@@ -290,19 +287,19 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def loaded(folder: Path) -> Any:
+def answer_of(folder: Path, asked: Request) -> Any:
     config = json_format.MessageToDict(read_config(folder / "config.pbtxt"), preserving_proto_field_name=True)
     model = run_model_file(folder)()
     model.initialize({"model_repository": str(folder), "model_version": "1", "model_config": json.dumps(config)})
-    return model
+    (answer,) = model.execute([asked])
+    model.finalize()
+    return answer
 
 
-def test_its_preprocessor_decodes(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    photo = image_files.encoded(image_files.picture(), "PNG")
+def test_clip_serve_finds_it_and_its_preprocessor_decodes(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert model_names(repository) == ["clip"]
     with imported_beside(monkeypatch, "preprocess_ensemble.triton_model"):
-        model = loaded(repository / "clip_preprocess")
-        (answer,) = model.execute([request_of("image", (photo,), ("pixels", "status", "model"))])
-        model.finalize()
+        answer = answer_of(repository / "clip_preprocess", request(GOOD[0], outputs=("pixels", "status", "model")))
     assert (answer["pixels"].shape, answer["status"].tolist()) == ((1, 224, 224, 3), [[0]])
     assert Passport.from_json(answer["model"][0, 0]).id == "tiny_clip/random:0@67cf463d"
 
@@ -314,11 +311,5 @@ def test_its_tokenizer_reads_texts(repository: Path, monkeypatch: pytest.MonkeyP
     passport["text"]["tokenizer_sha256"] = digests
     file.write_text(json.dumps(passport), encoding="utf-8")
     with imported_beside(monkeypatch, "preprocess_ensemble.triton_tokenizer"):
-        model = loaded(repository / "clip_tokenize")
-        (answer,) = model.execute([request_of("text", (b"a dog",), ("tokens", "status"))])
-        model.finalize()
+        answer = answer_of(repository / "clip_tokenize", request_of("text", (b"a dog",), ("tokens", "status")))
     assert (answer["tokens"].shape, answer["status"].tolist()) == ((1, 77), [[0]])
-
-
-def test_clip_serve_finds_its_model(repository: Path) -> None:
-    assert model_names(repository) == ["clip"]

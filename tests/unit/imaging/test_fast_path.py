@@ -4,7 +4,6 @@ It is libjpeg-turbo, or Pillow's own at reduced size, straight into the caller's
 """
 
 import ctypes
-import io
 import threading
 import types
 from collections.abc import Callable, Iterator
@@ -12,27 +11,26 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageOps, JpegImagePlugin
+from PIL import Image, JpegImagePlugin
 
 from preprocess_ensemble.contract import ImageStatus
 from preprocess_ensemble.imaging import turbojpeg_decoder
 from preprocess_ensemble.imaging.decode import SCALE_INFO, DecodeLimits, DecodePath, Decoder, decode, decode_image
 from preprocess_ensemble.imaging.transform import PreprocessConfig, ResizeMode, preprocess
 from tests.fixtures.images import image_files
-from tests.fixtures.images.good_files import refused, status_of
+from tests.fixtures.images.good_files import reference, refused, status_of
 
 CONFIG = PreprocessConfig(size=(64, 64), mean=(0, 0, 0), std=(1, 1, 1))
 AT_LEAST = CONFIG.decode_at_least
 LEAST_PSNR_DB = 35.0
 """Every case here has more; an image that is shifted by a fraction of a pixel would have less."""
-NOT_BEFORE_S = 0.5
-"""A second decoder that need not wait is there in a few milliseconds."""
 
 with_turbojpeg = pytest.mark.skipif(turbojpeg_decoder.installed() is None, reason="libturbojpeg is not installed")
 
@@ -94,9 +92,7 @@ def deviation_db(data: bytes, config: PreprocessConfig = CONFIG) -> float:
     [{"subsampling": 0}, {"subsampling": 1}, {"subsampling": 2}, {"progressive": True}, {"mode": "L"}],
     ids=["444", "422", "420", "progressive", "grey"],
 )
-def test_the_fast_path_is_close_to_the_exact_path(
-    decoder: Decoder, size: tuple[int, int], options: dict[str, Any]
-) -> None:
+def test_the_fast_path_is_near_the_exact_one(decoder: Decoder, size: tuple[int, int], options: dict[str, Any]) -> None:
     data = large_jpeg(size=size, **options)
     assert decode_image(data, at_least=AT_LEAST).decoder is decoder
     assert deviation_db(data) >= LEAST_PSNR_DB
@@ -114,7 +110,7 @@ def test_orientation_and_partial_pixels(
     data = large_jpeg(size=(1021, 769), exif=image_files.oriented(orientation))
     config = PreprocessConfig(size=size, resize_mode=resize_mode, mean=(0, 0, 0), std=(1, 1, 1))
     image = decode(data, at_least=config.decode_at_least)
-    assert image.info[SCALE_INFO].size == ImageOps.exif_transpose(Image.open(io.BytesIO(data))).size
+    assert image.info[SCALE_INFO].size == reference(data).size
     assert deviation_db(data, config) >= LEAST_PSNR_DB
 
 
@@ -152,9 +148,8 @@ DECODE_PATHS = {
 }
 
 
-@pytest.mark.parametrize("name", DECODE_PATHS)
-def test_the_header_decides(decoder: Decoder, name: str) -> None:
-    data, decode_path = DECODE_PATHS[name]
+@pytest.mark.parametrize(("data", "decode_path"), DECODE_PATHS.values(), ids=DECODE_PATHS)
+def test_the_header_decides(decoder: Decoder, data: bytes, decode_path: DecodePath) -> None:
     decoded = decode_image(data, at_least=AT_LEAST)
     assert decoded.decode_path is decode_path
     assert decoded.image is not None
@@ -169,8 +164,7 @@ def test_without_a_size_every_pixel_is_exact(decoder: Decoder, photos: Path) -> 
     for data in files:
         decoded = decode_image(data)
         assert (decoded.decode_path, decoded.decoder) == (DecodePath.OFF, decoder)
-        with Image.open(io.BytesIO(data)) as reference:
-            assert np.array_equal(np.asarray(decoded.image), np.asarray(reference))
+        assert np.array_equal(np.asarray(decoded.image), np.asarray(reference(data)))
 
 
 @with_turbojpeg
@@ -186,19 +180,11 @@ def test_a_library_with_other_pixels_decodes_nothing_in_full(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("size", [(64, 48), (1000, 800)], ids=["in full", "scaled"])
-def test_the_header_of_an_oriented_jpeg_is_read_once_by_pillow(
-    size: tuple[int, int], decoder: Decoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[object] = []
-    read = JpegImagePlugin.JpegImageFile._open
-
-    def count_and_open(self: JpegImagePlugin.JpegImageFile) -> None:
-        opened.append(self)
-        read(self)
-
-    monkeypatch.setattr(JpegImagePlugin.JpegImageFile, "_open", count_and_open)
-    decode(image_files.rotated_jpeg(6, size), at_least=AT_LEAST)
-    assert len(opened) == 1
+def test_the_header_of_an_oriented_jpeg_is_read_once_by_pillow(size: tuple[int, int], decoder: Decoder) -> None:
+    reader = JpegImagePlugin.JpegImageFile
+    with patch.object(reader, "_open", autospec=True, side_effect=reader._open) as opened:
+        decode(image_files.rotated_jpeg(6, size), at_least=AT_LEAST)
+    assert opened.call_count == 1
 
 
 LARGE, LARGE_PROGRESSIVE = large_jpeg(), large_jpeg(progressive=True)
@@ -280,17 +266,13 @@ def test_a_resized_copy_is_not_taken_for_the_scaled_image() -> None:
 
 
 @with_turbojpeg
-@pytest.mark.parametrize(
-    ("options", "waits"),
-    [({"progressive": True}, True), ({}, False)],
-    ids=["progressive, which is in memory as a whole", "baseline, scaled while it is read"],
-)
-def test_a_second_large_picture_waits_for_the_first(
-    options: dict[str, Any], waits: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("progressive", [True, False])
+def test_a_second_large_picture_waits_for_the_first(progressive: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch of large pictures needs the memory of one. The header states 40 megapixels; no decoder reads them."""
-    changed = bytearray(image_files.jpeg(**options))
-    frame = changed.index(b"\xff\xc2" if options else b"\xff\xc0")
+    waits = progressive  # then it is in memory as a whole; a baseline one is scaled while it is read
+    second_by_s = 0.5 if waits else 30  # one that need not wait is there in a few milliseconds
+    changed = bytearray(image_files.jpeg(progressive=progressive))
+    frame = changed.index(b"\xff\xc2" if progressive else b"\xff\xc0")
     changed[frame + 5 : frame + 9] = (5000).to_bytes(2, "big") + (8000).to_bytes(2, "big")
     data = bytes(changed)
     first, second = threading.Event(), threading.Event()
@@ -303,7 +285,7 @@ def test_a_second_large_picture_waits_for_the_first(
             second.set()
         else:
             first.set()
-            waited.append(not second.wait(NOT_BEFORE_S if waits else 30))
+            waited.append(not second.wait(second_by_s))
         return 0
 
     with another_library(decompressing(meet), monkeypatch), ThreadPoolExecutor(2) as executor:
@@ -312,8 +294,8 @@ def test_a_second_large_picture_waits_for_the_first(
     assert second.is_set()
 
 
-def memory(height: int = 64, width: int = 64) -> npt.NDArray[np.uint8]:
-    return np.full((height, width, 3), 7, np.uint8)
+def memory() -> npt.NDArray[np.uint8]:
+    return np.full((64, 64, 3), 7, np.uint8)
 
 
 @with_turbojpeg

@@ -17,13 +17,10 @@ from preprocess_ensemble.imaging.transform import PreprocessConfig
 from tests.fixtures.images import image_files
 
 CONFIG = PreprocessConfig(size=(16, 16), mean=(0, 0, 0), std=(1, 1, 1))
-FILES = [image_files.encoded(image_files.picture(size=(20 + number, 18)), "PNG") for number in range(20)]
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_files_are_spread_over_the_threads_of_which_the_caller_is_one(
-    count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_caller_is_one_of_the_threads_that_share_the_files(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     together, seen = threading.Barrier(count, timeout=60), set[int]()
     original = QoiImagePlugin.QoiImageFile.load_prepare
 

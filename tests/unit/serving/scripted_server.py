@@ -81,11 +81,11 @@ class FakeProcess:
         return self._end.result() < 0
 
     async def stop(self, *, drain_s: float) -> None:
-        if self.stopped_at is not None:
-            return
-        self.stopped_at = now()
-        self.stops.append(drain_s)
-        self.die(0)
+        if self.stopped_at is None:
+            self.stopped_at = now()
+            self.stops.append(drain_s)
+            self.die(0)
+        self.at_stop(self)
 
     def die(self, code: int) -> None:
         if self.running:
@@ -111,6 +111,7 @@ class FakeServer:
     finished: Callable[[float], float | None] = lambda now: None  # requests finished so far, by the server's own count
     answers_all_after: float = 0
     """Seconds after the question until no request is in flight, or no connection is left."""
+    at_stop: Callable[[FakeProcess], object] = lambda process: None  # each time that a process is stopped
     make: Callable[[FakeServer], FakeProcess] = FakeProcess
     processes: list[FakeProcess] = field(default_factory=list)
     starts: list[float] = field(default_factory=list)
@@ -164,6 +165,9 @@ class FakeServer:
     def process(self) -> FakeProcess:
         return self.processes[-1]
 
+    def reload(self) -> None:
+        self.supervisor.reload()
+
     def hand_over(self) -> Self:
         """Take the place of the handover of the port, too."""
         if not self.may_hand_over:
@@ -204,7 +208,7 @@ class FakeServer:
         if isinstance(step, Probe):
             return step
         if step == "reload":
-            self.supervisor.reload()
+            self.reload()
             return OK
         self.process.die(-signal.SIGABRT if step == "crash" else 1)
         return SLOW

@@ -23,11 +23,11 @@ from clip_client.serving.config import ServeConfig
 from clip_client.serving.probed_triton import Probe, ProbedTriton, ProbeOutcome, read_metrics
 from clip_client.serving.triton_process import TritonProcess
 from clip_client.testing import PNG_1X1, FakeTriton, Reply
+from tests.fixtures.fakes import NEVER, listening
 from tests.fixtures.waiting import until
 
 Probing = Callable[..., AbstractAsyncContextManager[ProbedTriton]]
 NO_MEMORY = Reply(status=grpc.StatusCode.INTERNAL, details="Failed to increase the shared memory pool size")
-NO_ANSWER = Reply(delay_s=float("inf"))
 FULL = Reply(status=grpc.StatusCode.UNAVAILABLE, details="Exceeds maximum queue size")
 DEAD_STUB = Reply(status=grpc.StatusCode.INTERNAL, details="Stub process 'x' is not healthy.")
 REFUSED = Reply(row_errors={0: (8, "An internal error.")})
@@ -117,7 +117,7 @@ async def test_a_check_is_one_request(probing: Probing) -> None:
 @pytest.mark.parametrize(
     ("reply", "outcome", "message"),
     [
-        (NO_ANSWER, ProbeOutcome.SLOW, "did not answer in time"),
+        (NEVER, ProbeOutcome.SLOW, "did not answer in time"),
         (FULL, ProbeOutcome.SLOW, "overloaded"),
         (DEAD_STUB, ProbeOutcome.BROKEN, "The process of a model has ended or hangs."),
         (Reply(fingerprint=(1, 2)), ProbeOutcome.BROKEN, "not the model that the server describes"),
@@ -126,7 +126,7 @@ async def test_a_check_is_one_request(probing: Probing) -> None:
     ids=["no answer", "full", "dead stub", "another model", "canary refused"],
 )
 async def test_what_an_answer_means(reply: Reply, outcome: ProbeOutcome, message: str, probing: Probing) -> None:
-    async with Listening() as server, probing(server, timeout_s=2 if reply is NO_ANSWER else 30) as triton:
+    async with Listening() as server, probing(server, timeout_s=2 if reply is NEVER else 30) as triton:
         assert (await triton.probe()).outcome is ProbeOutcome.OK
         server.script(reply)
         probe = await triton.probe()
@@ -228,9 +228,9 @@ async def test_a_full_batch_decides_whether_memory_is_short(probing: Probing) ->
 
 
 @pytest.mark.usefixtures("no_memory")
-@pytest.mark.parametrize("reply", [NO_ANSWER, FULL], ids=["no answer", "full"])
+@pytest.mark.parametrize("reply", [NEVER, FULL], ids=["no answer", "full"])
 async def test_a_busy_server_is_not_short_of_memory(reply: Reply, probing: Probing) -> None:
-    async with Listening() as server, probing(server, timeout_s=2 if reply is NO_ANSWER else 30) as triton:
+    async with Listening() as server, probing(server, timeout_s=2 if reply is NEVER else 30) as triton:
         server.script(Reply(), reply)
         assert (await triton.probe()).outcome is ProbeOutcome.OK
 
@@ -246,7 +246,7 @@ async def test_a_draining_server_refuses_requests_and_waits_for_those_before(pro
     async with Unloading() as server, probing(server) as triton:
         transport = transport_factory(ClientConfig(urls=(server.url,)))(parse_url(server.url), None)
         server.ready_models.add("mine")
-        server.script(NO_ANSWER)
+        server.script(NEVER)
         accepted = asyncio.create_task(transport.infer([PNG_1X1], request_id="1", timeout_s=60))
         await until(lambda: server.in_flight)
         draining = asyncio.create_task(triton.answer_all())
@@ -264,8 +264,6 @@ async def test_metrics_that_are_cut_off_are_ignored() -> None:
     async def half_an_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nnv_")
-        writer.close()
 
-    async with await asyncio.start_server(half_an_answer, "127.0.0.1", 0) as server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/metrics"
-        assert await asyncio.to_thread(read_metrics, url, ["nv_inference_count"]) is None
+    async with listening(half_an_answer) as address:
+        assert await asyncio.to_thread(read_metrics, f"http://{address}/metrics", ["nv_inference_count"]) is None

@@ -65,9 +65,7 @@ async def test_metrics_of_the_other_family_are_those_of_triton(
         (b"POST /other", True, b"404 Not Found", '{"message": "use /healthz or /metrics"}'),
     ],
 )
-async def test_what_is_answered(
-    request_line: bytes, healthy: bool, status: bytes, body: str, endpoint: Endpoint
-) -> None:
+async def test_what_it_says(request_line: bytes, healthy: bool, status: bytes, body: str, endpoint: Endpoint) -> None:
     endpoint.healthy = healthy
     head, answer = await endpoint.ask(request_line + b" HTTP/1.1\r\nHost: x\r\n\r\n")
     kind = b"text/plain; version=0.0.4" if body.startswith("clip") else b"application/json"
@@ -92,9 +90,7 @@ async def test_a_request_of_many_kilobytes_is_disconnected(endpoint: Endpoint) -
     assert defects == []
 
 
-async def test_silent_connections_do_not_keep_it_from_answering(
-    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_it_answers_beside_silent_connections(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health_endpoint, "_REQUEST_S", 600.0)
     silent = [await endpoint.connect() for _ in range(100)]
     assert (await endpoint.ask())[0].startswith(b"HTTP/1.1 200 ")

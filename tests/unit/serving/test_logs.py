@@ -76,9 +76,7 @@ def test_a_log_file_on_a_full_disk_is_no_reason_to_end(caplog: pytest.LogCapture
     assert caplog.text.count("cannot write /dev/full (No space left on device): Triton's log lines are lost") == 1
 
 
-def test_a_folder_for_the_log_that_is_gone_is_no_reason_to_end(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_missing_folder_for_the_log_is_no_reason_to_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / "folder"
     with pytest.raises(ReportedError, match=r"No such file or directory\): name another with --log-file"):
         append_output_to(folder / "log").__enter__()

@@ -185,15 +185,11 @@ def test_a_port_in_use_is_named(name: str, repository: Path, run: Run) -> None:
         (["--log-file=/no/such/log"], "/no/such/log cannot be written (No such file or directory): name another with"),
     ],
 )
-def test_what_cannot_be_opened_is_named_before_the_start(
-    options: list[str], words: str, repository: Path, run: Run
-) -> None:
+def test_what_cannot_be_opened_is_named(options: list[str], words: str, repository: Path, run: Run) -> None:
     assert words in refused(run, f"--repository={repository}", *options)
 
 
-def test_a_missing_repository_of_the_environment_is_named_with_its_variable(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_repository_is_named_with_its_variable(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLIP_REPOSITORY", "/no/such")
     assert "no model repository /no/such, which CLIP_REPOSITORY names: name one with --repository" in refused(run)
     assert "no model repository /nor/this: name one with --repository" in refused(run, "--repository=/nor/this")

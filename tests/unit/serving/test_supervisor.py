@@ -13,18 +13,7 @@ import pytest
 from clip_client.serving.probed_triton import Probe
 from clip_client.serving.supervisor import UNLOAD_S
 from preprocess_ensemble.errors import ReportedError
-from tests.unit.serving.scripted_server import (
-    BROKEN,
-    CONNECTING,
-    LIMITS,
-    OK,
-    SHORT,
-    SLOW,
-    WRONG,
-    FakeProcess,
-    FakeServer,
-    now,
-)
+from tests.unit.serving.scripted_server import BROKEN, CONNECTING, LIMITS, OK, SHORT, SLOW, WRONG, FakeServer, now
 
 
 @pytest.mark.parametrize("death", ["server", "stub"])
@@ -62,16 +51,10 @@ def test_the_reason_of_a_restart_is_reported_until_the_server_is_healthy() -> No
 def test_a_dead_server_is_unhealthy_while_its_stubs_are_cleared_away() -> None:
     """The stubs hold the output of a loaded server open for seconds; health checks must not send clients there."""
     reports: list[tuple[bool, Any]] = []
-
-    class Process(FakeProcess):
-        async def stop(self, *, drain_s: float) -> None:
-            reports.append(self.server.supervisor.report())
-            await super().stop(drain_s=drain_s)
-
-    FakeServer([OK, "die", OK], make=Process).run()
+    FakeServer([OK, "die", OK], at_stop=lambda process: reports.append(process.server.supervisor.report())).run()
     healthy, report = reports[0]
-    assert not healthy
-    assert (report["status"], report["step"], report["message"]) == ("restarting", "start", "tritonserver ended")
+    assert (healthy, report["status"]) == (False, "restarting")
+    assert (report["step"], report["message"]) == ("start", "tritonserver ended")
 
 
 def test_the_report_has_the_model_of_the_last_canary() -> None:
@@ -97,12 +80,7 @@ def test_a_first_start_that_fails_is_an_error_and_one_that_crashes_is_tried_once
 
 
 def test_a_first_start_that_crashes_while_it_is_stopped_is_not_tried_again() -> None:
-    class Process(FakeProcess):
-        async def reason(self) -> str:
-            self.server.supervisor.stop()
-            return await super().reason()
-
-    server = FakeServer(["crash", OK], make=Process).run()
+    server = FakeServer(["crash", OK], at_stop=lambda process: process.server.supervisor.stop()).run()
     assert (len(server.processes), server.ready) == (1, [])
 
 
@@ -144,7 +122,7 @@ def test_a_new_model_gets_the_port_once_it_is_right_and_the_old_one_ends_without
     loading_s, leave_s = 3.0, 20.0
     server = FakeServer(
         canary=lambda age, start: OK if age >= loading_s or not start else CONNECTING, answers_all_after=leave_s
-    ).run(until=60, at={10.0: lambda server: server.supervisor.reload()})
+    ).run(until=60, at={10.0: FakeServer.reload})
     assert [start - server.starts[0] for start in server.starts] == pytest.approx([0, 10], abs=0.01)
     (switched,) = server.switched
     assert switched - server.starts[1] == pytest.approx(loading_s, abs=0.5)
@@ -158,7 +136,7 @@ def test_a_new_model_that_fails_leaves_the_old_one_serving(ends: bool, caplog: p
     server = FakeServer(
         canary=lambda age, start: (CONNECTING if ends else WRONG) if start else OK,
         dies_at=lambda start: 2.0 if start and ends else None,
-    ).run(until=60, at={10.0: lambda server: server.supervisor.reload()})
+    ).run(until=60, at={10.0: FakeServer.reload})
     old, new = server.stops
     assert (server.switched, old, set(new)) == ([], [UNLOAD_S], {0})
     assert {*server.statuses} == {"starting", "ready"}
@@ -173,7 +151,7 @@ def test_the_old_server_is_checked_while_a_new_model_loads(answer: Probe) -> Non
         healthy.append(server.supervisor.report()[0])
 
     server = FakeServer(canary=lambda age, start: CONNECTING if start else OK if age < 30 else answer)
-    server.run(until=60, at={10.0: lambda server: server.supervisor.reload(), 29.0: ask, 42.0: ask})
+    server.run(until=60, at={10.0: FakeServer.reload, 29.0: ask, 42.0: ask})
     assert healthy == [True, False]
     assert server.starts == pytest.approx([0, 10], abs=0.01), "the new one goes on loading"
 
@@ -185,20 +163,11 @@ def test_without_a_handover_a_new_model_is_served_after_a_drained_restart() -> N
 
 
 @pytest.mark.parametrize(("breaks", "started_at"), [(False, 30), (True, 15.5)], ids=["well", "broken meanwhile"])
-def test_a_reload_waits_for_the_end_of_the_replaced_server_but_a_restart_does_not(
-    breaks: bool, started_at: float
-) -> None:
+def test_a_reload_waits_for_the_replaced_server_but_a_restart_does_not(breaks: bool, started_at: float) -> None:
     """Three servers would need the memory of three."""
     server = FakeServer(
         canary=lambda age, start: BROKEN if start == 1 and age >= 5 and breaks else OK, answers_all_after=20
-    ).run(
-        until=60,
-        at={
-            10.0: lambda server: server.supervisor.reload(),
-            11.0: lambda server: server.supervisor.reload(),
-            15.0: lambda server: server.process.stub_ended(),
-        },
-    )
+    ).run(until=60, at={10: FakeServer.reload, 11: FakeServer.reload, 15: lambda server: server.process.stub_ended()})
     assert server.starts == pytest.approx([0, 10, started_at], abs=0.01)
 
 
@@ -206,7 +175,7 @@ def test_a_reload_ends_the_pause_before_a_restart(caplog: pytest.LogCaptureFixtu
     """Restarts are retried at growing intervals, but a requested reload starts the server at once."""
 
     class Server(FakeServer):
-        async def start(self, *, beside: bool = False) -> FakeProcess:
+        async def start(self, *, beside: bool = False) -> Any:
             process = await super().start()
             if 1 < len(self.processes) < 6:
                 process.die(1)
@@ -260,7 +229,7 @@ def test_a_crash_by_a_request_during_a_start_is_not_the_models_fault(
         dies_at=lambda start: loading_s if start < 6 else None,
         exit_code=code,
         opened=opened,
-    ).run(until=100, at={1.0: lambda server: server.supervisor.reload()} if replaced else {})
+    ).run(until=100, at={1.0: FakeServer.reload} if replaced else {})
     # The other model starts beside the current one, which crashes then, and ends the attempt.
     first = [1.0, loading_s - 1.0] if replaced else [loading_s]
     expected = [*first, *(loading_s + pause_s for pause_s in pauses[1:])]
@@ -271,7 +240,7 @@ def test_a_restart_that_the_machine_rejects_is_retried(caplog: pytest.LogCapture
     class Server(FakeServer):
         refused = 0
 
-        async def start(self, *, beside: bool = False) -> FakeProcess:
+        async def start(self, *, beside: bool = False) -> Any:
             if self.starts and not self.refused:
                 self.refused += 1
                 raise OSError("No space left on device")
@@ -289,19 +258,14 @@ def test_the_end_of_one_stub_sends_one_canary() -> None:
 
 
 def test_stubs_that_end_with_their_server_send_no_canary_to_the_next_one() -> None:
-    class Watched(FakeProcess):
-        async def stop(self, *, drain_s: float) -> None:
-            await super().stop(drain_s=drain_s)
-            self.stub_ended()
-
-    server = FakeServer(canary=lambda age, start: OK if age < 1 or start else BROKEN, make=Watched).run(until=11)
+    server = FakeServer(
+        canary=lambda age, start: OK if age < 1 or start else BROKEN, at_stop=lambda process: process.stub_ended()
+    ).run(until=11)
     assert server.canaries == pytest.approx([0, 3, 3.5, 6.5, 9.5], abs=0.01)
 
 
 @pytest.mark.parametrize("known_after_s", [0, 0.4])
-def test_a_process_that_ends_during_its_canary_is_the_reason(
-    known_after_s: float, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_death_during_a_canary_is_the_reason(known_after_s: float, caplog: pytest.LogCaptureFixture) -> None:
     class Dying(FakeServer):
         async def probe(self) -> Probe:
             probe = await super().probe()

@@ -56,19 +56,15 @@ async def test_the_reason_of_its_end_is_one_sentence(script: str, reason: str, t
     await process.stop(drain_s=0)
 
 
-async def test_all_its_output_is_in_the_log_file(tmp_path: Path) -> None:
+async def test_all_its_output_is_in_the_log_file_and_people_see_what_runs_a_model(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    line = 'I1130 10:34:42.222572 25401 model.py:45] "clip_encoder_0_0: runs on ONNX Runtime 1.32.0, fp32 (why)"'
     with append_output_to(tmp_path / "log"):
-        process = await start("echo one; echo 'error: two' >&2; exit 1", tmp_path)
+        process = await start(f"echo '{line}'; echo 'error: two' >&2; exit 1", tmp_path)
         await process.ended()
         await process.stop(drain_s=0)
-    assert (tmp_path / "log").read_text() == "one\nerror: two\n"
-
-
-async def test_people_see_what_runs_a_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    line = 'I1130 10:34:42.222572 25401 model.py:45] "clip_encoder_0_0: runs on ONNX Runtime 1.32.0, fp32 (why)"'
-    process = await start(f"echo '{line}'; exit 1", tmp_path)
-    await process.ended()
-    await process.stop(drain_s=0)
+    assert (tmp_path / "log").read_text() == f"{line}\nerror: two\n"
     assert "triton: clip_encoder_0_0: runs on ONNX Runtime 1.32.0, fp32 (why)\n" in caplog.text
 
 

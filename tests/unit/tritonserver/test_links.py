@@ -10,12 +10,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from preprocess_ensemble.tritonserver.cleanup import LINKS_SUFFIX, TEMPORARY, region_prefix, remove_leftovers
 from preprocess_ensemble.tritonserver.launcher import PARENT_VARIABLE
-from preprocess_ensemble.tritonserver.links import Links, with_repository
+from preprocess_ensemble.tritonserver.links import Links
 from preprocess_ensemble.tritonserver.process_group import (
     any_runs,
     listening_addresses,
@@ -43,25 +44,22 @@ def links() -> Iterator[Links]:
 
 def test_only_the_models_of_a_repository_are_shown(links: Links, tmp_path: Path) -> None:
     repository = tmp_path / "My Models"
-    for name in ("clip_image", "clip_encoder"):
-        _model(repository / name)
+    models = {name: repository / name for name in ("clip_image", "clip_encoder")}
+    for folder in models.values():
+        _model(folder)
     for name in (".weights", "lost+found", "..data", "@eaDir", ".git"):
         (repository / name).mkdir()
     (repository / "README").touch()
     given = ["--id=x", f"--model-repository={repository}", "--model-repository", str(repository), "--strict"]
     for changed in (links.repositories(given, only_models=True)[index] for index in (1, 3)):
         shown = Path(changed.removeprefix("--model-repository="))
-        assert {path.name: path.resolve() for path in shown.iterdir()} == {
-            name: repository / name for name in ("clip_image", "clip_encoder")
-        }
+        assert {path.name: path.resolve() for path in shown.iterdir()} == models
         assert str(shown).isascii()
         assert " " not in str(shown)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_path_that_a_shell_would_break_is_reached_through_a_plain_link(
-    name: str, links: Links, tmp_path: Path
-) -> None:
+def test_a_path_that_a_shell_would_break_is_reached_by_a_link(name: str, links: Links, tmp_path: Path) -> None:
     (tmp_path / name).mkdir()
     given = ["--model-control-mode=poll", f"--model-repository={tmp_path / name}"]
     kept, changed = links.repositories(given, only_models=False)
@@ -74,13 +72,6 @@ def test_a_plain_path_and_a_repository_elsewhere_stay_as_they_are(links: Links, 
     given = [f"--model-repository={tmp_path}", "--model-repository=s3://bucket/models", "--model-repository"]
     assert links.repositories(given, only_models=False) == given
     assert links.plain(Path("triton_models")) == Path("triton_models")
-
-
-def test_messages_name_the_repository_and_not_the_links(links: Links, tmp_path: Path) -> None:
-    _model(tmp_path / "mine")
-    (changed,) = links.repositories([f"--model-repository={tmp_path}"], only_models=True)
-    line = f"no {changed.partition('=')[2]}/mine/1/model.py here"
-    assert with_repository(line, Path("My Models")) == "no My Models/mine/1/model.py here"
 
 
 TRITONSERVER = """#!/bin/sh
@@ -97,14 +88,9 @@ def test_a_guardian_ends_what_outlives_a_killed_server(tmp_path: Path) -> None:
         file.parent.mkdir(parents=True)
         file.write_text(TRITONSERVER)
         file.chmod(0o755)
-    _model(tmp_path / "models" / "model")
-    (tmp_path / "models" / "lost+found").mkdir()
-    command = [
-        sys.executable,
-        "-m",
-        "preprocess_ensemble.tritonserver.launcher",
-        f"--model-repository={tmp_path / 'models'}",
-    ]
+    _model((models := tmp_path / "models") / "model")
+    (models / "lost+found").mkdir()
+    command = [sys.executable, "-m", "preprocess_ensemble.tritonserver.launcher", f"--model-repository={models}"]
     environment = {**os.environ, "CLIP_TRITON": str(tmp_path), PARENT_VARIABLE: str(os.getpid())}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, cwd=ROOT, env=environment, start_new_session=True, text=True
@@ -120,7 +106,7 @@ def test_a_guardian_ends_what_outlives_a_killed_server(tmp_path: Path) -> None:
         assert server.stdout.read() == "", "the guardian closes the output when it has finished"
     assert not any_runs(server.pid)
     assert not shown.exists()
-    assert (tmp_path / "models" / "model" / "config.pbtxt").exists()
+    assert (models / "model" / "config.pbtxt").exists()
 
 
 def test_processor_time_is_that_of_the_whole_group() -> None:
@@ -165,11 +151,8 @@ def test_a_port_belongs_to_the_process_that_listens(host: str) -> None:
 async def test_the_end_of_a_grandchild_calls_back_once_where_the_kernel_can_tell(
     pidfd: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def forbidden(pid: int) -> int:
-        raise PermissionError(pid)
-
     if not pidfd:
-        monkeypatch.setattr(os, "pidfd_open", forbidden)
+        monkeypatch.setattr(os, "pidfd_open", Mock(side_effect=PermissionError))
     script = "sleep 600 > /dev/null & sleep 600 > /dev/null & echo $!; wait"
     leader = await asyncio.create_subprocess_exec("sh", "-c", script, start_new_session=True, stdout=subprocess.PIPE)
     assert leader.stdout is not None

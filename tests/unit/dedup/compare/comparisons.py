@@ -90,24 +90,17 @@ def grouped(
     vectors: Any,
     rules: KeepRules,
     *,
-    components: Sequence[Sequence[int]] | None = None,
-    similar: float,
-    cannot_link: Sequence[Sequence[int]] = (),
+    pixels: Sequence[int] | None = None,
+    hashes: Sequence[int | None] | None = None,
     align: Callable[[int, int], Alignment | None] = lambda kept, row: None,
-    **evidence: Any,
+    **given: Any,
 ) -> tuple[DuplicateGroup, ...]:
     """Make the groups of contents whose ``files`` come best first; by default all of them hang together.
 
-    ``align(kept, row)`` returns the alignment of each pair; ``evidence`` is that of :func:`evidence_of`.
+    ``align(kept, row)`` returns the alignment of each pair; ``given`` is for :func:`compared_of`.
     """
-    compared = compared_of(
-        files,
-        evidence_of(vectors, **evidence),
-        rules,
-        similar=similar,
-        components=[range(len(files))] if components is None else components,
-        cannot_link=cannot_link,
-    )
+    evidence = evidence_of(vectors, pixels=pixels, hashes=hashes)
+    compared = compared_of(files, evidence, rules, **{"components": [range(len(files))], **given})
     proofs, _ = proofs_of(compared, align)
     proofs.prove(range(len(files)), lambda what, done, total: None)
     return make_groups(compared, proofs, stars(compared, proofs))

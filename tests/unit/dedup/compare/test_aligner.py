@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 from pathlib import Path
-from typing import Any
+from unittest.mock import patch
 
 import cv2
 import numpy as np
@@ -18,16 +18,16 @@ from clip_client.dedup.compare.proofs import prove_again
 from clip_client.dedup.describe.keypoints import Keypoints, extract_keypoints, opencv_for_many
 from clip_client.dedup.features.preview import DecodedPhoto
 from clip_client.dedup.judge.verdicts import with_verdicts
-from clip_client.dedup.photo import Photo
 from clip_client.dedup.store.cache import Spool
 from clip_client.dedup.store.store import Store
 from clip_client.dedup.types import EDITED, RE_ENCODED
 from preprocess_ensemble.imaging import decode as decoding
 from tests.fixtures.images.scenes import resized, scene
+from tests.fixtures.members import photo
 
 
-def photo(path: Path) -> Photo:
-    return Photo(path=str(path), sha256="", size_bytes=0)
+def content(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
@@ -35,16 +35,16 @@ def test_a_file_that_is_away_for_one_search_is_not_doubted_in_the_next(is_replac
     kept, copy, away = (tmp_path / name for name in ("kept.png", "copy.jpg", "away"))
     scene(0).save(kept)
     scene(0).save(copy, quality=90)
-    contents = [hashlib.sha256(path.read_bytes()).hexdigest() for path in (kept, copy)]
-    photos = {sha256: photo(path) for sha256, path in zip(contents, (kept, copy), strict=True)}
+    photos = {content(path): photo(path) for path in (kept, copy)}
+    first, second = photos
     with Store(tmp_path / "store") as store, Aligner(photos, store) as aligner:
-        aligner.prepare([(contents[0], contents[1])], lambda *told: None)
+        aligner.prepare([(first, second)], lambda *told: None)
         copy.rename(away)
         if is_replaced:
             scene(0).save(copy, quality=91)
-        (absent,) = aligner.align(contents[0], contents[1:])
+        (absent,) = aligner.align(first, [second])
         away.replace(copy)
-        (present,) = aligner.align(contents[0], contents[1:])
+        (present,) = aligner.align(first, [second])
     assert absent is not None
     assert absent.doubts == ("one of the two files could not be read again",)
     assert present is not None
@@ -56,7 +56,7 @@ def test_an_alignment_tells_the_reverse_but_a_proof_does_not(tmp_path: Path) -> 
     photos = {}
     for number, picture in enumerate(pictures):
         picture.save(path := tmp_path / f"{number}.png")
-        photos[hashlib.sha256(path.read_bytes()).hexdigest()] = photo(path)
+        photos[content(path)] = photo(path)
     whole, crop, half = photos
     for kept, duplicate, aligned in ((whole, crop, 1), (crop, whole, 1), (whole, half, 2), (half, whole, 2)):
         with Store(tmp_path / f"{kept} {duplicate}") as store, Aligner(photos, store) as aligner:
@@ -68,23 +68,15 @@ def test_an_alignment_tells_the_reverse_but_a_proof_does_not(tmp_path: Path) -> 
         assert there != [None]
 
 
-async def test_a_large_photo_is_decoded_once_before_it_is_proved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_large_photo_is_decoded_once_before_it_is_proved(tmp_path: Path) -> None:
     """The features and the small picture are made of one decode; the proof reads the files once more by itself."""
     whole = scene(0, (2000, 1504))
     whole.save(tmp_path / "large.jpg", quality=95)
     resized(whole, 0.75).save(tmp_path / "copy.jpg", quality=60)
-    plain, sizes = decoding.decode, []
-
-    def decode(*arguments: Any, **options: Any) -> Image.Image:
-        sizes.append(options.get("at_least"))
-        return plain(*arguments, **options)
-
-    monkeypatch.setattr(decoding, "decode", decode)
-    report = await find_duplicates(None, tmp_path)
+    with patch.object(decoding, "decode", wraps=decoding.decode) as decode:
+        report = await find_duplicates(None, tmp_path)
     assert [group.tier for group in report.groups] == [RE_ENCODED]
-    assert [size is None for size in sizes] == [False, False]
+    assert [call.kwargs.get("at_least") is None for call in decode.call_args_list] == [False, False]
 
 
 async def test_neither_of_two_files_moves_for_the_other_if_each_stores_something_finer(tmp_path: Path) -> None:
@@ -124,26 +116,24 @@ def test_the_small_picture_is_the_same_from_whichever_decode_and_kept_of_large_p
 
 
 def test_what_other_versions_made_is_removed_and_refusals_are_kept(tmp_path: Path) -> None:
-    pictures = {name: tmp_path / f"{name}.png" for name in ("kept", "turned", "other", "tiny")}
-    scene(0, (600, 400)).save(pictures["kept"])
-    scene(0, (600, 400)).rotate(90, expand=True).save(pictures["turned"])
-    scene(1, (600, 400)).save(pictures["other"])
-    scene(0, (60, 40)).save(pictures["tiny"])
-    contents = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in pictures.items()}
-    photos = {contents[name]: photo(path) for name, path in pictures.items()}
-    kept, *others = contents.values()
+    one, other, tiny = scene(0, (600, 400)), scene(1, (600, 400)), scene(0, (60, 40))
+    photos = {}
+    for number, picture in enumerate((one, one.rotate(90, expand=True), other, tiny)):
+        picture.save(path := tmp_path / f"{number}.png")
+        photos[content(path)] = photo(path)
+    kept, *others = photos
     with Store(tmp_path / "store") as store:
         store.cache.blob_tables("sift-4")[0].put([("ab", b"of an earlier version")])
     counts, found, reasons = [], [], []
     for _ in range(2):
         with Store(tmp_path / "store") as store, Aligner(photos, store) as aligner:
-            aligner.prepare([(kept, other) for other in others], lambda *told: None)
+            aligner.prepare([(kept, each) for each in others], lambda *told: None)
             found.append(aligner.align(kept, others))
             counts.append((aligner.work.keypoints, aligner.work.aligned))
             reasons.append(aligner.reasons)
     assert [one and one.tier for one in found[0]] == [EDITED, None, None], "one of two turned photos lies on its side"
     assert found[0] == found[1]
-    assert reasons[0] == reasons[1] == {contents["tiny"]: "It has fewer than 80 pixels on one side."}
+    assert reasons[0] == reasons[1] == {others[-1]: "It has fewer than 80 pixels on one side."}
     assert counts == [(4, 3), (0, 0)]
     with Store(tmp_path / "store") as store:
         assert store.cache.other_versions(*VERSIONS) == []

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from clip_client.dedup import thresholds_for
 from clip_client.dedup.aligned import Match
@@ -21,7 +20,7 @@ from clip_client.dedup.compare.star_groups import CannotLink, minimum_similarity
 from clip_client.dedup.group import DuplicateGroup, Member
 from clip_client.dedup.photo import ImageFeatures, Photo
 from clip_client.dedup.types import BURST, EXACT, SAME_PIXELS, SAME_SCENE, SIMILAR, Metadata, is_random
-from tests.fixtures.vectors import at_degrees, clusters, unit
+from tests.fixtures.vectors import at_degrees, clusters
 from tests.unit.dedup.compare.comparisons import evidence_of, grouped, with_peak_bytes
 
 MODEL = "ViT-B-32/openai@1a2b3c4d"
@@ -44,19 +43,16 @@ def test_random_weights_are_known_by_the_id(model_id: str, is_untrained: bool) -
     assert not is_untrained or 0.9965 < found.similar <= 0.998
 
 
-def test_a_threshold_says_where_it_comes_from() -> None:
+def test_a_threshold_is_from_0_to_1_and_says_where_it_comes_from() -> None:
     known, unknown = thresholds_for(MODEL), thresholds_for("ViT-L-14/laion2b@1a2b3c4d")
     assert known.similar == unknown.similar
     assert ["not measured for this model" in one.source for one in (known, unknown)] == [False, True]
     asked = thresholds_for(MODEL, 0.9)
     assert asked.similar == 0.9
     assert "0.9 was asked for" in asked.source
-
-
-@pytest.mark.parametrize("value", [-0.1, 1.1, float("nan"), float("inf")])
-def test_no_other_number_is_a_threshold(value: float) -> None:
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        thresholds_for(MODEL, value)
+    for value in (-0.1, 1.1, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            thresholds_for(MODEL, value)
 
 
 @pytest.mark.parametrize(("successes", "trials"), [(0, 5), (5, 5), (1, 3), (34, 35), (380, 381), (999, 1000)])
@@ -94,10 +90,6 @@ def photos(*files: int) -> list[list[Photo]]:
     return [[file(f"{'abcdefgh'[row]}.jpg", number)] for row, number in enumerate(files)]
 
 
-def paths(group: DuplicateGroup) -> list[str]:
-    return [member.path for member in group.members]
-
-
 def named(group: DuplicateGroup) -> dict[str, tuple[str, str]]:
     """What each member is a closer copy of, and how certain that is."""
     return {member.path: (member.copy_of, member.copy_tier) for member in group.members}
@@ -114,17 +106,28 @@ def test_a_similarity_on_the_threshold_reaches_it(vector: tuple[float, float]) -
     assert member == Member(photo=files[1][0], similarity=member.similarity, tier=SIMILAR, matches=(match,))
 
 
-def test_nothing_is_grouped_below_the_threshold_or_against_what_people_decided() -> None:
-    for second in (BELOW, NOTHING):
-        assert groups(photos(2, 1), [A, second]) == ()
-    assert groups(photos(2, 1), [A, A], cannot_link=[[0, 1]]) == ()
+TWINS = [[file("a.jpg", 9), file("a2.jpg", 9)], [file("c.jpg")]]
+GROUPED: dict[str, tuple[Any, Any, dict[str, Any], list[str]]] = {
+    "below the threshold": (photos(2, 1), [A, BELOW], {}, []),
+    "without a vector": (photos(2, 1), [A, NOTHING], {}, []),
+    "told apart": (photos(2, 1), [A, A], {"cannot_link": [[0, 1]]}, []),
     # The sets hold row numbers, whatever the order in which the photos are preferred.
-    (group,) = groups(photos(1, 2, 3), [A, A, A], cannot_link=[[0, 2]])
-    assert paths(group) == ["c.jpg", "b.jpg"]
+    "told apart, in another order": (photos(1, 2, 3), [A, A, A], {"cannot_link": [[0, 2]]}, ["c b"]),
     # Equal pixels do not overrule what people decided, nor do two copies of one photo that they told apart.
-    assert groups(photos(2, 1), [A, A], pixels=[0, 0], cannot_link=[[0, 1]]) == ()
-    (group,) = groups(photos(3, 2, 1), [A, A, A], pixels=[0, 0, 0], cannot_link=[[1, 2]])
-    assert paths(group) == ["a.jpg", "b.jpg"]
+    "equal pixels, told apart": (photos(2, 1), [A, A], {"pixels": [0, 0], "cannot_link": [[0, 1]]}, []),
+    "copies, told apart": (photos(3, 2, 1), [A, A, A], {"pixels": [0, 0, 0], "cannot_link": [[1, 2]]}, ["a b"]),
+    "two components": (photos(4, 3, 2, 1), [A, A, A, A], {"components": [[0, 3], [1, 2]]}, ["a d", "b c"]),
+    # The last is alike to the second, but not to the kept one.
+    "a chain": (photos(3, 2, 1), [A, AT_80, AT_MINUS_28], {}, ["a b"]),
+    "copies of one content": (TWINS, [A, A], {}, ["a a2 c"]),
+    "copies of a content that was left alone": (TWINS, [A, AT_MINUS_28], {}, ["a a2"]),
+}
+
+
+@pytest.mark.parametrize(("files", "vectors", "more", "names"), GROUPED.values(), ids=GROUPED)
+def test_what_is_grouped(files: Any, vectors: Any, more: dict[str, Any], names: list[str]) -> None:
+    found = groups(files, vectors, **more)
+    assert [" ".join(member.path.removesuffix(".jpg") for member in group.members) for group in found] == names
 
 
 def test_the_group_has_the_tier_of_its_least_sure_member() -> None:
@@ -156,16 +159,8 @@ def test_the_smallest_similarity_is_that_of_any_two_photos_whose_vectors_say_som
 
 def test_the_best_photo_is_kept_and_the_others_follow_by_similarity() -> None:
     (group,) = groups(photos(1, 9, 2, 3), [A, AT_96, AT_80, A])
-    assert paths(group) == ["b.jpg", "d.jpg", "a.jpg", "c.jpg"]
+    assert [member.path for member in group.members] == ["b.jpg", "d.jpg", "a.jpg", "c.jpg"]
     assert (group.keep, group.reason) == ("b.jpg", "9 files with its bytes")
-
-
-def test_each_component_is_cut_into_groups_of_its_own() -> None:
-    found = groups(photos(4, 3, 2, 1), [A, A, A, A], components=[[0, 3], [1, 2]])
-    assert [paths(group) for group in found] == [["a.jpg", "d.jpg"], ["b.jpg", "c.jpg"]]
-    # A chain is no group: the last is alike to the second, but not to the kept one.
-    (group,) = groups(photos(3, 2, 1), [A, AT_80, AT_MINUS_28])
-    assert paths(group) == ["a.jpg", "b.jpg"]
 
 
 @pytest.mark.parametrize(
@@ -190,15 +185,6 @@ def test_a_member_says_every_test_that_it_passed() -> None:
     for hashes in ([0b1, None], [None, 0b1]):  # a hash that says nothing is no match
         (group,) = groups(photos(2, 1), [A, AT_96], hashes=hashes)
         assert [match.test for match in group.members[1].matches] == ["embedding"]
-
-
-def test_copies_of_one_content_are_in_one_group_only() -> None:
-    twins = [file("a.jpg", 9), file("a2.jpg", 9)]
-    (group,) = groups([twins, [file("c.jpg")]], [A, A])
-    assert paths(group) == ["a.jpg", "a2.jpg", "c.jpg"]
-    # A content that its component left alone has its own copies still.
-    (group,) = groups([twins, [file("c.jpg")]], [A, AT_MINUS_28])
-    assert paths(group) == ["a.jpg", "a2.jpg"]
 
 
 def test_a_copy_of_another_photo_than_the_kept_one_names_its_original() -> None:
@@ -274,13 +260,8 @@ def by_definition(
 
 
 def stars(
-    compared_by: Evidence | NDArray[np.float32],
-    threshold: float,
-    *,
-    most_bits: int = -1,
-    cannot_link: Iterable[Sequence[int]] = (),
+    evidence: Evidence, threshold: float, *, most_bits: int = -1, cannot_link: Iterable[Sequence[int]] = ()
 ) -> dict[int, list[int]]:
-    evidence = compared_by if isinstance(compared_by, Evidence) else evidence_of(compared_by)
     sets = CannotLink(np.array(rows, dtype=np.intp) for rows in cannot_link)
     return star_groups(evidence, threshold, most_bits=most_bits, cannot_link=sets)
 
@@ -323,19 +304,16 @@ def test_groups_are_what_their_definition_says(
 
 def test_rows_of_many_blocks_are_grouped_by_the_definition() -> None:
     """300 frames of a night, of which few are alike to the first: many are kept."""
-    random = np.random.default_rng(0)
-    vectors = np.ones((300, 16)) + 0.15 * random.standard_normal((300, 16))
-    evidence = evidence_of(unit(vectors))
+    evidence = evidence_of(clusters(seed=0, count=1, size=300, spread=0.15, dimension=16))
     found = stars(evidence, 0.985)
     assert len(found) > 10
     assert found == by_definition(evidence, range(300), 0.985, -1, set())
 
 
 def test_similarities_have_six_decimals_and_the_least_is_over_all_pairs_of_all_blocks() -> None:
-    vectors = np.array([[1, 0], [0.6, 0.8]], dtype=np.float32)
-    assert stars(vectors, 0.6) == {0: [1]}
-    assert stars(vectors, 0.600001) == {}
-    assert stars(np.repeat(clusters(seed=4, count=1, size=1, spread=0), 3, axis=0), 1.0) == {0: [1, 2]}
+    evidence = evidence_of([[1, 0], [0.6, 0.8]])
+    assert (stars(evidence, 0.6), stars(evidence, 0.600001)) == ({0: [1]}, {})
+    assert stars(evidence_of(clusters(seed=4, count=1, size=3, spread=0)), 1.0) == {0: [1, 2]}
     assert minimum_similarity(np.array([[1.000001, 0], [-1.000001, 0]], dtype=np.float32)) == -1.0
     assert minimum_similarity(np.array([[1, 0], [0.9999984, 0.0017]], dtype=np.float32)) == 0.999998
     assert minimum_similarity(at_degrees(0, 6, -6)) == pytest.approx(np.cos(np.radians(12)), abs=1e-6)

@@ -57,27 +57,6 @@ def test_the_original_is_kept_rather_than_what_is_named_a_copy(name: str, is_cop
     assert kept(KeepRules(), photo(f"{name}.jpg"), photo(original)) == expected
 
 
-@pytest.mark.parametrize(
-    ("rules", "kept_one", "other", "reason"),
-    [
-        ([], {"path": "Copy of a.jpg", "mtime_ns": NS}, {"mtime_ns": NS + S}, "earlier date of the file"),
-        ([], {"mtime_ns": NS + S - 1}, {"path": "Copy of a.jpg", "mtime_ns": NS}, "name without a copy mark"),
-        ([], {"taken_ms": MS + 999}, {"path": "Copy of a.jpg", "taken_ms": MS}, "name without a copy mark"),
-        ([], {"path": "Copy of a.jpg", "mtime_ns": NS, "taken_ms": MS}, {"mtime_ns": NS + S, "taken_ms": MS},
-         "same date of capture, earlier date of the file"),
-        (["siblings"], {}, {"path": "a (1).jpg"}, "name without a copy mark"),
-        (["newest"], {}, {"path": "a (1).jpg"}, "name without a copy mark"),
-        ([], {"path": "a (1).jpg"}, {"path": "a copy.jpg"}, "shortest name"),
-        ([], {"path": "a/1.jpg"}, {"path": "b/1.jpg"}, "first in order of the paths"),
-    ],
-)  # fmt: skip
-def test_ties_are_broken_by_age_and_name_and_at_last_by_the_path(
-    rules: list[str], kept_one: dict[str, Any], other: dict[str, Any], reason: str
-) -> None:
-    one = photo(**kept_one)
-    assert kept(KeepRules(rules), photo(**other), one) == (one.path, reason)
-
-
 def test_photos_knows_name_and_date_better() -> None:
     known = LibraryPhoto(path="L/originals/A.jpg", library="L", uuid="A", name="IMG_1 copy.JPG", taken_ns=NS)
     inside = photo(known.path, mtime_ns=NS + 99, in_library=known)
@@ -151,8 +130,18 @@ def test_the_default_rules_decide_in_their_order_and_others_in_that_which_is_giv
 
 
 @pytest.mark.parametrize(
-    ("rule", "kept", "other", "reason"),
+    ("rule", "best", "other", "reason"),
     [
+        # Without a rule, age and name decide, and at last the path.
+        ("", {"path": "Copy of a.jpg", "mtime_ns": NS}, {"mtime_ns": NS + S}, "earlier date of the file"),
+        ("", {"mtime_ns": NS + S - 1}, {"path": "Copy of a.jpg", "mtime_ns": NS}, "name without a copy mark"),
+        ("", {"taken_ms": MS + 999}, {"path": "Copy of a.jpg", "taken_ms": MS}, "name without a copy mark"),
+        ("", {"path": "Copy of a.jpg", "mtime_ns": NS, "taken_ms": MS}, {"mtime_ns": NS + S, "taken_ms": MS},
+         "same date of capture, earlier date of the file"),
+        ("", {"path": "a (1).jpg"}, {"path": "a copy.jpg"}, "shortest name"),
+        ("", {"path": "a/1.jpg"}, {"path": "b/1.jpg"}, "first in order of the paths"),
+        ("siblings", {}, {"path": "a (1).jpg"}, "name without a copy mark"),
+        ("newest", {}, {"path": "a (1).jpg"}, "name without a copy mark"),
         ("reference", {"is_reference": True}, {}, "in a reference folder"),
         ("original", {"features": CAMERA}, {}, "camera original: Canon EOS 5D, taken 2019-05-03"),
         ("companions", {"companions": beside("RAW file")}, {}, "has a RAW file beside it"),
@@ -180,11 +169,9 @@ def test_the_default_rules_decide_in_their_order_and_others_in_that_which_is_giv
         ("not-path=*WhatsApp*", {"path": "z.jpg"}, {"path": "WhatsApp/a.jpg"}, "path does not match *WhatsApp*"),
     ],
 )  # fmt: skip
-def test_each_rule_prefers_and_says_why(rule: str, kept: dict[str, Any], other: dict[str, Any], reason: str) -> None:
-    rules = KeepRules([rule])
-    best, second = photo(**{"path": "z.jpg", **kept}), photo(**other)
-    assert rules.rank(best) < rules.rank(second)
-    assert rules.reason(best, second) == reason
+def test_each_rule_prefers_and_says_why(rule: str, best: dict[str, Any], other: dict[str, Any], reason: str) -> None:
+    one = photo(**{"path": "z.jpg", **best})
+    assert kept(KeepRules([rule] if rule else []), photo(**other), one) == (one.path, reason)
 
 
 @pytest.mark.parametrize("rule", ["oldest", "newest"])

@@ -27,12 +27,12 @@ from clip_client.dedup.compare.similarity_join import UnionFind
 from clip_client.dedup.compare.star_groups import CannotLink, star_groups
 from clip_client.dedup.features.hashes import inner_hash, perceptual_hash
 from tests.fixtures.images.scenes import scene
+from tests.fixtures.vectors import clusters
 from tests.unit.dedup.compare.comparisons import evidence_of, with_peak_bytes
 
 
-def pairs(count: int, *, vectors: Any = None, hashes: Any = None, **given: Any) -> list[tuple[int, int]]:
-    """Return the pairs of ``count`` rows; a hash of None says nothing."""
-    evidence = evidence_of(np.eye(max(count, 2))[:count] if vectors is None else vectors, hashes=hashes)
+def candidates(evidence: Evidence, **given: Any) -> Any:
+    count = len(evidence.pixels)
     defaults: dict[str, Any] = {
         "least_cosine": 0.5,
         "inner_hashes": np.zeros(count, dtype=np.uint64),
@@ -41,7 +41,13 @@ def pairs(count: int, *, vectors: Any = None, hashes: Any = None, **given: Any) 
         "representatives": np.arange(count),
         "named": np.empty(0, dtype=np.intp),
     }
-    return [(first, second) for first, second in candidate_pairs(evidence, **{**defaults, **given}).tolist()]
+    return candidate_pairs(evidence, **{**defaults, **given})
+
+
+def pairs(count: int, *, vectors: Any = None, hashes: Any = None, **given: Any) -> list[tuple[int, int]]:
+    """Return the pairs of ``count`` rows; a hash of None says nothing."""
+    evidence = evidence_of(np.eye(max(count, 2))[:count] if vectors is None else vectors, hashes=hashes)
+    return [(first, second) for first, second in candidates(evidence, **given).tolist()]
 
 
 @pytest.mark.parametrize("turn", [None, *Transpose])
@@ -61,11 +67,9 @@ def test_neighbours_by_vector_are_paired_from_the_threshold_and_without_those_th
 
 
 def test_many_vectors_are_looked_up_in_cells() -> None:
-    random = np.random.default_rng(0)
-    vectors = random.standard_normal((400, 16)).astype(np.float32)
-    vectors[200:] = vectors[:200] + 0.05 * random.standard_normal((200, 16))
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    assert set(pairs(400, vectors=vectors, least_cosine=0.9, exact_rows=9)) >= {(row, row + 200) for row in range(200)}
+    vectors = clusters(seed=0, count=200, size=2, spread=0.05, dimension=16)
+    found = pairs(400, vectors=vectors, least_cosine=0.9, exact_rows=9)
+    assert set(found) >= {(row, row + 1) for row in range(0, 400, 2)}
 
 
 def test_hashes_pair_their_nearest_in_any_orientation() -> None:
@@ -101,25 +105,17 @@ def test_equal_hashes_are_paired_with_the_first_of_them() -> None:
 
 def test_20_000_frames_of_one_scene_take_no_memory_for_their_pairs() -> None:
     """Their 2e8 pairs would be 3 GB. They are one component, one group, and few pairs are worth aligning."""
-    count, random = 20_000, np.random.default_rng(0)
-    frames = np.ones((count, 64)) + 0.1 * random.standard_normal((count, 64))
-    frames = (frames / np.linalg.norm(frames, axis=1, keepdims=True)).astype(np.float32)
-    hashes = np.uint64(1) << random.integers(0, 64, count).astype(np.uint64)
+    count = 20_000
+    frames = clusters(seed=0, count=1, size=count, spread=0.1, dimension=64)
+    hashes = np.uint64(1) << np.random.default_rng(0).integers(0, 64, count).astype(np.uint64)
     evidence = Evidence(frames, np.arange(count), hashes, np.ones(count, dtype=bool))
     alike = UnionFind(count)
 
     def compare() -> tuple[int, dict[int, list[int]]]:
         join_vectors(alike, frames, 0.98)
         join_hashes(alike, np.arange(count), hashes, HASH_BITS)
-        found = candidate_pairs(
-            evidence,
-            least_cosine=0.85,
-            inner_hashes=np.zeros(count, dtype=np.uint64),
-            cameras=np.full(count, "a", dtype=object),
-            taken_ms=np.full(count, 5.0),
-            representatives=np.arange(count),
-            named=np.empty(0, dtype=np.intp),
-        )
+        cameras = np.full(count, "a", dtype=object)
+        found = candidates(evidence, least_cosine=0.85, cameras=cameras, taken_ms=np.full(count, 5.0))
         return len(found), star_groups(evidence, 0.98, most_bits=HASH_BITS, cannot_link=CannotLink())
 
     (pairs_to_align, stars), peak_bytes = with_peak_bytes(compare)

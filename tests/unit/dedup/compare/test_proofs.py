@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from clip_client.dedup.types import ALTERED, EDITED, RE_ENCODED
 from tests.fixtures.members import alignment, photo
 from tests.unit.dedup.compare.comparisons import FakeAligner, compared_of, evidence_of, proofs_of
 
+Pair = tuple[int, int]
 DOUBTFUL = "doubtful "
 """Before a tier: the kept row may have been made from the other."""
 
@@ -25,37 +27,19 @@ def aligned(tier: str) -> Alignment:
     return alignment(tier.removeprefix(DOUBTFUL), doubts=("it is enlarged",) if tier.startswith(DOUBTFUL) else ())
 
 
-def paired(pairs: Sequence[tuple[int, int]]) -> dict[int, set[int]]:
-    found: defaultdict[int, set[int]] = defaultdict(set)
-    for one, other in pairs:
-        found[one].add(other)
-        found[other].add(one)
-    return found
-
-
 def proved(
-    tiers: Mapping[tuple[int, int], str],
-    pairs: Iterable[tuple[int, int]],
-    count: int,
-    order: Sequence[int] | None = None,
-    *,
-    cannot_link: Sequence[Sequence[int]] = (),
+    tiers: Mapping[Pair, str], pairs: Iterable[Pair], count: int, order: Sequence[int] = (), **more: Any
 ) -> tuple[Proofs, FakeAligner]:
     """Prove what ``pairs`` of ``count`` rows, by default the best first, are by a table of what is true."""
-    compared = compared_of(
-        [[photo(f"{row}.jpg")] for row in range(count)],
-        evidence_of(np.zeros((count, 1))),
-        KeepRules(),
-        cannot_link=cannot_link,
-        paired=paired([*pairs]),
-    )
+    paired: defaultdict[int, set[int]] = defaultdict(set)
+    for one, other in pairs:
+        paired[one].add(other)
+        paired[other].add(one)
+    files = [[photo(f"{row}.jpg")] for row in range(count)]
+    compared = compared_of(files, evidence_of(np.zeros((count, 1))), KeepRules(), paired=paired, **more)
     found = proofs_of(compared, lambda kept, row: aligned(tiers[kept, row]) if (kept, row) in tiers else None)
-    found[0].prove(range(count) if order is None else order, no_progress)
+    found[0].prove(order or range(count), lambda *told: None)
     return found
-
-
-def no_progress(what: str, done: int, total: int | None) -> None:
-    """Nobody waits."""
 
 
 def steps(count: int, *steps: int) -> list[tuple[int, int]]:
@@ -117,7 +101,7 @@ def test_the_row_that_others_are_made_from_is_aligned_with_all_and_replaces_the_
     assert set(map(proofs.best, range(2, count))) == {1}
     assert proofs.doubted() == {0: "it is enlarged"}
     asked = list(pictures.asked)
-    proofs.prove([*range(1, count), 0], no_progress)
+    proofs.prove([*range(1, count), 0], lambda *told: None)
     assert (pictures.asked, proofs.doubted()) == (asked, {})
     assert [proofs.best(row) for row in range(3)] == [1, None, 1]
 

@@ -152,14 +152,8 @@ def test_whatever_is_kept_copies_lead_to_it_by_proofs(
     def align(kept: int, row: int) -> Alignment | None:
         return alignment(EDITED) if (pictures[kept], pictures[row]) in proved else None
 
-    found = grouped(
-        files,
-        [(1, 0)] * len(files),
-        SEARCHED,
-        similar=0.9,
-        pixels=[pictures.index(picture) for picture in pictures],
-        align=align,
-    )
+    pixels = [pictures.index(picture) for picture in pictures]
+    found = grouped(files, [(1, 0)] * len(files), SEARCHED, similar=0.9, pixels=pixels, align=align)
     of_picture = {file[0].path: picture for file, picture in zip(files, pictures, strict=True)}
     order = KeepRules([f"path={'abcdefg'[row]}.jpg" for row in wanted])
     for group in found:

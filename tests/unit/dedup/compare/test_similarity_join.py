@@ -17,9 +17,9 @@ from tests.fixtures.vectors import at_degrees, clusters, unit
 from tests.unit.dedup.compare.comparisons import with_peak_bytes
 
 
-def families(rows: int, copies: int, *, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
+def families(rows: int, copies: int) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
     """Return vectors, (N, 64), the last ``copies`` of them near one of the others, in no order, and those pairs."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     base = unit(random.standard_normal((rows - copies, 64)))
     of = random.integers(0, len(base), copies)
     near = unit(base[of] + 0.02 * random.standard_normal((copies, 64)).astype(np.float32))
@@ -47,10 +47,9 @@ def components(vectors: NDArray[np.float32], threshold: float, **options: Any) -
 
 def test_dense_clusters_change_no_component() -> None:
     """A scene taken all night, among other photos, and enough rows for the search of dense clusters."""
-    random = np.random.default_rng(0)
-    scene = unit(np.ones((400, 32)) + 0.02 * random.standard_normal((400, 32)))
     others, _ = families(4000, 600)
-    vectors = np.concatenate([scene, unit(others[:, :32])])[random.permutation(4400)]
+    vectors = np.concatenate([clusters(seed=0, count=1, size=400, spread=0.02), unit(others[:, :32])])
+    vectors = vectors[np.random.default_rng(0).permutation(4400)]
     found = components(vectors, 0.98)
     assert found == all_pairs(vectors, 0.98)
     assert max(map(len, found)) >= 400
@@ -125,10 +124,8 @@ def test_products_of_projections_are_upper_bounds(seed: int, spread: float, widt
 @pytest.mark.parametrize("family_size", [2, 35])
 def test_a_projection_changes_no_component(family_size: int) -> None:
     """Few similar pairs, which are multiplied one by one, and enough of them that whole blocks are multiplied."""
-    random = np.random.default_rng(0)
-    base = unit(random.standard_normal((4200 // family_size, 64)))
-    near = np.repeat(base, family_size, axis=0) + 0.01 * random.standard_normal((4200, 64))
-    vectors = unit(near)[random.permutation(4200)]
+    vectors = clusters(seed=0, count=4200 // family_size, size=family_size, spread=0.08, dimension=64)
+    vectors = vectors[np.random.default_rng(0).permutation(4200)]
     projection = fit_projection(vectors, np.arange(4200), 0.95)
     assert projection is not None
     assert components(vectors, 0.95, projected=projection(vectors)) == all_pairs(vectors, 0.95)
@@ -143,8 +140,7 @@ def test_what_a_projection_leaves_is_multiplied_in_full() -> None:
 
 
 def test_no_projection_if_it_would_leave_most_pairs() -> None:
-    random = np.random.default_rng(0)
-    vectors = unit(1 + 0.5 * random.standard_normal((4096, 64)))  # any two are alike by some 0.8
+    vectors = clusters(seed=0, count=1, size=4096, spread=0.5, dimension=64)  # any two are alike by some 0.8
     assert fit_projection(vectors, np.arange(4096), 0.8) is None
     assert fit_projection(vectors[:100], np.arange(100), 0.95) is None
 
@@ -230,9 +226,7 @@ def test_a_scene_stays_in_one_cell() -> None:
     assert all(share_a_cell(cells, np.repeat(middle, 1000, axis=0), vectors[1:1001], 4))
 
 
-def test_the_recall_of_a_sample_is_the_share_of_its_pairs_in_a_common_cell(
-    dense: NDArray[np.float32], cells: Cells
-) -> None:
+def test_the_recall_of_a_sample_is_the_share_of_pairs_in_common_cells(dense: NDArray[np.float32], cells: Cells) -> None:
     threshold = 0.78
     sample = RecallSample.find(dense, np.arange(ROWS), np.arange(COPIES), threshold)
     left, right = np.nonzero(dense[:COPIES] @ dense.T >= threshold)

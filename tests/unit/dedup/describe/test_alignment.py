@@ -297,9 +297,8 @@ PHOTO_EDITS: dict[str, tuple[str, Change]] = {
 }
 
 
-@pytest.mark.parametrize("edit", PHOTO_EDITS)
-def test_an_edit_of_a_photo_is_recognised(edit: str, sample_photos: dict[str, Image.Image]) -> None:
-    name, change = PHOTO_EDITS[edit]
+@pytest.mark.parametrize(("name", "change"), PHOTO_EDITS.values(), ids=PHOTO_EDITS)
+def test_an_edit_of_a_photo_is_recognised(name: str, change: Change, sample_photos: dict[str, Image.Image]) -> None:
     assert aligned(change(sample_photos[name]), sample_photos[name]).tier == EDITED
 
 
@@ -309,15 +308,11 @@ def test_what_is_weakened_is_lost() -> None:
         assert (lost in back.lost, found.lost) == (True, ())
 
 
-def blurred_around_the_scene() -> Image.Image:
-    wide = Image.fromarray(np.random.default_rng(1).integers(40, 220, (3, 4, 3), dtype=np.uint8))
-    wide = wide.resize((600, 450), Image.Resampling.BICUBIC)
-    wide.paste(scene(0), (100, 75))
-    return wide
-
-
 def test_what_only_the_duplicate_has_is_lost(sample_photos: dict[str, Image.Image]) -> None:
-    assert [lost.endswith("of the picture") for lost in aligned(blurred_around_the_scene()).lost] == [True]
+    blurred = Image.fromarray(np.random.default_rng(1).integers(40, 220, (3, 4, 3), dtype=np.uint8))
+    wide = blurred.resize((600, 450), Image.Resampling.BICUBIC)
+    wide.paste(scene(0), (100, 75))
+    assert [lost.endswith("of the picture") for lost in aligned(wide).lost] == [True]
     astronaut = ImageOps.grayscale(sample_photos["astronaut"]).convert("RGB")
     assert aligned(astronaut, ImageEnhance.Brightness(astronaut).enhance(2)).lost == (BRIGHT,)
 
@@ -354,9 +349,8 @@ LIKE_A_COPY: dict[str, tuple[Change, bool]] = {
 }
 
 
-@pytest.mark.parametrize("way", LIKE_A_COPY)
-def test_a_proof_is_tried_only_for_what_looks_like_the_whole_photo(way: str) -> None:
-    change, is_tried = LIKE_A_COPY[way]
+@pytest.mark.parametrize(("change", "is_tried"), LIKE_A_COPY.values(), ids=LIKE_A_COPY)
+def test_a_proof_is_tried_only_for_what_looks_like_the_whole_photo(change: Change, is_tried: bool) -> None:
     picture = noisy(scene(5, (640, 480)), 3, 5)
     whole, other = keypoints(picture), keypoints(change(picture))
     assert (copy_transform(other, whole) is not None, copy_transform(whole, other) is not None) == (is_tried,) * 2

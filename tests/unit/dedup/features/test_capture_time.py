@@ -180,18 +180,12 @@ def test_a_camera_is_its_make_and_model(make: str | None, model: str | None, cam
     assert read_metadata(photo_with({MAKE: make, MODEL: model})).camera == camera
 
 
-def test_the_number_of_a_shot_may_stand_in_two_places() -> None:
-    for tags, details, number in (({}, 7, 7), ({NUMBER: 7}, None, 7), ({NUMBER: 7}, 8, 8), ({}, "seven", None)):
-        assert read_metadata(photo_with(tags, {NUMBER: details})).sequence == number
-
-
-def test_all_fields_are_counted() -> None:
+def test_all_fields_are_counted_and_the_number_of_a_shot_and_its_exposure_are_read() -> None:
     assert read_metadata(photo_with({MAKE: "a"})).fields == 1
     # The first directory counts its pointers to the two others.
     assert read_metadata(photo_with({MAKE: "a", MODEL: "b"}, {TAKEN: SECOND, SUB_SECOND: "1"}, 3)).fields == 4 + 5
-
-
-def test_the_exposure_is_read() -> None:
+    for tags, more, number in (({}, 7, 7), ({NUMBER: 7}, None, 7), ({NUMBER: 7}, 8, 8), ({}, "seven", None)):
+        assert read_metadata(photo_with(tags, {NUMBER: more})).sequence == number
     details: dict[int, object] = {0x829A: Rational(1, 60), 0x829D: 2.8, 0x8827: (100, 200), 0x9204: Rational(-1, 3)}
     read = read_metadata(photo_with({}, details))
     assert [read.exposure_s, read.f_number, read.iso, read.exposure_bias] == pytest.approx([1 / 60, 2.8, 100, -1 / 3])

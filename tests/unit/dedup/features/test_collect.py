@@ -50,9 +50,7 @@ class OneVector(NoPictures):
             yield SimpleNamespace(index=next(answers), error=self._at_answer(), vector=vector)
 
 
-@pytest.fixture
-def clip() -> Any:
-    return OneVector()
+CLIP: Any = OneVector()
 
 
 @pytest.fixture
@@ -64,7 +62,7 @@ def album(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("quicker", ["1.dng", "2.tif"])
 async def test_of_two_copies_the_first_decides_about_the_features(
-    quicker: str, tmp_path: Path, store: Store, clip: Any, monkeypatch: pytest.MonkeyPatch
+    quicker: str, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A RAW file and a TIFF have equal bytes; only the RAW file has a preview."""
     data = dng(Image.radial_gradient("L").resize((320, 240)).convert("RGB"))
@@ -87,23 +85,21 @@ async def test_of_two_copies_the_first_decides_about_the_features(
     monkeypatch.setattr(collect, "read_file", read_quicker_first)
     monkeypatch.setattr(collect, "extract_features", extract)
     files = scan([tmp_path / "1.dng", tmp_path / "2.tif"]).files
-    collected = await collect.collect_features(clip, files, store, lambda *progress: None)
+    collected = await collect.collect_features(CLIP, files, store, lambda *progress: None)
     (content,) = collected.copies
     assert collected.features[content] == extract_features(data, is_raw=True)[0]
     assert collected.stats.decoded == 1
 
 
-async def test_a_photo_that_an_earlier_program_took_for_damaged_is_sent_again(
-    album: Any, store: Store, clip: Any
-) -> None:
-    model = await clip.model()
+async def test_a_photo_that_an_earlier_program_took_for_damaged_is_sent_again(album: Any, store: Store) -> None:
+    model = await CLIP.model()
     earlier = store.vectors(model.vector_id, model.dimension)
     for path in album.iterdir():
         key = hashlib.sha256(path.read_bytes()).digest()
         earlier.add({"sha256": key, "vector": None, "code": "TRUNCATED", "message": "It ends early."})
     earlier.flush()
     for embedded in (3, 0):
-        report = await find_duplicates(clip, album, store=store)
+        report = await find_duplicates(CLIP, album, store=store)
         assert (report.failed, report.work.embedded) == ((), embedded)
 
 
@@ -122,7 +118,7 @@ async def test_progress_counts_what_is_embedded_and_not_what_is_read_ahead(album
     assert await done_while_embedding() == [4, 5, 5]
 
 
-async def test_progress_says_what_goes_on_and_each_kind_of_work_ends(album: Path, store: Store, clip: Any) -> None:
+async def test_progress_says_what_goes_on_and_each_kind_of_work_ends(album: Path, store: Store) -> None:
 
     async def kinds(embedder: Any) -> list[str]:
         told: list[tuple[str, int, int | None]] = []
@@ -134,30 +130,30 @@ async def test_progress_says_what_goes_on_and_each_kind_of_work_ends(album: Path
         return [what for what, _ in by_kind]
 
     assert await kinds(None) == ["finding known photos", "reading"]
-    assert await kinds(clip) == ["finding known photos", "embedding"]
-    assert await kinds(clip) == ["finding known photos"]
+    assert await kinds(CLIP) == ["finding known photos", "embedding"]
+    assert await kinds(CLIP) == ["finding known photos"]
     Image.new("L", (8, 8), 250).save(album / "new.png")
-    assert await kinds(clip) == ["finding known photos", "reading and embedding"]
+    assert await kinds(CLIP) == ["finding known photos", "reading and embedding"]
 
 
-async def test_moved_files_are_read_and_not_decoded_again(tmp_path: Path, store: Store, clip: Any) -> None:
+async def test_moved_files_are_read_and_not_decoded_again(tmp_path: Path, store: Store) -> None:
     album = tmp_path / "album"
     files = [str(write(album / name, name.encode())) for name in ("1.nef", "2.nef", "3.nef")]
     for some in (files[1:], files):  # the report does not tell what the store knew
-        assert (await find_duplicates(clip, some, store=store)).bytes_only == tuple(some)
+        assert (await find_duplicates(CLIP, some, store=store)).bytes_only == tuple(some)
     moved = album.rename(tmp_path / "moved")
     write(moved / "1 copy.nef", b"1.nef")
     write(moved / "4.nef", b"4.nef")
-    report = await find_duplicates(clip, moved, store=store)
+    report = await find_duplicates(CLIP, moved, store=store)
     assert (report.work.files_read, report.work.decoded) == (5, 1)
     assert len(report.bytes_only) == 5
     assert [len(group.members) for group in report.groups] == [2]
 
 
-async def test_features_of_another_version_are_made_again_with_one_read(album: Path, store: Store, clip: Any) -> None:
-    await find_duplicates(clip, album, store=store)
+async def test_features_of_another_version_are_made_again_with_one_read(album: Path, store: Store) -> None:
+    await find_duplicates(CLIP, album, store=store)
     shutil.rmtree(store.directory / "looks")
-    work = (await find_duplicates(clip, album, store=store)).work
+    work = (await find_duplicates(CLIP, album, store=store)).work
     assert (work.files_read, work.decoded, work.embedded) == (3, 3, 0)
 
 
@@ -166,13 +162,13 @@ async def test_features_of_another_version_are_made_again_with_one_read(album: P
     [("1.nef", b"no preview either", "rawpy"), ("1.heic", phone_files.heic(), "pillow_heif")],
 )
 async def test_a_moved_file_is_decoded_again_after_its_package_is_installed(
-    name: str, data: bytes, package: str, tmp_path: Path, store: Store, clip: Any, monkeypatch: pytest.MonkeyPatch
+    name: str, data: bytes, package: str, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip(package)
     file = write(tmp_path / name, data)
 
     async def decoded() -> int:
-        return (await find_duplicates(clip, file, store=store)).work.decoded
+        return (await find_duplicates(CLIP, file, store=store)).work.decoded
 
     with monkeypatch.context() as without:
         without.setitem(sys.modules, package, None)  # as if it were not installed
@@ -181,7 +177,7 @@ async def test_a_moved_file_is_decoded_again_after_its_package_is_installed(
     assert [await decoded(), await decoded()] == [1, 0]
 
 
-async def test_of_a_large_store_only_the_rows_of_the_searched_files_are_read(tmp_path: Path, clip: Any) -> None:
+async def test_of_a_large_store_only_the_rows_of_the_searched_files_are_read(tmp_path: Path) -> None:
     rows_read: list[int] = []
 
     class CountingParquetStore(ParquetStore):
@@ -197,16 +193,16 @@ async def test_of_a_large_store_only_the_rows_of_the_searched_files_are_read(tmp
 
     files = [write(tmp_path / "album" / f"{number:04d}.nef", b"%d" % number) for number in range(600)]
     with CountingStore(tmp_path / "store") as store:
-        await find_duplicates(clip, files[:300], store=store)
-        await find_duplicates(clip, files[300:], store=store)
+        await find_duplicates(CLIP, files[:300], store=store)
+        await find_duplicates(CLIP, files[300:], store=store)
         rows_read.clear()
-        report = await find_duplicates(clip, [*files[10:14], write(tmp_path / "new.nef", b"new")], store=store)
+        report = await find_duplicates(CLIP, [*files[10:14], write(tmp_path / "new.nef", b"new")], store=store)
     assert (report.compared, report.work.files_read) == (5, 1)
     assert rows_read == [4, 4, 1]  # what is known, and then the features of all five, from two files
 
 
-async def test_damaged_features_are_made_again(album: Path, store: Store, clip: Any) -> None:
-    await find_duplicates(clip, album, store=store)
+async def test_damaged_features_are_made_again(album: Path, store: Store) -> None:
+    await find_duplicates(CLIP, album, store=store)
     (file,) = cached_features(store).folder.iterdir()
     with pq.ParquetFile(file) as parquet:
         columns = parquet.metadata.row_group(0)
@@ -215,7 +211,7 @@ async def test_damaged_features_are_made_again(album: Path, store: Store, clip: 
     data[camera.data_page_offset : camera.data_page_offset + 20] = bytes(20)
     file.write_bytes(data)
     for decoded in (3, 0):
-        work = (await find_duplicates(clip, album, store=store)).work
+        work = (await find_duplicates(CLIP, album, store=store)).work
         assert (work.decoded, work.embedded) == (decoded, 0)
 
 
@@ -225,12 +221,12 @@ def test_features_that_cannot_be_read_any_more_are_one_sentence(store: Store) ->
 
 
 async def test_a_file_that_no_server_takes_is_hashed_in_pieces(
-    tmp_path: Path, store: Store, clip: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("1.jpg", "2.nef"):
         os.truncate(write(tmp_path / "album" / name, name.encode()), 2**26 + 1)
     monkeypatch.setattr(collect, "read_file", None)
-    report = await find_duplicates(clip, tmp_path / "album", store=store)
+    report = await find_duplicates(CLIP, tmp_path / "album", store=store)
     (failed,) = report.failed
     assert (os.path.basename(failed.path), failed.code) == ("1.jpg", "TOO_LARGE")
     assert failed.message == "The file has 67,108,865 bytes; the limit is 67,108,864: save it smaller."
@@ -266,13 +262,13 @@ async def test_a_file_that_goes_away_leaves_its_copies(tmp_path: Path, store: St
     assert np.isnan(collected.vectors_of([content])).all()
 
 
-async def test_the_pictures_of_raw_files_are_not_kept(tmp_path: Path, store: Store, clip: Any) -> None:
+async def test_the_pictures_of_raw_files_are_not_kept(tmp_path: Path, store: Store) -> None:
     made = Image.radial_gradient("L").resize((320, 240)).convert("RGB")
     write(tmp_path / "1.dng", dng(made))
     made.save(tmp_path / "2.png")
     kept: list[str] = []
     files = scan(tmp_path, raw=True).files
     collected = await collect.collect_features(
-        clip, files, store, lambda *progress: None, keep_picture=lambda sha256, decoded: kept.append(sha256)
+        CLIP, files, store, lambda *progress: None, keep_picture=lambda sha256, decoded: kept.append(sha256)
     )
     assert [file.path for sha256 in kept for file in collected.copies[sha256]] == [str(tmp_path / "2.png")]

@@ -19,17 +19,7 @@ from clip_client.dedup.features.image_features import extract_features
 from tests.fixtures.albums import write
 from tests.fixtures.images import phone_files, scenes
 from tests.fixtures.images.embedded_files import box
-from tests.fixtures.images.image_files import (
-    SHORT,
-    encoded,
-    file,
-    jpeg,
-    picture,
-    picture_tags,
-    png,
-    png_with_chunk,
-    tiff,
-)
+from tests.fixtures.images.image_files import SHORT, encoded, file, picture, picture_tags, png, png_with_chunk, tiff
 
 PICTURES = (
     Image.effect_noise((300, 200), 60),
@@ -64,9 +54,7 @@ def preview(picture: Image.Image) -> Image.Image:
     ids=["narrow", "a width of 6 %", "wide", "above and below", "left and right", "of four widths"],
 )
 @pytest.mark.parametrize("colour", ["black", "white", (90, 20, 20)])
-def test_a_border_leaves_the_hash_of_what_lies_within_it(
-    border: int | tuple[int, ...], colour: str | tuple[int, ...]
-) -> None:
+def test_a_border_leaves_the_hash_within_it(border: int | tuple[int, ...], colour: str | tuple[int, ...]) -> None:
     whole, inside = scenes.scene(0), inner_hash(preview(ImageOps.expand(scenes.scene(0), border, colour)))
     assert (perceptual_hash(preview(whole)) ^ inside).bit_count() <= 6
 
@@ -80,7 +68,7 @@ def test_without_a_border_there_is_no_inner_hash() -> None:
 
 NOISE = Image.effect_noise((32, 24), 60)
 PNG = encoded(NOISE, "PNG")
-JPEG = jpeg(exif=phone_files.exif(6))
+JPEG = file("JPEG", exif=phone_files.exif(6))
 
 
 def deep_png(values: Any) -> bytes:
@@ -149,16 +137,6 @@ ALIKE: dict[str, list[bytes]] = {
 }  # fmt: skip
 
 
-def assert_one_hash_each(files: dict[str, list[bytes]]) -> None:
-    hashes = [{pixel_hash(data) for data in alike} for alike in files.values()]
-    assert all(len(same) == 1 for same in hashes)
-    assert len(set.union(*hashes) - {""}) == len(files)
-
-
-def test_transparency_and_all_bits_are_part_of_the_pixels_if_they_say_anything() -> None:
-    assert_one_hash_each(ALIKE)
-
-
 UNTOLD = {
     "a fourth channel": tiff_of_four(),
     "a bit of unknown meaning": bmp_of_16_bits(HALF),
@@ -205,7 +183,8 @@ def heic_in(primaries: int, transfer: int) -> bytes:
     return buffer.getvalue()
 
 
-SPACES = {
+SPACES: dict[str, list[bytes]] = {
+    # Equal numbers under ProPhoto RGB and under sRGB are colours that differ by 25 levels.
     "none": [
         PNG, encoded(NOISE, "TIFF"), png_with_chunk(b"gAMA", struct.pack(">I", 45455), PNG),
         png_with_chunk(b"cICP", bytes((1, 13, 0, 1)), PNG),
@@ -233,9 +212,11 @@ SPACES = {
 }  # fmt: skip
 
 
-def test_the_colour_space_is_part_of_the_pixels() -> None:
-    """Equal numbers under ProPhoto RGB and under sRGB are colours that differ by 25 levels."""
-    assert_one_hash_each(SPACES)
+@pytest.mark.parametrize("files", [ALIKE, SPACES], ids=["transparency and bits", "colour spaces"])
+def test_what_says_anything_of_the_pixels_is_part_of_their_hash(files: dict[str, list[bytes]]) -> None:
+    hashes = [{pixel_hash(data) for data in alike} for alike in files.values()]
+    assert all(len(same) == 1 for same in hashes)
+    assert len(set.union(*hashes) - {""}) == len(files)
 
 
 def test_a_pixel_hash_belongs_to_the_content_that_was_compared(tmp_path: Path, store: Store) -> None:

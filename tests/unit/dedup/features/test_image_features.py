@@ -26,18 +26,15 @@ from tests.fixtures.images.image_files import encoded, oriented
 from tests.fixtures.images.raw_files import dng
 from tests.fixtures.models.model_info import model_info
 
-
-@pytest.fixture(scope="module")
-def picture() -> Image.Image:
-    levels = np.linspace(0, 255, 240, dtype=np.uint8)[:, None, None] * np.ones((1, 320, 3), np.uint8)
-    levels[:60, :80] = 255
-    return Image.fromarray(levels)
+LEVELS = np.linspace(0, 255, 240, dtype=np.uint8)[:, None, None] * np.ones((1, 320, 3), np.uint8)
+LEVELS[:60, :80] = 255
+PICTURE = Image.fromarray(LEVELS)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_features_are_those_of_the_oriented_preview(picture: Image.Image, orientation: int, tmp_path: Path) -> None:
-    jpeg = encoded(picture, "JPEG", quality=90, exif=oriented(orientation))
-    data = dng(picture, orientation=orientation)
+def test_features_are_those_of_the_oriented_preview(orientation: int, tmp_path: Path) -> None:
+    jpeg = encoded(PICTURE, "JPEG", quality=90, exif=oriented(orientation))
+    data = dng(PICTURE, orientation=orientation)
     features = extract_features(data, is_raw=True)[0]
     assert features.perceptual_hash == extract_features(jpeg)[0].perceptual_hash
     assert (features.width, features.height) == ((64, 48) if orientation < 5 else (48, 64))
@@ -50,22 +47,22 @@ def test_features_are_those_of_the_oriented_preview(picture: Image.Image, orient
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_preview_of_bare_pixels_is_an_upright_image_file(picture: Image.Image, orientation: int) -> None:
-    data = dng(picture, orientation=orientation, is_jpeg=False)
+def test_a_preview_of_bare_pixels_is_an_upright_image_file(orientation: int) -> None:
+    data = dng(PICTURE, orientation=orientation, is_jpeg=False)
     preview = raw_preview(data)
     assert preview is not None
     with Image.open(io.BytesIO(preview.data)) as seen:
-        assert (seen.format, seen.tobytes()) == ("PNG", picture.tobytes())
-    of_png = extract_features(encoded(picture, "PNG", exif=oriented(orientation)))[0]
+        assert (seen.format, seen.tobytes()) == ("PNG", PICTURE.tobytes())
+    of_png = extract_features(encoded(PICTURE, "PNG", exif=oriented(orientation)))[0]
     assert extract_features(data, is_raw=True)[0].perceptual_hash == of_png.perceptual_hash
 
 
-def test_without_a_preview_or_rawpy_only_bytes_count(picture: Image.Image, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_preview_or_rawpy_only_bytes_count(monkeypatch: pytest.MonkeyPatch) -> None:
     for data in (dng(None), b"no RAW file at all", b""):
         features = extract_features(data, is_raw=True)[0]
         assert (features.code, features.is_flat) == (BYTES_ONLY, True)
     monkeypatch.setitem(sys.modules, "rawpy", None)  # as if it were not installed
-    features = extract_features(dng(picture), is_raw=True)[0]
+    features = extract_features(dng(PICTURE), is_raw=True)[0]
     assert (features.code, features.message) == (BYTES_ONLY, NEEDS_RAWPY)
 
 
@@ -114,16 +111,13 @@ def test_one_decode_gives_the_bytes_that_the_client_would_send(make: Callable[[]
     assert image.file_bytes == len(file)
 
 
-def test_a_small_thumbnail_is_that_of_the_client_too() -> None:
-    file, described = photo(1024, 784), model("thumbnail-small")
-    assert sent(file, described)[0] == ImageEncoder(ClientConfig(transfer="thumbnail-small")).encode(file, described)
-
-
-def test_models_of_other_input_sizes_get_the_pixels_that_they_need() -> None:
+def test_models_of_other_input_sizes_and_small_thumbnails_have_the_clients_pixels() -> None:
     for file in (photo(4000, 3008, quality=40), photo(1024, 784, quality=10)):
         for size in ((64, 64), (112, 300), (336, 336), (600, 600)):
             described = model(size=size)
             assert sent(file, described)[0] == ImageEncoder(ClientConfig()).encode(file, described), size
+        small = model("thumbnail-small")
+        assert sent(file, small)[0] == ImageEncoder(ClientConfig(transfer="thumbnail-small")).encode(file, small)
 
 
 def test_the_features_do_not_depend_on_the_model_input_and_the_whole_picture_is_kept() -> None:

@@ -11,8 +11,9 @@ from clip_client.dedup.metadata.facts import Facts, read_facts, read_sidecar_fac
 from clip_client.dedup.metadata.summary import read_metadata
 from clip_client.dedup.metadata.xmp import XmpError, read_xmp, texts_of, write_xmp
 from tests.fixtures.images import phone_files
-from tests.fixtures.images.camera_files import as_lossless, camera_jpeg, exif, packet, with_iptc
+from tests.fixtures.images.camera_files import camera_jpeg, exif, packet, with_iptc
 from tests.fixtures.images.image_files import encoded, file, jpeg
+from tests.fixtures.images.metadata_files import png
 
 WORDS = "<rdf:li>Wien</rdf:li><rdf:li>Caf\u00e9</rdf:li>"
 TITLES = '<rdf:li xml:lang="de">Tor</rdf:li><rdf:li xml:lang="x-default">Gate</rdf:li>'
@@ -47,40 +48,52 @@ def said(data: bytes) -> dict[str, Any]:
     return {name: value for name in READ if (value := getattr(metadata, name)) not in ("", None, False)} | written
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"Rating": 99}, {"rating": {(99.0,)}}),
-        ({"ImageDescription": "Caf\u00e9".encode()}, {"caption": {"Caf\u00e9"}}),
-        ({"XPTitle": "Gate\0".encode("utf-16-le")}, {"title": {"Gate"}}),
-        ({"XPComment": "A gate".encode("utf-16-le")}, {"caption": {"A gate"}}),
-        ({"XPKeywords": "Wien; Caf\u00e9".encode("utf-16-le")}, {"keywords": {"Caf\u00e9", "Wien"}}),
-        ({"DateTimeDigitized": "2019:05:03 10:11:12"}, {"taken": "2019-05-03T10:11:12"}),
-        ({"DateTimeOriginal": "0000:00:00 00:00:00"}, {}),
-        ({"DateTimeOriginal": "yesterday"}, {}),
-        ({"ProcessingSoftware": "GIMP"}, {"software": "GIMP"}),
-        ({"ExposureTime": 0.5}, {"has_exposure": True}),
-        ({"ExifImageWidth": 640, "ExifImageHeight": 480}, {"is_resized": True}),
-        ({"ExifImageWidth": 48, "ExifImageHeight": 64}, {}),
-        ({"ExifImageWidth": 80, "ExifImageHeight": 64}, {}),
-        ({"ExifImageWidth": 81, "ExifImageHeight": 48}, {"is_resized": True}),
-        ({"ExifImageWidth": 0, "ExifImageHeight": 0}, {}),
-        ({"ImageWidth": 640, "ImageLength": 480}, {"is_resized": True}),
-    ],
-)
-def test_each_field_of_exif(changes: dict[str, Any], expected: dict[str, Any]) -> None:
-    nothing = dict.fromkeys(
-        ("Make", "Model", "Software", "DateTimeOriginal", "LensModel", "FNumber", "MakerNote", "ExifImageWidth")
-    )
-    made = exif(**{**nothing, "ExifImageHeight": None, **changes})
-    assert said(jpeg(exif=made)) == expected
+def bare(**changes: Any) -> Image.Exif:
+    """EXIF without a field but these."""
+    camera = ("Make", "Model", "Software", "DateTimeOriginal", "LensModel", "FNumber", "MakerNote", "ExifImageWidth")
+    return exif(**{**dict.fromkeys(camera), "ExifImageHeight": None, **changes})
 
 
-def test_exif_of_a_camera() -> None:
-    of_lens = {"lens": "EF50mm f/1.8", "has_maker_note": True, "has_exposure": True}
-    place = {"latitude": 48.2, "longitude": -16.37, "taken": "2019-05-03T10:11:12"}
-    expected = approximately({**of_lens, **place, "software": "Firmware Version 1.1.1"})
-    assert said(camera_jpeg(gps=True)) == expected
+KEYWORDS = packet("><dc:subject><rdf:Bag><rdf:li>Wien</rdf:li><rdf:li>Tor</rdf:li></rdf:Bag></dc:subject>")
+CAMERA = {"lens": "EF50mm f/1.8", "software": "Firmware Version 1.1.1", "has_maker_note": True, "has_exposure": True}
+TAKEN = {"taken": "2019-05-03T10:11:12"}
+FIELDS: list[tuple[bytes, dict[str, Any]]] = [
+    (jpeg(exif=bare(Rating=99)), {"rating": {(99.0,)}}),
+    (jpeg(exif=bare(ImageDescription="Caf\u00e9".encode())), {"caption": {"Caf\u00e9"}}),
+    (jpeg(exif=bare(XPTitle="Gate\0".encode("utf-16-le"))), {"title": {"Gate"}}),
+    (jpeg(exif=bare(XPComment="A gate".encode("utf-16-le"))), {"caption": {"A gate"}}),
+    (jpeg(exif=bare(XPKeywords="Wien; Caf\u00e9".encode("utf-16-le"))), {"keywords": {"Caf\u00e9", "Wien"}}),
+    (jpeg(exif=bare(DateTimeDigitized="2019:05:03 10:11:12")), TAKEN),
+    (jpeg(exif=bare(DateTimeOriginal="0000:00:00 00:00:00")), {}),
+    (jpeg(exif=bare(DateTimeOriginal="yesterday")), {}),
+    (jpeg(exif=bare(ProcessingSoftware="GIMP")), {"software": "GIMP"}),
+    (jpeg(exif=bare(ExposureTime=0.5)), {"has_exposure": True}),
+    (jpeg(exif=bare(ExifImageWidth=640, ExifImageHeight=480)), {"is_resized": True}),
+    (jpeg(exif=bare(ExifImageWidth=48, ExifImageHeight=64)), {}),
+    (jpeg(exif=bare(ExifImageWidth=80, ExifImageHeight=64)), {}),
+    (jpeg(exif=bare(ExifImageWidth=81, ExifImageHeight=48)), {"is_resized": True}),
+    (jpeg(exif=bare(ExifImageWidth=0, ExifImageHeight=0)), {}),
+    (jpeg(exif=bare(ImageWidth=640, ImageLength=480)), {"is_resized": True}),
+    (camera_jpeg(gps=True), {**CAMERA, **TAKEN, "latitude": 48.2, "longitude": -16.37}),
+    (with_iptc(jpeg(), [(5, b"Gate"), (120, "Caf\u00e9".encode())]), {"title": {"Gate"}, "caption": {"Caf\u00e9"}}),
+    (with_iptc(jpeg(), [(120, b"Caf\xe9")]), {"caption": {"Caf\u00e9"}}),
+    (with_iptc(jpeg(), [(25, b"Wien"), (25, b"Tor")]), {"keywords": {"Tor", "Wien"}}),
+    (with_iptc(jpeg(), [(55, b"20190503"), (60, b"101112+0200")]), TAKEN),
+    (
+        with_iptc(jpeg(xmp=KEYWORDS, exif=bare(XPKeywords="Tor;Haus".encode("utf-16-le"))), [(25, b"Wien")]),
+        {"keywords": {"Haus", "Tor", "Wien"}},
+    ),
+    (
+        png(Title="Gate", Description="A gate", Software="GIMP"),
+        {"title": {"Gate"}, "caption": {"A gate"}, "software": "GIMP"},
+    ),
+    *((encoded(Image.new("RGB", (8, 8)), name), {}) for name in ("PNG", "TIFF", "WEBP", "GIF", "BMP")),
+]
+
+
+@pytest.mark.parametrize(("data", "expected"), FIELDS, ids=[str(expected) for _, expected in FIELDS])
+def test_each_field_of_exif_iptc_and_texts(data: bytes, expected: dict[str, Any]) -> None:
+    assert said(data) == approximately(expected)
 
 
 @pytest.mark.parametrize(("inner", "expected"), XMP_FIELDS)
@@ -92,33 +105,6 @@ def test_each_field_of_xmp_in_files_and_sidecars(inner: str, expected: dict[str,
     for data in files:
         assert said(data) == approximately(expected)
         assert read_facts(data).said == read_sidecar_facts(xmp).said
-
-
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        ([(5, b"Gate"), (120, "Caf\u00e9".encode())], {"title": {"Gate"}, "caption": {"Caf\u00e9"}}),
-        ([(120, b"Caf\xe9")], {"caption": {"Caf\u00e9"}}),
-        ([(25, b"Wien"), (25, b"Tor")], {"keywords": {"Tor", "Wien"}}),
-        ([(55, b"20190503"), (60, b"101112+0200")], {"taken": "2019-05-03T10:11:12"}),
-    ],
-)
-def test_each_field_of_iptc(fields: list[tuple[int, bytes]], expected: dict[str, Any]) -> None:
-    assert said(with_iptc(jpeg(), fields)) == expected
-
-
-def test_texts_of_a_png() -> None:
-    text = PngImagePlugin.PngInfo()
-    for name, value in (("Title", "Gate"), ("Description", "A gate"), ("Software", "GIMP")):
-        text.add_text(name, value)
-    data = as_lossless(camera_jpeg(), "PNG", pnginfo=text)
-    assert said(data) == {"title": {"Gate"}, "caption": {"A gate"}, "software": "GIMP"}
-
-
-def test_keywords_from_all_places_are_one_set() -> None:
-    xmp = packet("><dc:subject><rdf:Bag><rdf:li>Wien</rdf:li><rdf:li>Tor</rdf:li></rdf:Bag></dc:subject>")
-    data = with_iptc(jpeg(xmp=xmp, exif=exif(XPKeywords="Tor;Haus".encode("utf-16-le"))), [(25, b"Wien")])
-    assert read_facts(data).said["keywords"] == {"Haus", "Tor", "Wien"}
 
 
 @pytest.mark.parametrize(
@@ -158,11 +144,6 @@ def test_what_is_written_is_read_again() -> None:
     }
     expected = {name: [value] if isinstance(value, str) else value for name, value in properties.items()}
     assert {name: texts_of(items) for name, items in read_xmp(write_xmp(properties)).items()} == expected
-
-
-def test_a_picture_without_a_word_says_nothing() -> None:
-    for image_format in ("PNG", "TIFF", "WEBP", "GIF", "BMP"):
-        assert said(encoded(Image.new("RGB", (8, 8)), image_format)) == {}
 
 
 XMP = packet('xmp:Rating="4">')

@@ -178,6 +178,7 @@ def test_files_that_cannot_be_read_are_told_from_files_that_say_nothing() -> Non
     assert read_facts(b"no image") == Facts()
     assert read_facts(jpeg()[:40]).is_unreadable
     assert read_facts(box(b"ftyp", b"mif3heic") + box(b"mini", b"Exif")).is_unreadable
+    assert read_facts(png(Raw_profile_type_exif="\nexif\n 8\nno digits\n")).is_unreadable
 
 
 def test_a_structure_of_any_depth_is_read_at_once() -> None:

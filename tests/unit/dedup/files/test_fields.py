@@ -17,7 +17,6 @@ from clip_client.dedup.metadata.fields import read_fields
 from clip_client.dedup.metadata.names import LAYOUT
 from clip_client.dedup.metadata.summary import read_metadata
 from clip_client.dedup.types import Metadata
-from tests.fixtures.images import phone_files
 from tests.fixtures.images.camera_files import camera_jpeg, exif, with_iptc
 from tests.fixtures.images.embedded_files import box, with_meta, with_pictures
 from tests.fixtures.images.image_files import (
@@ -140,24 +139,16 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
     "rights of a JPEG 2000": (file("JPEG2000") + box(b"jp2i", b"<by>Ann</by>"), {"box jp2i"}),
     "a description of an AVIF": (with_property(b"udes", bytes(4), b"en\0Gate\0\0\0"), {"description"}),
     "an alternative text of an AVIF": (with_property(b"altt", bytes(4), b"At the gate\0en\0"), {"alternative text"}),
-    "a label": (jpeg(xmp=LABEL), LABELLED),
     "a label of digiKam": (in_xmp('digiKam:ColorLabel="3" digiKam:PickLabel="0">'), LABELLED),
     "people": (in_xmp(">" + listed("Iptc4xmpExt:PersonInImage", "Anna")), {"people"}),
-    "face regions": (in_xmp(">" + REGIONS.format("Anna", 0.5)), {"face regions"}),
     "a face without a name": (in_xmp(">" + REGIONS.format("", 0.5)), {"face regions"}),
     "face regions of Windows": (in_xmp(">" + WINDOWS_REGIONS.format("Anna")), {"face regions"}),
-    "a creator in XMP": (in_xmp(">" + listed("dc:creator", "Ann", of="Seq")), BY_SOMEBODY),
-    "a creator in EXIF": (camera_jpeg(Artist="Ann"), BY_SOMEBODY),
-    "a creator in IPTC": (with_iptc(jpeg(), [(80, b"Ann")]), BY_SOMEBODY),
-    "a creator in a PNG": (png(Author="Ann"), BY_SOMEBODY),
     "rights": (in_xmp(">" + listed("dc:rights", "Ann", of="Alt")), {"copyright"}),
     "a copyright": (camera_jpeg(Copyright="Ann"), {"copyright"}),
-    "settings": (in_xmp('crs:Exposure2012="+0.50" crs:Tint="3">'), {"develop settings"}),
     "a hierarchy": (in_xmp(">" + listed("lr:hierarchicalSubject", "a|b")), {"hierarchical keywords"}),
     "a comment": (detailed(f9286=b"ASCII\0\0\0At the gate"), COMMENT),
     "a comment in Unicode": (detailed(f9286=b"UNICODE\0" + "Caf\u00e9".encode("utf-16-be")), COMMENT),
     "a comment in Unicode that names no charset": (detailed(f9286=bytes(8) + "Caf\u00e9".encode("utf-16-be")), COMMENT),
-    "a comment of a JPEG": (jpeg(comment=b"At the gate"), COMMENT),
     "a comment behind a zero": (jpeg(comment=b"\0At the gate"), COMMENT),
     "a comment before another one": (
         with_segment(jpeg(comment=b"CREATOR: gd-jpeg v1.0"), 0xFE, b"At the gate"), COMMENT,
@@ -167,7 +158,6 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
     ),
     "a prompt": (png(parameters="a gate, 35mm"), {"prompt"}),
     "another prompt": (png(prompt='{"1": {}}', workflow="{}"), {"prompt"}),
-    "text of an unknown program": (png(Mood="calm"), {"mood"}),
     "texts whose keywords have a prefix": (
         png(**{"lab:sample": "37b", "Raw profile type label": "A"}), {"sample", "raw profile type label"},
     ),
@@ -207,7 +197,6 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
     ),
     "an unknown dataset": (with_iptc(jpeg(), [(150, b"Wien")]), {"IPTC field 2:150"}),
     "an unknown tag": (detailed(f9999="x"), {"EXIF field 0x9999"}),
-    "an altitude": (placed(f6=340.5), {"altitude"}),
     "a speed in knots, and a datum": (
         placed(f12="N", f13=7.5, f18="TOKYO"), {"GPS speed", "GPS speed ref", "GPS map datum"},
     ),
@@ -229,11 +218,8 @@ LACKING: dict[str, tuple[bytes, set[str]]] = {
     ),
     "XMP before the picture of a GIF": (gif(before=LABEL), LABELLED),
     "XMP after the picture of a GIF": (gif(behind=LABEL), LABELLED),
-    "metadata of a HEIC": (phone_files.heic(exif=exif(), xmp=LABEL), LABELLED),
     "metadata of an AVIF in a box": (file("AVIF") + XMP_BOX, LABELLED),
     "metadata of a WebP by another name": (file("WEBP", xmp=LABEL).replace(b"XMP ", b"XMP\0"), LABELLED),
-    "metadata of a WebP": (file("WEBP", xmp=LABEL), LABELLED),
-    "metadata of a TIFF": (file("TIFF", tiffinfo={700: LABEL}), LABELLED),
 }  # fmt: skip
 
 
@@ -242,10 +228,6 @@ def test_what_another_file_lacks_is_named(data: bytes, names: set[str]) -> None:
     found = read_facts(data)
     assert set(found.lost_in([read_facts(PLAIN)])) == names
     assert found.lost_in([read_facts(PLAIN), found]) == {}
-
-
-def test_a_block_in_a_png_that_cannot_be_read_makes_its_metadata_unreadable() -> None:
-    assert read_facts(png(Raw_profile_type_exif="\nexif\n 8\nno digits\n")).is_unreadable
 
 
 def test_damaged_files_raise_nothing() -> None:
@@ -263,14 +245,10 @@ def test_damaged_files_raise_nothing() -> None:
 
 
 @pytest.mark.timeout(20)
-def test_texts_that_inflate_to_gigabytes_are_read_at_once() -> None:
+def test_texts_that_inflate_to_gigabytes_and_a_gif_full_of_beginnings_of_xmp_are_read_at_once() -> None:
     bomb = png_chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(10**7)))
     data = file("PNG")
     assert not read_facts(data[:33] + bomb * 500 + data[33:]).is_unreadable
-
-
-@pytest.mark.timeout(20)
-def test_a_gif_full_of_beginnings_of_xmp_is_read_at_once() -> None:
     # To look for the end of each of them took 49 s in a file of 300 KB.
     assert not read_facts(file("GIF", "P") + b"\x21\xff\x0bXMP DataXMP?" * 20_000).is_unreadable
 

@@ -1,6 +1,7 @@
 """Which files are photos, which are passed over and counted, and what stops no walk."""
 
 import io
+import itertools
 import json
 import os
 import socket
@@ -21,12 +22,11 @@ from clip_client.dedup.files.reading import has_sha256, hash_file, read_file
 from clip_client.dedup.pages.html import write_page
 from clip_client.dedup.pages.terminal import print_notes
 from clip_client.dedup.types import PREVIEWS_MARK, QUARANTINE_NAME, PhotoFile
-from preprocess_ensemble.imaging.decode import decode
 from preprocess_ensemble.imaging.formats import FORMATS
 from tests.fixtures import members
-from tests.fixtures.albums import without_inodes
+from tests.fixtures.albums import refusing, then, without_inodes
 from tests.fixtures.commands import Said
-from tests.fixtures.images.image_files import file, jpeg
+from tests.fixtures.images.image_files import jpeg
 
 
 def write(path: Path, data: bytes = b"x") -> str:
@@ -57,26 +57,12 @@ WALKS: dict[str, tuple[str, dict[str, Any], str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", WALKS)
-def test_a_walk_finds(name: str, tmp_path: Path) -> None:
-    there, options, searched, found = WALKS[name]
+@pytest.mark.parametrize(("there", "options", "searched", "found"), WALKS.values(), ids=WALKS)
+def test_a_walk_finds(there: str, options: dict[str, Any], searched: str, found: str, tmp_path: Path) -> None:
     for one in there.split():
         write(tmp_path / one)
     assert scan([tmp_path / searched], **options).photos == tuple(str(tmp_path / one) for one in found.split())
     assert scan([tmp_path / searched], **options).failed == ()
-
-
-@pytest.mark.parametrize(
-    ("ending", "data"),
-    [
-        (".ppm", file("PPM")), (".pnm", file("PPM")), (".pgm", file("PPM", "L")), (".pbm", file("PPM", "1")),
-        (".qoi", file("QOI")), (".mpo", jpeg()), (".png", jpeg()),
-    ],
-)  # fmt: skip
-def test_an_ending_is_searched_and_the_bytes_are_read(ending: str, data: bytes, tmp_path: Path) -> None:
-    photo = write(tmp_path / f"a{ending}", data)
-    assert scan([tmp_path]).photos == (photo,)
-    assert decode(data).size == (64, 48)
 
 
 def test_every_format_that_is_read_has_endings_that_are_searched() -> None:
@@ -214,14 +200,8 @@ def test_walks_deeper_than_python_calls(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_folder_that_cannot_be_listed_hurts_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     photo = write(tmp_path / "open" / "a.jpg")
     write(tmp_path / "closed" / "b.jpg")
-    list_folder = os.scandir
-
-    def refuse(path: str) -> Any:
-        if path.endswith("closed"):
-            raise PermissionError(13, "Permission denied", path)
-        return list_folder(path)
-
-    monkeypatch.setattr(os, "scandir", refuse)
+    denied = PermissionError(13, "Permission denied")
+    monkeypatch.setattr(os, "scandir", refusing(os.scandir, denied, tmp_path / "closed"))
     found = scan([tmp_path])
     assert found.photos == (photo,)
     assert [(failure.path, failure.message) for failure in found.failed] == [
@@ -241,9 +221,7 @@ def test_other_files_are_counted_by_kind(tmp_path: Path) -> None:
     assert scan([tmp_path], include_hidden=True).skipped[".txt"] == 5
 
 
-def test_images_whose_ending_does_not_say_so_are_counted_by_their_format(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_images_with_other_endings_are_counted_by_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a.jpg_large", "b.dat", "download"):
         write(tmp_path / name, jpeg())
     write(tmp_path / "c.dat", b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
@@ -295,20 +273,15 @@ def test_what_is_only_in_the_cloud_is_listed_and_not_downloaded(
 ) -> None:
     here = write(tmp_path / "here.jpg", jpeg())
     there = [write(tmp_path / name, jpeg()) for name in ("there.jpg", "there.dat")]
-    look, open_descriptor = os.stat, os.open
-    opened: list[object] = []
+    look, opened = os.stat, list[object]()
 
     def stat(path: str, **named: Any) -> Any:
         status = look(path, **named)
         seen = {name: getattr(status, name) for name in dir(status) if name.startswith("st_")}
         return SimpleNamespace(**seen | flags) if path in there else status
 
-    def open_it(path: str, *how: Any, **named: Any) -> int:
-        opened.append(path)
-        return open_descriptor(path, *how, **named)
-
     monkeypatch.setattr(os, "stat", stat)
-    monkeypatch.setattr(os, "open", open_it)
+    monkeypatch.setattr(os, "open", then(os.open, lambda path, *_: opened.append(path)))
     found = scan([tmp_path])
     assert found.photos == (here,)
     message = (
@@ -338,16 +311,9 @@ def test_the_hash_of_content_and_of_what_is_no_file(tmp_path: Path) -> None:
 def test_a_file_that_changes_while_it_is_read_is_a_failure(
     read: Callable[[str], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write(tmp_path / "a.jpg")
-    whole = os.fstat
-
-    def stat_and_change(descriptor: int) -> os.stat_result:
-        status = whole(descriptor)
-        os.utime(path, ns=(1, status.st_mtime_ns + 10**9))
-        return status
-
+    path, times = write(tmp_path / "a.jpg"), itertools.count(10**9, 10**9)
     assert not isinstance(read(path), FailedFile)
-    monkeypatch.setattr(os, "fstat", stat_and_change)
+    monkeypatch.setattr(os, "fstat", then(os.fstat, lambda _: os.utime(path, ns=(1, next(times)))))
     assert read(path) == FailedFile(path=path, code="UNREADABLE", message="It was changed while it was read.")
 
 
