@@ -1,7 +1,5 @@
 """A server that fails as a script says, and a client of it: over gRPC, and without a network."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import pytest

@@ -1,7 +1,5 @@
 """A call that is one request is sent at once, in the caller's own task, and keeps the guarantees of all others."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

@@ -1,7 +1,5 @@
 """Several servers and the way to them: shared work, failing over, one model, names, ``auto:`` and proxies."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from typing import Any, Final

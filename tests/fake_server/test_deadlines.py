@@ -1,7 +1,5 @@
 """The time limit of ``embed``, the results when the time is over, and overload, in simulated time."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import re

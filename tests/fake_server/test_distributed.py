@@ -1,7 +1,5 @@
 """A cluster's worker, called as Ray calls it: what it reads ahead, what is a row, and what ends the job."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

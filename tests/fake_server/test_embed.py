@@ -1,7 +1,5 @@
 """``embed`` against a real gRPC server: order, packing, image failures, the handshake."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import threading

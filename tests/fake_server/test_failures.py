@@ -1,7 +1,5 @@
 """Failures of the service: which are retried, which are raised, and what the caller is told."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from typing import Final

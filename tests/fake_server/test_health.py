@@ -1,7 +1,5 @@
 """The health report names the step that broke."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """TLS with and without client certificates, and what is said when they do not fit."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import logging

@@ -1,7 +1,5 @@
 """The order of sending, the choice of a server, and the end of each image, in simulated time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """``embed_stream``: each image once, in order if requested, in bounded memory."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import threading

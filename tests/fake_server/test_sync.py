@@ -1,7 +1,5 @@
 """The blocking client: same results, from threads, beside a running loop."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Texts through the client: their errors, requests of one tower, several models, what ids compare, and ``classify``."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

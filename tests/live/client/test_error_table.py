@@ -4,8 +4,6 @@ tests/fake_server shows every row over the wire. Those that are missing here com
 that break in the middle of a message, and calls which this client never makes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

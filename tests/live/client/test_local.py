@@ -1,7 +1,5 @@
 """``local:``, ``auto:`` and thumbnails beside a real server: the same model, the same vectors, or similar ones."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Texts through a real server and in this process: both make the vectors of open_clip."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
