@@ -1,8 +1,8 @@
 """A server that fails as a script says, and a client of it: over gRPC, and without a network."""
 
-from __future__ import annotations
-
+import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -33,3 +33,11 @@ def fake() -> FakeTriton:
 async def near(fake: FakeTriton) -> AsyncIterator[InMemoryClient]:
     async with InMemoryClient({"localhost": fake}) as client:
         yield client
+
+
+@pytest.fixture
+async def reported() -> list[Any]:
+    """Errors that the running loop reports because no caller gets them."""
+    errors: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context.get("exception")))
+    return errors

@@ -1,7 +1,5 @@
 """Several servers and the way to them: shared work, failing over, one model, names, ``auto:`` and proxies."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from typing import Any, Final
@@ -21,7 +19,7 @@ from clip_client import (
 )
 from clip_client._transports.grpc import channel_options
 from clip_client.testing import FakeTriton, Reply
-from tests.fixtures.fakes import InMemoryClient, OfTheFuture, Stalled, images, listening, now
+from tests.fixtures.fakes import InMemoryClient, OfTheFuture, Stalled, images, listening, now, scripted
 from tests.fixtures.simulated_time import simulated
 
 NAME = "clip.example.org"
@@ -33,9 +31,7 @@ def client_of(*servers: FakeTriton) -> InMemoryClient:
 
 
 async def test_all_servers_work() -> None:
-    servers = [FakeTriton() for _ in range(3)]
-    for server in servers:
-        server.answer_always(Reply(delay_s=0.01))
+    servers = [scripted(then=Reply(delay_s=0.01)) for _ in range(3)]
     async with client_of(*servers) as clip:
         assert (await clip.embed(images(600))).errors == {}
         counts = [server.images_embedded for server in servers]

@@ -1,12 +1,10 @@
 """The time limit of ``embed``, the results when the time is over, and overload, in simulated time."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -17,7 +15,7 @@ import pytest
 
 from clip_client import DeadlineExceeded, ItemErrors, Overloaded, ProtocolMismatch, Unavailable
 from clip_client.testing import FakeTriton, Reply
-from tests.fixtures.fakes import NEVER, InMemoryClient, Stalled, asynchronous, images, now
+from tests.fixtures.fakes import NEVER, InMemoryClient, Stalled, asynchronous, images, now, paced, scripted
 from tests.fixtures.simulated_time import connected, simulated
 
 
@@ -48,17 +46,14 @@ async def test_images_that_wait_for_a_thread_have_no_less_time_to_be_read() -> N
 
 @simulated
 async def test_a_request_that_hangs_is_sent_again_while_others_are_answered() -> None:
-    server = FakeTriton(seconds_per_image=0.1)
-    server.script(NEVER)
-    async with connected(server) as clip:
+    async with connected(scripted(NEVER, seconds_per_image=0.1)) as clip:
         assert (await clip.embed(images(1000))).errors == {}
         assert clip.stats().requests_retried == 1
 
 
 @simulated
 async def test_one_callers_deadline_is_not_anothers() -> None:
-    server = FakeTriton()
-    server.answer_always(Reply(delay_s=0.5))
+    server = scripted(then=Reply(delay_s=0.5))
     async with connected(server) as clip:
         hasty = asyncio.create_task(clip.embed(b"a", timeout_s=0.1))
         patient = asyncio.create_task(clip.embed(b"b", timeout_s=30))
@@ -81,17 +76,11 @@ async def test_a_handshake_has_the_time_of_the_call_that_waits_for_it() -> None:
         await call
 
 
-class Slow(FakeTriton):
-    async def ModelConfig(self, request: Any, context: Any) -> Any:
-        await asyncio.sleep(80)
-        return await super().ModelConfig(request, context)
-
-
 @simulated
 async def test_a_call_may_wait_longer_for_a_handshake_than_the_clients_time() -> None:
-    async with InMemoryClient({"localhost": Slow()}) as clip:
+    async with InMemoryClient({"localhost": Stalled(late_s=80)}) as clip:
         assert (await clip.embed(b"a", timeout_s=90)).errors == {}
-    async with InMemoryClient({"localhost": Slow()}) as clip:
+    async with InMemoryClient({"localhost": Stalled(late_s=80)}) as clip:
         hasty = asyncio.create_task(clip.embed(b"a"))
         await asyncio.sleep(1)
         assert (await clip.embed(b"a", timeout_s=300)).errors == {}
@@ -132,16 +121,9 @@ async def test_a_server_that_is_retired_during_a_handshake_is_replaced() -> None
         assert (await call).errors == {}
 
 
-async def paced(items: Sequence[Any], seconds: float = 1.0) -> AsyncIterator[Any]:
-    for item in items:
-        yield item
-        await asyncio.sleep(seconds)
-
-
 @simulated
 async def test_a_handshake_with_a_server_that_was_there_before_is_tried_again() -> None:
-    server = FakeTriton()
-    server.script(Reply(fingerprint=(9, 9)))
+    server = scripted(Reply(fingerprint=(9, 9)))
     async with connected(server) as clip:
         with pytest.raises(ProtocolMismatch):
             await clip.embed(b"the next call asks for the model again")
@@ -155,11 +137,9 @@ async def test_a_handshake_with_a_server_that_was_there_before_is_tried_again() 
 @pytest.mark.parametrize("max_request_bytes", [2**20, 40], ids=["roomy", "images wait for memory, too"])
 @simulated
 async def test_an_explicit_time_bounds_the_call_and_keeps_what_is_finished(max_request_bytes: int) -> None:
-    server = FakeTriton(seconds_per_image=0.1)
-    async with connected(server, max_request_bytes=max_request_bytes) as clip:
-        started = now()
+    async with connected(FakeTriton(seconds_per_image=0.1), max_request_bytes=max_request_bytes) as clip:
         batch = await clip.embed(images(1000), timeout_s=20)  # more than are taken from a source at a time
-        assert now() - started == pytest.approx(20, abs=0.01)
+        assert now() == pytest.approx(20, abs=0.01)
         assert len(batch) == 1000
         assert 100 <= 1000 - len(batch.errors) <= 200
         assert list(batch.errors) == np.flatnonzero(np.isnan(batch.vectors[:, 0])).tolist()
@@ -174,14 +154,11 @@ async def test_an_explicit_time_bounds_the_call_and_keeps_what_is_finished(max_r
 
 @simulated
 async def test_a_call_fails_a_minute_after_its_last_result() -> None:
-    server = FakeTriton()
-    server.script(Reply(), Reply(delay_s=5))
-    server.answer_always(NEVER)
+    server = scripted(Reply(), Reply(delay_s=5), then=NEVER)
     async with connected(server) as clip:
-        started = now()
         with pytest.raises(DeadlineExceeded):
             await clip.embed(images(100))
-        assert now() - started == pytest.approx(65, abs=0.01)
+        assert now() == pytest.approx(65, abs=0.01)
         await asyncio.sleep(10)
         assert server.in_flight == 0
 
@@ -214,42 +191,29 @@ async def test_a_call_without_a_server_names_each_server_that_is_down_and_why(ca
 
 @simulated
 async def test_images_in_flight_to_a_server_that_was_down_before_name_it() -> None:
-    server = FakeTriton()
-    server.script(GONE, NEVER)
-    async with connected(server) as clip:
-        with pytest.raises(
-            DeadlineExceeded, match=r"1 images in flight.* No server answers at grpc://192\.0\.2\.0:8001"
-        ):
+    async with connected(scripted(GONE, NEVER)) as clip:
+        says = r"1 images in flight.* No server answers at grpc://192\.0\.2\.0:8001"
+        with pytest.raises(DeadlineExceeded, match=says):
             await clip.embed(b"a", timeout_s=5)
 
 
 @simulated
 async def test_a_call_whose_source_hangs_fails_a_minute_after_its_last_result() -> None:
-    async def source() -> AsyncIterator[bytes]:
-        yield b"a"
-        await asyncio.sleep(5)
-        yield b"b"
-        await asyncio.Event().wait()
-
     async with connected(FakeTriton()) as clip:
-        started = now()
         with pytest.raises(DeadlineExceeded, match="the iterator has not ended"):
-            await clip.embed(source())
-        assert now() - started == pytest.approx(65, abs=0.01)
+            await clip.embed(paced([b"a", b"b"], 5, ends=False))
+        assert now() == pytest.approx(65, abs=0.01)
 
 
 @pytest.mark.parametrize(("timeout_s", "seconds"), [(None, 60), (5.0, 5)])
 @simulated
 async def test_without_a_vector_the_call_raises(timeout_s: float | None, seconds: float) -> None:
     """An error of one image does not count as a result."""
-    server = FakeTriton(max_batch_size=1)
-    server.script(Reply(row_errors={0: (4, "The file ends before the picture does.")}))
-    server.answer_always(NEVER)
-    async with connected(server) as clip:
-        started = now()
+    bad = Reply(row_errors={0: (4, "The file ends before the picture does.")})
+    async with connected(scripted(bad, then=NEVER, max_batch_size=1)) as clip:
         with pytest.raises(DeadlineExceeded, match=r"with 1 images in flight.* number 1; use a longer timeout_s"):
             await clip.embed(images(2), timeout_s=timeout_s)
-        assert now() - started == pytest.approx(seconds, abs=0.01)
+        assert now() == pytest.approx(seconds, abs=0.01)
 
 
 @simulated
@@ -271,9 +235,8 @@ async def test_single_images_are_shed_under_overload() -> None:
     """A service that embeds one image a call, without a ``timeout_s`` of its own."""
     server = FakeTriton(seconds_per_image=1.0)
     async with connected(server) as clip:
-        started = now()
         outcomes = await asyncio.gather(*(clip.embed(image) for image in images(200)), return_exceptions=True)
-        assert now() - started <= 60.01
+        assert now() <= 60.01
         assert sum(isinstance(outcome, Overloaded) for outcome in outcomes) > 100
         # Nearly all of the server's work was for callers that still waited.
         good = sum(not isinstance(outcome, BaseException) for outcome in outcomes)
@@ -284,8 +247,7 @@ async def test_single_images_are_shed_under_overload() -> None:
 @simulated
 async def test_a_stream_that_is_too_slow_for_its_time_says_so_after_its_results() -> None:
     """Nobody else uses the server, so it is not overloaded."""
-    server = FakeTriton(seconds_per_image=0.1)
-    async with connected(server) as clip:
+    async with connected(FakeTriton(seconds_per_image=0.1)) as clip:
         (await clip.embed(images(64))).raise_for_errors()  # now it knows how long an answer takes
         count = 0
 
@@ -334,19 +296,13 @@ async def test_many_times_the_load_that_a_server_can_take() -> None:
         assert (await clip.embed(b"y", timeout_s=1.0)).errors == {}
 
 
-@pytest.mark.parametrize("is_stream", [False, True])
 @simulated
-async def test_a_deadline_that_passes_is_a_sign_of_load(is_stream: bool) -> None:
-    """Both the call's own deadline and the image's, which is sent with the request."""
-    server = FakeTriton()
-    server.answer_always(NEVER)
-    async with connected(server, timeout_s=5.0) as clip:
+async def test_the_deadline_of_a_streams_image_is_a_sign_of_load() -> None:
+    """It is sent with the request; tests/fake_server/test_at_once.py has the deadline of a call."""
+    async with connected(scripted(then=NEVER), timeout_s=5.0) as clip:
         assert clip.stats().servers[0].limit == 16
-        work: Coroutine[Any, Any, Any] = (
-            anext(clip.embed_stream([b"a"])) if is_stream else clip.embed(b"a", timeout_s=5)
-        )
         with pytest.raises(DeadlineExceeded):
-            await work
+            await anext(clip.embed_stream([b"a"]))
         await asyncio.sleep(0.1)
         assert clip.stats().servers[0].limit == 8
         assert clip.stats().servers[0].images_in_flight == 0
@@ -377,8 +333,6 @@ async def test_a_file_that_hangs_costs_one_row(is_stream: bool) -> None:
 @simulated
 async def test_without_a_deadline_each_image_of_a_stream_has_the_clients_time() -> None:
     """Twelve requests one after the other take longer than ``timeout_s`` in total."""
-    server = FakeTriton()
-    server.answer_always(Reply(delay_s=0.1))
-    async with connected(server, timeout_s=1.0) as clip:
+    async with connected(scripted(then=Reply(delay_s=0.1)), timeout_s=1.0) as clip:
         assert len([item async for item in clip.embed_stream(images(12), max_in_flight=1)]) == 12
         assert now() > 1.0

@@ -1,7 +1,5 @@
 """A cluster's worker, called as Ray calls it: what it reads ahead, what is a row, and what ends the job."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -108,9 +106,7 @@ async def test_the_servers_limit_how_far_a_worker_reads_ahead(server: FakeTriton
 
 
 @pytest.mark.parametrize("end_of_key", [b"", b"\0"])
-async def test_images_that_are_finished_are_not_embedded_again(
-    end_of_key: bytes, server: FakeTriton, tmp_path: Path
-) -> None:
+async def test_finished_images_are_not_embedded_again(end_of_key: bytes, server: FakeTriton, tmp_path: Path) -> None:
     versions = (FileVersion(path="/1", size_bytes=size) for size in count(1))
     done = next(version for version in versions if version.key.endswith(end_of_key))
     partition, finished = partition_of(*(image,) * 3, size_bytes=done.size_bytes), np.array([done.key], "S16")
@@ -128,14 +124,6 @@ async def test_a_partition_that_cannot_be_reached_at_all_ends_the_job(server: Fa
     assert await embed(server, tmp_path, missing) == Outcome(images=1, failed=1, seen=1)
     assert await embed(server, tmp_path, unreachable, image) == Outcome(images=2, failed=1, seen=2)
     assert await embed(server, tmp_path, unreachable, missing) == Outcome(images=2, failed=2, seen=2)
-
-
-async def test_a_disk_that_only_the_driver_has_ends_the_job(server: FakeTriton, tmp_path: Path) -> None:
-    (tmp_path / "1.jpg").write_bytes(b"image")
-    (partition,) = image_files([tmp_path / "1.jpg"])
-    (tmp_path / "1.jpg").unlink()
-    with pytest.raises(DistributedError, match=r"not one of its 1 images could be read; the first: .*No such file"):
-        await results(server, tmp_path, partition)
 
 
 async def test_servers_that_stay_away_or_serve_another_model_end_the_job(server: FakeTriton, tmp_path: Path) -> None:
@@ -168,17 +156,20 @@ async def test_a_file_over_the_limit_is_a_row_and_is_not_read(server: FakeTriton
     assert pq.read_table(tmp_path).column("error_code").to_pylist() == ["TOO_LARGE"]
 
 
-async def test_a_row_says_which_file_the_worker_has_read(server: FakeTriton, tmp_path: Path) -> None:
+async def test_a_worker_believes_its_own_disk(server: FakeTriton, tmp_path: Path) -> None:
     """Another disk, or a later time: what the driver has examined must not be believed to have this vector."""
-    path = tmp_path / "1.jpg"
+    path, output = tmp_path / "1.jpg", tmp_path / "out"
     path.write_bytes(b"image")
     (partition,) = image_files([path])
     path.write_bytes(b"another image")
     os.utime(path, ns=(1, 1))
-    (tmp_path / "out").mkdir()
-    await results(server, tmp_path / "out", partition)
-    (row,) = pq.read_table(tmp_path / "out").to_pylist()
+    output.mkdir()
+    await results(server, output, partition)
+    (row,) = pq.read_table(output).to_pylist()
     assert (row["size_bytes"], row["mtime_ns"]) == (len(b"another image"), 1)
+    path.unlink()
+    with pytest.raises(DistributedError, match=r"not one of its 1 images could be read; the first: .*No such file"):
+        await results(server, output, partition)
 
 
 async def test_images_count_before_their_partition_is_finished(server: FakeTriton, tmp_path: Path) -> None:
@@ -265,9 +256,7 @@ def test_what_ray_prints_is_not_in_the_output(tmp_path: Path, run: Run, monkeypa
         ("127.0.0.1:1", "there is no Ray cluster at"),
     ],
 )
-def test_a_cluster_that_cannot_be_used_is_named(
-    address: str | None, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unusable_cluster_is_named(address: str | None, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray.data", reason="Ray is not installed (extra: ray)")
 
     def init(**_: Any) -> None:

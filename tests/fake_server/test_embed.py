@@ -1,7 +1,5 @@
 """``embed`` against a real gRPC server: order, packing, image failures, the handshake."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import threading
@@ -13,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from clip_client import ClientConfig, ClipClient, ImageError, ItemErrors, ProtocolMismatch
+from clip_client import ClipClient, ImageError, ItemErrors, ProtocolMismatch
 from clip_client.testing import FakeTriton, Reply, fake_vector
 from preprocess_ensemble.contract import DEFAULT_NAMES
 from tests.fixtures.fakes import InMemoryClient, asynchronous, images
@@ -114,25 +112,13 @@ async def test_a_vector_that_is_not_finite_is_an_error_of_its_image(number: floa
     def vector(image: bytes) -> NDArray[np.float32]:
         return np.append(fake_vector(image, 7), np.float32(number if image == b"b" else 0))
 
-    server = FakeTriton(vector=vector)
-    async with InMemoryClient({"localhost": server}) as clip:
+    async with InMemoryClient({"localhost": FakeTriton(vector=vector)}) as clip:
         batch = await clip.embed([b"a", b"b", b"c"])
-        assert (clip.stats().images_embedded, clip.stats().images_failed) == (2, 1)
+        stats = clip.stats()
+        assert (stats.images_embedded, stats.images_failed, stats.bytes_sent) == (2, 1, 3)
     assert {index: error.code for index, error in batch.errors.items()} == {1: "INTERNAL"}
     assert "not finite" in batch.errors[1].message
     assert np.isnan(batch.vectors).all(axis=1).tolist() == [False, True, False]
-
-
-async def test_requests_keep_to_the_batch_size_and_the_byte_limit() -> None:
-    server = FakeTriton(max_batch_size=7)
-    async with InMemoryClient({"localhost": server}, config=ClientConfig(max_request_bytes=1000)) as clip:
-        files = [b"x" * 300, b"y" * 5000, *images(60)]
-        await clip.embed(files)
-        sizes = [len(request.images) for request in server.requests]
-        assert max(sizes) <= 7
-        assert sum(sizes) == len(files)
-        for request in server.requests:
-            assert sum(map(len, request.images)) <= 1000 or len(request.images) == 1
 
 
 async def test_the_fake_keeps_the_last_requests_only(fake: FakeTriton, near: ClipClient) -> None:

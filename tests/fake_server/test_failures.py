@@ -1,7 +1,5 @@
 """Failures of the service: which are retried, which are raised, and what the caller is told."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from typing import Final
@@ -24,7 +22,7 @@ from clip_client import (
 from clip_client._transports.grpc import channel_options
 from clip_client._transports.grpc_errors import ERROR_TABLE, OTHER, find_row
 from clip_client.testing import FakeTriton, Reply
-from tests.fixtures.fakes import LOST, InMemoryTransports, images, listening, relay
+from tests.fixtures.fakes import InMemoryTransports, images, listening, relay
 from tests.fixtures.waiting import until
 
 RETRIED: Final = (Unavailable, Overloaded, ModelNotReady)
@@ -135,15 +133,6 @@ async def test_after_a_request_that_is_too_large_the_next_call_asks_again(fake: 
     assert [len(request.images) for request in fake.requests] == [8, 4, 4]
 
 
-async def test_an_error_does_not_hold_its_call(fake: FakeTriton) -> None:
-    """gRPC goes on connecting for a call that an error's context holds, and that would show the server's text."""
-    fake.script(LOST)
-    transport = InMemoryTransports({"localhost": fake})(ClientConfig().endpoints[0], None)
-    with pytest.raises(Unavailable) as caught:
-        await transport.infer([b"a"], request_id="r", timeout_s=1)
-    assert (caught.value.__cause__, caught.value.__context__) == (None, None)
-
-
 @pytest.mark.parametrize(
     ("ready", "kind", "says"),
     [
@@ -186,14 +175,14 @@ async def test_a_port_that_does_not_speak_grpc(scheme: str, greeting: bytes, kin
     ("url", "says"),
     [("localhost", r"need TLS \(grpcs://\)\?$"), ("grpcs://localhost", r"need a client certificate .*--tls-cert")],
 )
-async def test_a_server_that_hangs_up_may_want_more_than_the_client_sends(
-    fake: FakeTriton, url: str, says: str
-) -> None:
+async def test_a_server_that_hangs_up_may_want_more_than_a_client_sends(fake: FakeTriton, url: str, says: str) -> None:
     fake.script(Reply(status=grpc.StatusCode.UNAVAILABLE, details="failed to connect to all addresses; Socket closed"))
     transport = InMemoryTransports({"localhost": fake})(ClientConfig(urls=(url,)).endpoints[0], None)
     with pytest.raises(Unavailable) as caught:
         await transport.infer([b"a"], request_id="r", timeout_s=1)
     assert re.search(says, caught.value.message)
+    # gRPC goes on connecting for a call that an error's context holds, and that would show the server's text.
+    assert (caught.value.__cause__, caught.value.__context__) == (None, None)
 
 
 async def test_the_remaining_time_travels(server: FakeTriton, clip: ClipClient) -> None:

@@ -1,7 +1,5 @@
 """TLS with and without client certificates, and what is said when they do not fit."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import logging
@@ -26,8 +24,8 @@ MINE, OTHER = (AUTHORITY.issue_cert(f"{name}@example.org") for name in ("me", "y
 OWN: Final = {"client_certificate": MINE.cert_chain_pems[0].bytes(), "client_key": MINE.private_key_pem.bytes()}
 
 
-def tls_server(*, is_mutual: bool) -> FakeTriton:
-    issued = AUTHORITY.issue_cert("localhost")
+def tls_server(*, is_mutual: bool, **validity: Any) -> FakeTriton:
+    issued = AUTHORITY.issue_cert("localhost", **validity)
     server = FakeTriton()
     server.use_tls(
         certificate=issued.cert_chain_pems[0].bytes(),
@@ -106,10 +104,7 @@ async def test_certificates_that_do_not_fit(wrong: dict[str, Any], says: str) ->
 
 
 async def test_a_certificate_that_is_out_of_date_is_told_from_one_of_another_authority() -> None:
-    issued = AUTHORITY.issue_cert("localhost", not_after=datetime(2020, 1, 1))
-    server = FakeTriton()
-    server.use_tls(certificate=issued.cert_chain_pems[0].bytes(), key=issued.private_key_pem.bytes())
-    async with server:
+    async with tls_server(is_mutual=False, not_after=datetime(2020, 1, 1)) as server:
         with pytest.raises(Unauthorized, match="has expired or is not valid yet; renew it"):
             await embed(server, ca_certificate=CA)
 

@@ -1,7 +1,5 @@
 """``embed_stream``: each image once, in order if requested, in bounded memory."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import threading
@@ -20,7 +18,7 @@ import pytest
 
 from clip_client import ClientConfig, ClipClient, ClipError, EmbeddedItem
 from clip_client.testing import FakeTriton, Reply
-from tests.fixtures.fakes import InMemoryClient, asynchronous, images, now
+from tests.fixtures.fakes import InMemoryClient, asynchronous, images, now, scripted
 from tests.fixtures.simulated_time import connected, simulated
 
 KINDS = pytest.mark.parametrize("kind", [iter, asynchronous], ids=["thread", "async"])
@@ -56,9 +54,7 @@ async def test_each_image_exactly_once_through_outages(server: FakeTriton, clip:
 @pytest.mark.parametrize(("ordered", "indices"), [(True, [0, 1, 2, 3]), (False, [2, 3, 0, 1])])
 @simulated
 async def test_answers_overtake_each_other_and_order_is_kept_if_asked(ordered: bool, indices: list[int]) -> None:
-    server = FakeTriton(max_batch_size=1)
-    server.script(Reply(delay_s=1), Reply(delay_s=1))
-    async with connected(server) as clip:
+    async with connected(scripted(Reply(delay_s=1), Reply(delay_s=1), max_batch_size=1)) as clip:
         assert [item.index async for item in clip.embed_stream(images(4), ordered=ordered)] == indices
         assert now() == pytest.approx(1)
 
@@ -112,9 +108,7 @@ async def test_the_producer_is_never_more_than_max_in_flight_ahead(near: ClipCli
     assert consumed == 100
 
 
-async def test_a_generator_that_blocks_holds_up_neither_the_loop_nor_its_images_nor_other_threads(
-    near: ClipClient,
-) -> None:
+async def test_a_generator_that_blocks_holds_up_neither_loop_nor_images_nor_other_threads(near: ClipClient) -> None:
     release = threading.Event()
 
     def blocking() -> Iterator[bytes]:
@@ -197,7 +191,7 @@ async def test_a_source_may_use_its_buffer_again(near: ClipClient, kind: Callabl
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread"), asyncio.CancelledError()])
 async def test_an_unexpected_error_while_encoding_ends_the_stream(
-    near: ClipClient, error: BaseException, monkeypatch: pytest.MonkeyPatch
+    near: ClipClient, error: BaseException, reported: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Errors that are not image errors, too: else the stream would wait indefinitely for that image's result."""
 
@@ -205,8 +199,6 @@ async def test_an_unexpected_error_while_encoding_ends_the_stream(
         raise error
 
     monkeypatch.setattr(anyio.to_thread, "run_sync", fail)
-    reported: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
     with pytest.raises(ClipError, match=f"image 1 .*{type(error).__name__}"):
         await collect(near.embed_stream([b"good", __file__]))
     assert reported == ([] if isinstance(error, asyncio.CancelledError) else [error])
@@ -241,9 +233,7 @@ async def test_an_error_of_the_source_is_raised_after_its_images(
         await asyncio.wait_for(anext(stream), 20)
 
 
-async def test_a_failure_of_the_service_is_raised_after_the_results_before_it(
-    fake: FakeTriton, near: ClipClient
-) -> None:
+async def test_a_failure_of_the_service_is_raised_after_earlier_results(fake: FakeTriton, near: ClipClient) -> None:
     fake.script(Reply())
     fake.answer_always(Reply(status=grpc.StatusCode.INTERNAL, details="boom"))
     stream = near.embed_stream(images(100))

@@ -18,22 +18,13 @@ import pytest
 
 from clip_client import ClientConfig, ClipClient, ClipError, ProtocolMismatch, Unavailable
 from clip_client.testing import FakeTriton, Reply
-from tests.fixtures.fakes import LOST, NEVER, InMemoryClient, Stalled, images
+from tests.fixtures.fakes import LOST, NEVER, InMemoryClient, Stalled, images, paced, scripted
 from tests.fixtures.waiting import until
 
 
 def other_tasks() -> set[str]:
-    return {
-        task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("clip_client") and not task.done()
-    }
-
-
-@pytest.fixture
-async def reported() -> list[Any]:
-    """Errors that the running loop reports because no caller gets them."""
-    errors: list[Any] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context.get("exception")))
-    return errors
+    names = (task.get_name() for task in asyncio.all_tasks() if not task.done())
+    return {name for name in names if name.startswith("clip_client")}
 
 
 async def test_a_scope_of_anyio_that_ends_leaves_nothing_behind() -> None:
@@ -171,12 +162,9 @@ async def test_a_source_that_is_left_while_it_makes_an_image(near: ClipClient, b
 
 
 @pytest.mark.parametrize("reply", [LOST, NEVER], ids=["in back-off", "in flight"])
-async def test_closing_a_client_with_many_waiting_images_closes_its_connections(
-    reply: Reply, reported: list[Any]
-) -> None:
+async def test_closing_a_client_with_many_images_closes_its_connections(reply: Reply, reported: list[Any]) -> None:
     """Each image that fails frees memory for the next, which fails at once as well."""
-    server = FakeTriton(max_batch_size=1)
-    server.answer_always(reply)
+    server = scripted(then=reply, max_batch_size=1)
     config = ClientConfig(transfer="original", max_request_bytes=80)
     async with InMemoryClient({"localhost": server}, config=config) as clip:
         call = asyncio.create_task(clip.embed([bytes(8)] * 5000))
@@ -203,16 +191,10 @@ async def test_cancelling_embed_cancels_its_request_on_the_server(server: FakeTr
         assert clip.stats().images_in_flight == 0
 
 
-async def waiting(*first: bytes) -> AsyncIterator[bytes]:
-    for image in first:
-        yield image
-    await asyncio.Event().wait()
-
-
 @pytest.mark.parametrize("taken", [1, 2], ids=["with a result at hand", "while its source waits"])
 async def test_closing_a_client_ends_its_streams(fake: FakeTriton, taken: int) -> None:
     async with InMemoryClient({"localhost": fake}) as clip:
-        items = clip.embed_stream(waiting(b"a", b"b"), ordered=False)
+        items = clip.embed_stream(paced([b"a", b"b"], 0, ends=False), ordered=False)
         for _ in range(taken):
             await anext(items)
         rest = asyncio.create_task(anext(items)) if taken == 2 else None
@@ -224,7 +206,7 @@ async def test_closing_a_client_ends_its_streams(fake: FakeTriton, taken: int) -
 
 async def test_a_client_that_is_closed_just_after_its_handshake(fake: FakeTriton) -> None:
     async with InMemoryClient({"localhost": fake}) as clip:
-        call = asyncio.create_task(clip.embed(waiting()))
+        call = asyncio.create_task(clip.embed(paced([], ends=False)))
         while "model=" not in repr(clip):  # noqa: ASYNC110 - at that moment, before the call goes on
             await asyncio.sleep(0)
     with pytest.raises(Unavailable, match="closed"):

@@ -1,16 +1,21 @@
-"""A tritonserver without a supervisor, so nothing restarts it."""
+"""A tritonserver without a supervisor: what breaks stays broken."""
 
 import contextlib
 import os
 import signal
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
+from benchmarks.fixtures.server import free_port
 from preprocess_ensemble.tritonserver.cleanup import remove_leftovers
 from preprocess_ensemble.tritonserver.launcher import PARENT_VARIABLE
 
@@ -45,3 +50,30 @@ def wait_until_live(server: subprocess.Popen[bytes], http_port: int, log: Path, 
                 error.close()
             assert server.poll() is None, log.read_text(encoding="utf-8")
             time.sleep(0.05)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Triton:
+    process: subprocess.Popen[bytes]
+    url: str
+    http_url: str
+    log: Path
+
+    def stub(self, model: str) -> psutil.Process:
+        children = psutil.Process(self.process.pid).children()
+        return next(child for child in children if f"/{model}/" in " ".join(child.cmdline()))
+
+
+@contextmanager
+def bare_triton(repository: Path, folder: Path, *options: str, ready: bool = True) -> Iterator[Triton]:
+    """Run the tritonserver of pip; its log is in ``folder``."""
+    grpc_port, http_port = free_port(), free_port()
+    command = [sys.executable, "-m", "preprocess_ensemble.tritonserver.launcher", f"--model-repository={repository}"]
+    command += ["--grpc-address=127.0.0.1", "--http-address=127.0.0.1", "--allow-metrics=false"]
+    # Otherwise Triton starts one more process per model, to ask it for the rest of its configuration.
+    command += ["--disable-auto-complete-config"]
+    command += [f"--grpc-port={grpc_port}", f"--http-port={http_port}", *options]
+    log = folder / f"{grpc_port}.log"
+    with launched(command, log) as process:
+        wait_until_live(process, http_port, log, ready=ready)
+        yield Triton(process=process, url=f"localhost:{grpc_port}", http_url=f"localhost:{http_port}", log=log)

@@ -17,5 +17,5 @@ def infer(
     given.set_data_from_numpy(rows)
     with triton.InferenceServerClient(url) as client:
         wanted = [triton.InferRequestedOutput(name) for name in outputs]
-        answer = client.infer(model, [given], outputs=wanted)
+        answer = client.infer(model, [given], outputs=wanted, client_timeout=60)
     return {name: answer.as_numpy(name) for name in outputs}

@@ -1,15 +1,14 @@
 """Servers for commands, which have an event loop of their own or are processes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 
-from clip_client.testing import FakeTriton
-from tests.fixtures.fakes import served
+from tests.fixtures.fakes import Serve, served
 
 
 @pytest.fixture(scope="module")
-def serve() -> Iterator[Callable[[FakeTriton], FakeTriton]]:
+def serve() -> Iterator[Serve]:
     with ExitStack() as stack:
         yield lambda fake: stack.enter_context(served(fake))

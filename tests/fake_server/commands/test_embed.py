@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +21,7 @@ from clip_client.cli.main import main
 from clip_client.dedup import scan
 from clip_client.testing import FakeTriton
 from tests.fixtures.commands import Run
+from tests.fixtures.fakes import Serve
 from tests.fixtures.images.image_files import encoded, picture
 from tests.fixtures.images.raw_files import dng
 from tests.fixtures.models.model_info import model_info
@@ -33,12 +33,12 @@ INTERRUPTED: Final = "clip-client: interrupted; the work that is done is kept, a
 
 
 @pytest.fixture(scope="module")
-def server(serve: Callable[[FakeTriton], FakeTriton]) -> FakeTriton:
+def server(serve: Serve) -> FakeTriton:
     return serve(FakeTriton())
 
 
 @pytest.fixture(scope="module")
-def slow(serve: Callable[[FakeTriton], FakeTriton]) -> FakeTriton:
+def slow(serve: Serve) -> FakeTriton:
     """A server that works on the photos of :func:`many` long enough to be stopped in the middle."""
     return serve(FakeTriton(seconds_per_image=0.02, max_batch_size=8))
 

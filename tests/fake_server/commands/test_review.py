@@ -17,6 +17,7 @@ import pytest
 from clip_client.cli.commands.review import has_screen
 from clip_client.cli.main import main
 from clip_client.testing import FakeTriton, Reply
+from tests.fixtures.fakes import Serve
 from tests.fixtures.images.image_files import encoded, picture
 
 
@@ -56,35 +57,24 @@ def review(tmp_path: Path) -> Callable[..., Process]:
     return lambda *words: Process(*map(str, words), "--transfer", "original", "--store", str(tmp_path / "store"))
 
 
-def test_the_command_serves_pages_until_it_is_interrupted(
-    review: Callable[..., Process], serve: Callable[[FakeTriton], FakeTriton], album: Path
+@pytest.mark.parametrize(
+    ("model", "found"),
+    [(FakeTriton(has_text=True), "+1 copy"), (FakeTriton(), "--towers image,text"), (None, "without a model")],
+    ids=["both towers", "no text tower", "no model"],
+)
+def test_the_command_serves_pages_that_search_with_its_model_until_it_is_interrupted(
+    review: Callable[..., Process], serve: Serve, album: Path, model: FakeTriton | None, found: str
 ) -> None:
-    process = review(album, "--url", serve(FakeTriton()).url)
+    process = review(album, *(["--without-model"] if model is None else ["--url", serve(model).url]))
     state = process.state()
     assert (state["phase"], state["totals"][0]["groups"]) == ("ready", 1)
     assert "b.png" in process.get("/groups/1")
-    # This model has no text tower.
-    assert "--towers image,text" in process.get("/search?q=a+red+dog")
+    page = process.get("/search?q=a+red+dog")
+    assert (found in page, page.count("<figure")) == (True, int(found == "+1 copy"))
     assert process.end(signal.SIGINT) == (130, "clip-client: interrupted\n")
 
 
-def test_the_pages_search_by_words_with_the_model_of_the_command(
-    review: Callable[..., Process], serve: Callable[[FakeTriton], FakeTriton], album: Path
-) -> None:
-    for model in (["--url", serve(FakeTriton(has_text=True)).url], ["--without-model"]):
-        process = review(album, *model)
-        process.state()
-        page = process.get("/search?q=a+red+dog")
-        process.end(signal.SIGTERM)
-        if model == ["--without-model"]:
-            assert "without a model" in page
-        else:
-            assert (page.count("<figure"), "+1 copy" in page) == (1, True)
-
-
-def test_a_search_that_fails_is_explained_on_the_page(
-    review: Callable[..., Process], serve: Callable[[FakeTriton], FakeTriton], album: Path
-) -> None:
+def test_a_failed_search_is_explained_on_the_page(review: Callable[..., Process], serve: Serve, album: Path) -> None:
     (server := serve(FakeTriton())).answer_always(Reply(status=grpc.StatusCode.INTERNAL, details="it is broken"))
     process, said = review(album, "--url", server.url), server.url.rpartition("/")[2]
     state = process.state()

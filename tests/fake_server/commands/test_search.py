@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import termios
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from PIL import Image, UnidentifiedImageError
 from clip_client.cli.main import main
 from clip_client.testing import FakeTriton
 from tests.fixtures.commands import Printed, Run
+from tests.fixtures.fakes import Serve
 from tests.fixtures.images.image_files import encoded, picture
 from tests.fixtures.packaging.pages import programs
 
@@ -42,7 +42,7 @@ def vector(data: bytes) -> NDArray[np.float32]:
 
 
 @pytest.fixture(scope="module")
-def server(serve: Callable[[FakeTriton], FakeTriton]) -> FakeTriton:
+def server(serve: Serve) -> FakeTriton:
     return serve(FakeTriton(dimension=3, vector=vector, has_text=True))
 
 
@@ -178,9 +178,7 @@ def test_the_example_fills_a_database_and_searches_it(
 
 
 @pytest.mark.parametrize("command", ["search", "similar"])
-def test_a_damaged_photo_is_named_before_new_photos_are_embedded(
-    command: str, run: Run, album: Path, tmp_path: Path
-) -> None:
+def test_a_damaged_photo_is_named_before_any_is_embedded(command: str, run: Run, album: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.jpg").touch()
     said = run(command, tmp_path / "empty.jpg", "--in", album, code=1).err
     assert "empty.jpg cannot be searched for: " in said
@@ -188,7 +186,7 @@ def test_a_damaged_photo_is_named_before_new_photos_are_embedded(
 
 
 def test_a_model_without_a_text_tower_says_so_before_new_photos_are_embedded(
-    run: Run, serve: Callable[[FakeTriton], FakeTriton], album: Path, tmp_path: Path
+    run: Run, serve: Serve, album: Path, tmp_path: Path
 ) -> None:
     said = run("search", "red", album, "--url", serve(FakeTriton()).url, code=1).err
     assert "--towers image,text" in said

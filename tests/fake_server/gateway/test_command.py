@@ -58,15 +58,13 @@ async def test_metrics_count_requests_and_items(http: httpx.AsyncClient) -> None
         (["--url=grpcs://a", f"--tls-certificate={__file__}", f"--tls-key={__file__}"], "see --tls-certificate and"),
         (["--ssl-certfile", "/nowhere.pem", "--ssl-keyfile", "/nowhere.pem", "--workers", "2"], "see --ssl-certfile"),
         (["--ssl-certfile", __file__, "--ssl-keyfile", __file__], "are not a PEM certificate"),
+        # Each worker would read it.
+        (["--workers", "2", "--callers-token-file", "{pipe}"], "is a pipe"),
     ],
 )
-def test_misuse_is_one_sentence(arguments: list[str], says: str, run: Run) -> None:
-    assert says in run(main, *arguments, code=2).err
-
-
-def test_a_file_that_each_worker_would_read_is_not_a_pipe(tmp_path: Path, run: Run) -> None:
-    os.mkfifo(token := tmp_path / "token")
-    assert "is a pipe" in run(main, "--workers", "2", "--callers-token-file", token, code=2).err
+def test_misuse_is_one_sentence(arguments: list[str], says: str, tmp_path: Path, run: Run) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    assert says in run(main, *(one.format(pipe=pipe) for one in arguments), code=2).err
 
 
 def test_one_process_reads_certificates_through_a_pipe(
@@ -110,9 +108,7 @@ def test_a_used_port_is_one_sentence(workers: str, run: Run) -> None:
     )
 
 
-def test_a_repository_without_the_model_is_one_sentence(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_model_is_one_sentence(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused() -> str:
         return run(main, "--port", free_port(), "--url", f"local:{tmp_path}", code=1).err
 

@@ -16,6 +16,7 @@ from benchmarks.fixtures.null_repository import write_null_repository
 from benchmarks.fixtures.server import serving
 from benchmarks.load.loops import open_loop
 from clip_client import ClipClient, DeadlineExceeded, Overloaded
+from tests.fixtures.waiting import wait_until
 from tests.live.processes import health
 
 pytestmark = pytest.mark.long
@@ -67,8 +68,5 @@ async def test_more_than_the_server_can_do(tmp_path: Path) -> None:
         # in simulated time how much does with it, and the recovery.
         assert sum(outcome == "good" and ended <= LOUD_S for outcome, _, ended in loud) > 0.1 * CAPACITY * LOUD_S
         # What the supervisor found amid the noise is true until it looks again.
-        deadline = time.monotonic() + RECOVERY_S
-        while (await asyncio.to_thread(health, server))[1]["status"] != "ready":
-            assert time.monotonic() < deadline, "the server does not recover"
-            await asyncio.sleep(0.1)
+        await asyncio.to_thread(wait_until, lambda: health(server)[1]["status"] == "ready", "the server recovers")
         assert psutil.Process(server.process.pid).children(recursive=True) == processes

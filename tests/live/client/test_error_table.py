@@ -4,23 +4,17 @@ tests/fake_server shows every row over the wire. Those that are missing here com
 that break in the middle of a message, and calls which this client never makes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
-import psutil
 import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import InferenceServerClient
@@ -43,7 +37,7 @@ from clip_client._transports.grpc import TritonTransport, transport_factory
 from clip_client._transports.grpc_errors import ErrorRow, find_row
 from tests.fixtures.images import image_files
 from tests.fixtures.waiting import until
-from tests.live.bare import launched, wait_until_live
+from tests.live.bare import Triton, bare_triton
 from tests.live.raw import infer
 
 TIMEOUT_S: Final = 30.0
@@ -100,33 +94,6 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[ErrorRow]:
     return looked_up
 
 
-@dataclass(frozen=True, kw_only=True)
-class Triton:
-    """A tritonserver without a supervisor: what breaks stays broken."""
-
-    process: subprocess.Popen[bytes]
-    url: str
-    http_url: str
-    log: Path
-
-    def stub(self, model: str) -> psutil.Process:
-        children = psutil.Process(self.process.pid).children()
-        return next(child for child in children if f"/{model}/" in " ".join(child.cmdline()))
-
-
-@contextmanager
-def _triton(repository: Path, folder: Path, *options: str) -> Iterator[Triton]:
-    grpc_port, http_port = free_port(), free_port()
-    command = [sys.executable, "-m", "preprocess_ensemble.tritonserver.launcher", f"--model-repository={repository}"]
-    command += ["--grpc-address=127.0.0.1", "--http-address=127.0.0.1", "--allow-metrics=false"]
-    command += ["--disable-auto-complete-config"]
-    command += [f"--grpc-port={grpc_port}", f"--http-port={http_port}", *options]
-    log = folder / f"{grpc_port}.log"
-    with launched(command, log) as process:
-        wait_until_live(process, http_port, log)
-        yield Triton(process=process, url=f"localhost:{grpc_port}", http_url=f"localhost:{http_port}", log=log)
-
-
 @asynccontextmanager
 async def _transport_to(url: str, **settings: Any) -> AsyncIterator[TritonTransport]:
     """One connection, without the retries of the client above it."""
@@ -159,7 +126,7 @@ def obedient_repository(tiny_repository: Path, tmp_path_factory: pytest.TempPath
 def triton(obedient_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
     """A server for the tests that do not change it."""
     options = ("--model-control-mode=explicit", "--load-model=*")
-    with _triton(obedient_repository, tmp_path_factory.mktemp("logs"), *options) as running:
+    with bare_triton(obedient_repository, tmp_path_factory.mktemp("logs"), *options) as running:
         yield running
 
 
@@ -226,9 +193,7 @@ async def test_addresses_that_are_wrong(triton: Triton, found: list[ErrorRow]) -
     )
 
 
-async def test_a_server_that_refuses_and_then_dies(
-    obedient_repository: Path, found: list[ErrorRow], tmp_path: Path
-) -> None:
+async def test_a_server_refuses_and_then_dies(obedient_repository: Path, found: list[ErrorRow], tmp_path: Path) -> None:
     repository = tmp_path / "models"
     shutil.copytree(obedient_repository, repository)
     path = repository / "clip_preprocess" / "config.pbtxt"
@@ -247,7 +212,7 @@ async def test_a_server_that_refuses_and_then_dies(
         await until((folder / "waiting").exists)
         return task
 
-    with _triton(repository, tmp_path, *options) as server:
+    with bare_triton(repository, tmp_path, *options) as server:
         async with _transport_to(server.url, token="wrong") as transport:
             assert await _embed(transport, b"x") is Unauthorized
         async with _transport_to(server.url, token="right") as transport:
@@ -288,9 +253,7 @@ def _fill_disk(file: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a server a /dev/shm of its own")
-async def test_a_server_whose_shared_memory_is_full(
-    tiny_repository: Path, found: list[ErrorRow], tmp_path: Path
-) -> None:
+async def test_a_server_with_full_shared_memory(tiny_repository: Path, found: list[ErrorRow], tmp_path: Path) -> None:
     python = python_with_shared_memory(tmp_path, mebibytes=64)
     with serving(tiny_repository, *QUIET, python=python) as server:
         await asyncio.to_thread(_fill_disk, Path(f"/proc/{server.process.pid}/root/dev/shm/filler"))

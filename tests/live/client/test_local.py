@@ -1,7 +1,5 @@
 """``local:``, ``auto:`` and thumbnails beside a real server: the same model, the same vectors, or similar ones."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 import sys
@@ -27,6 +25,8 @@ from preprocess_ensemble.runtimes.model import OpenModel
 from preprocess_ensemble.runtimes.openvino_model import open_openvino
 from tests.fixtures.images import phone_files
 
+ENCODER = Path("clip_encoder", "1", "model.onnx")
+
 
 def files_in(photos: Path) -> list[Path]:
     return sorted(photos.iterdir())
@@ -41,10 +41,11 @@ def in_process(repository: Path, **settings: Any) -> ClipClient:
     return ClipClient(config=ClientConfig(urls=(f"local:{repository}",), **settings))
 
 
-async def test_vectors_are_those_of_the_server_bit_by_bit(photos: Path, server: Server) -> None:
-    """Also of photos as phones take them."""
+async def test_vectors_codes_and_sentences_are_those_of_the_server(photos: Path, server: Server) -> None:
+    """Vectors bit by bit, also of photos as phones take them."""
     phones = (phone_files.heic(), phone_files.jxl(), phone_files.JXL_OF_A_JPEG, phone_files.avif_of_10_bits())
     images: list[Any] = [*files_in(photos), *phones]
+    good = files_in(photos)[0].read_bytes()
     # One image a request on both sides: ONNX Runtime may add up in another order in a batch of another size.
     async with ClipClient(server.grpc_url) as remote, in_process(server.repository) as local:
         for number, image in enumerate(images):
@@ -54,14 +55,9 @@ async def test_vectors_are_those_of_the_server_bit_by_bit(photos: Path, server: 
             assert here.vector_id == there.vector_id
         together = (await local.embed(images)).vectors
         cosines = (together * (await remote.embed(images)).vectors).sum(axis=1)
+        bad = [b"no image", good, b"", good[:500]]
+        here, there = await local.embed(bad), await remote.embed(bad)
     assert cosines.min() >= 0.999999
-
-
-async def test_bad_images_have_the_servers_codes_and_sentences(photos: Path, server: Server) -> None:
-    good = files_in(photos)[0].read_bytes()
-    images = [b"no image", good, b"", good[:500]]
-    async with ClipClient(server.grpc_url) as remote, in_process(server.repository) as local:
-        here, there = await local.embed(images), await remote.embed(images)
     assert [(index, error.code, error.message) for index, error in here.errors.items()] == [
         (index, error.code, error.message) for index, error in there.errors.items()
     ]
@@ -134,9 +130,7 @@ async def test_a_command_says_that_it_uses_a_server(server: Server, capfd: pytes
 
 
 @pytest.mark.parametrize("transfer", ["thumbnail", "thumbnail-small"])
-async def test_thumbnails_are_small_and_near_the_originals(
-    photos: Path, server: Server, transfer: TransferName
-) -> None:
+async def test_thumbnails_are_small_and_near_the_original(photos: Path, server: Server, transfer: TransferName) -> None:
     paths = files_in(photos)
     async with (
         ClipClient(server.grpc_url, transfer="original") as whole,
@@ -152,33 +146,33 @@ async def test_thumbnails_are_small_and_near_the_originals(
     assert thumbnails.vector_id.endswith(f"|{IMAGE_ENCODINGS[transfer].id}")
 
 
-def test_a_model_that_is_not_there(tmp_path: Path) -> None:
-    with SyncClipClient(f"local:{tmp_path}") as clip:
-        with pytest.raises(ModelNotReady, match=r"clip-export --repository .*local:DIR or CLIP_REPOSITORY"):
+@pytest.mark.parametrize(
+    ("damage", "kind", "says"),
+    [
+        (lambda models, _: shutil.rmtree(models), ModelNotReady, r"clip-export --repository .*DIR or CLIP_REPOSITORY"),
+        (lambda models, _: (models / ENCODER).unlink(), ModelNotReady, "export the model again"),
+        (lambda models, _: (models / ENCODER).write_bytes(b"no model"), ModelNotReady, "export the model again"),
+        (lambda _, patch: patch.setitem(sys.modules, "onnxruntime", None), ClipError, r"pip install '\.\[local\]' in"),
+        (lambda _, patch: patch.setenv("CLIP_PRECISION", "fp64"), ClipError, "CLIP_PRECISION must be auto or fp32"),
+    ],
+    ids=["no model", "no file", "damaged file", "no ONNX Runtime", "unknown precision"],
+)
+def test_a_model_that_cannot_run_has_a_reason(
+    damage: Callable[[Path, pytest.MonkeyPatch], object],
+    kind: type[ClipError],
+    says: str,
+    tiny_repository: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    models = shutil.copytree(tiny_repository, tmp_path / "models")
+    damage(models, monkeypatch)
+    with SyncClipClient(f"local:{models}") as clip:
+        with pytest.raises(kind, match=says):
             clip.embed(b"x")
         failed = clip.health().failed
     assert failed is not None
     assert failed.name == "models ready"
-
-
-def test_onnxruntime_that_is_not_there(tiny_repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with (
-        SyncClipClient(f"local:{tiny_repository}") as clip,
-        pytest.raises(ClipError, match=r"pip install '\.\[local\]' in a clone"),
-    ):
-        clip.embed(b"x")
-
-
-@pytest.mark.parametrize("model", [b"no model", None], ids=["damaged", "missing"])
-def test_a_model_file_that_cannot_be_loaded(tiny_repository: Path, tmp_path: Path, model: bytes | None) -> None:
-    directory = tmp_path / "clip_encoder" / "1"
-    directory.mkdir(parents=True)
-    shutil.copy(tiny_repository / "clip_encoder" / "1" / "model.json", directory)
-    if model is not None:
-        (directory / "model.onnx").write_bytes(model)
-    with SyncClipClient(f"local:{tmp_path}") as clip, pytest.raises(ModelNotReady, match="export the model again"):
-        clip.embed(b"x")
 
 
 def replace_openvino(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, opens: Callable[..., OpenModel]) -> None:
@@ -221,10 +215,3 @@ async def test_a_runtime_that_disagrees_is_named_in_a_warning(
         assert (await clip.model()).runtime.startswith("ONNX Runtime")
     (record,) = said(caplog)
     assert (record.levelname, "bf16: its fingerprint" in record.getMessage()) == ("WARNING", True)
-
-
-async def test_an_unknown_precision_is_an_error(tiny_repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLIP_PRECISION", "fp64")
-    async with in_process(tiny_repository) as clip:
-        with pytest.raises(ClipError, match="CLIP_PRECISION must be auto or fp32"):
-            await clip.model()

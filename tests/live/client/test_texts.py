@@ -1,7 +1,5 @@
 """Texts through a real server and in this process: both make the vectors of open_clip."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
@@ -14,16 +12,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from benchmarks.fixtures.server import TINY_CLIP, Server
-from clip_client import ClientConfig, ClipClient, ModelNotReady, SyncClipClient, nearest
+from clip_client import ClipClient, ModelNotReady, SyncClipClient, nearest
 from tests.fixtures.models.exports import load_model
 
 TEXTS = ["a dog on the beach", "Ein HUND &amp; zwei Katzen!", "海边的狗", "one word after another " * 40, "köpek"]
 BAD = [" \n", "half a \ud83d", "long" * 2**15]
 LABELS = ["cat", "a dog on the beach", "tax return"]
-
-
-def local(repository: Path, **settings: Any) -> ClientConfig:
-    return ClientConfig(urls=(f"local:{repository}",), local_precision="fp32", **settings)
 
 
 def open_clips(images: list[Path], templates: Any) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -46,8 +40,8 @@ async def test_texts_have_the_vectors_of_open_clip_from_both(two_models: Server,
 
     files = [photos / name for name in ("coffee.jpg", "chelsea.png")]
     expected, shares = open_clips(files, SIMPLE_IMAGENET_TEMPLATES)
-    config = local(two_models.repository, transfer="original")
-    async with ClipClient(two_models.grpc_url, transfer="original") as remote, ClipClient(config=config) as here:
+    urls = two_models.grpc_url, f"local:{two_models.repository}"
+    async with ClipClient(urls[0], transfer="original") as remote, ClipClient(urls[1], transfer="original") as here:
         for clip in (remote, here):
             batch = await clip.embed_text([*TEXTS, *BAD])
             assert ((batch.vectors[: len(TEXTS)] * expected).sum(axis=1) > 0.999999).all()
@@ -64,25 +58,10 @@ async def test_texts_have_the_vectors_of_open_clip_from_both(two_models: Server,
             assert there.vector_id == there_not.vector_id
 
 
-async def test_the_name_of_an_architecture_is_no_name_of_a_model(two_models: Server) -> None:
-    for url in (two_models.grpc_url, f"local:{two_models.repository}"):
-        async with ClipClient(url, model="ViT-B-32") as clip:
-            with pytest.raises(
-                ModelNotReady, match=r"model named 'ViT-B-32'.*'clip', 'second'\. Name a model with model="
-            ):
-                await clip.model()
-
-
-async def test_a_model_is_chosen_by_name(two_models: Server, photos: Path) -> None:
+async def test_a_model_is_chosen_by_name_and_not_by_that_of_its_architecture(two_models: Server, photos: Path) -> None:
     photo = photos / "coffee.jpg"
-    for first, second in (
-        (ClipClient(two_models.grpc_url), ClipClient(two_models.grpc_url, model="second")),
-        (
-            ClipClient(config=local(two_models.repository)),
-            ClipClient(config=local(two_models.repository), model="second"),
-        ),
-    ):
-        async with first, second:
+    for url in (two_models.grpc_url, f"local:{two_models.repository}"):
+        async with ClipClient(url) as first, ClipClient(url, model="second") as second:
             image, other = await first.embed(photo), await second.embed(photo)
             assert (first.vector_id, image.model_id[:18]) != (second.vector_id, other.model_id[:18])
             assert abs(float((image.vectors * other.vectors).sum())) < 0.9
@@ -90,6 +69,10 @@ async def test_a_model_is_chosen_by_name(two_models: Server, photos: Path) -> No
             with pytest.raises(ModelNotReady, match="no text tower"):
                 await second.embed_text("a")
             assert len(nearest(await first.embed_text("coffee"), image, 1)[0]) == 1
+        async with ClipClient(url, model="ViT-B-32") as clip:
+            known = r"model named 'ViT-B-32'.*'clip', 'second'\. Name a model with model="
+            with pytest.raises(ModelNotReady, match=known):
+                await clip.model()
 
 
 def test_only_a_text_loads_the_text_tower(two_models_repository: Path, photos: Path) -> None:
@@ -118,7 +101,7 @@ def test_a_damaged_text_tower_fails_texts_only(
     folder = tmp_path / "triton_models"
     shutil.copytree(tiny_pair_repository, folder)
     (folder / file).write_bytes(b"{}")
-    with SyncClipClient(config=local(folder), timeout_s=5) as clip:
+    with SyncClipClient(f"local:{folder}", timeout_s=5) as clip:
         assert not clip.embed(photos / "coffee.jpg").errors
         step = clip.health().failed
     assert step is not None

@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-import tritonclient.grpc as triton
 from numpy.typing import NDArray
 
 from benchmarks.fixtures.server import Server
-from preprocess_ensemble.contract import DEFAULT_NAMES, EMBEDDING, IMAGE, STATUS, ImageStatus
+from preprocess_ensemble.contract import DEFAULT_NAMES, EMBEDDING, STATUS, ImageStatus
 from tests.fixtures.images.damaged_files import Inputs, seeds
+from tests.live.raw import infer
 
 INPUTS = int(os.environ.get("FUZZ_LIVE", "240"))
 SEED = int(os.environ.get("FUZZ_SEED", "11"))
@@ -21,14 +21,9 @@ BAD, GOOD = 24, 8  # files in a batch
 
 @pytest.mark.timeout(300 + INPUTS // 2)
 def test_damaged_files_change_no_neighbour(server: Server) -> None:
-    client = triton.InferenceServerClient(server.grpc_url)
-
     def embed(files: list[bytes]) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-        image = triton.InferInput(IMAGE, [len(files), 1], "BYTES")
-        image.set_data_from_numpy(np.array(files, dtype=object)[:, None])
-        wanted = [triton.InferRequestedOutput(name) for name in (EMBEDDING, STATUS)]
-        answer = client.infer(DEFAULT_NAMES.image, [image], outputs=wanted, client_timeout=60)
-        return answer.as_numpy(EMBEDDING), answer.as_numpy(STATUS)[:, 0]
+        answer = infer(server.grpc_url, DEFAULT_NAMES.image, files, outputs=(EMBEDDING, STATUS))
+        return answer[EMBEDDING], answer[STATUS][:, 0]
 
     inputs = Inputs(SEED)
     alone = {file: embed([file])[0].tobytes() for file in itertools.chain.from_iterable(seeds().values())}

@@ -1,6 +1,5 @@
 """Every query of the dashboard and of the alerts, evaluated by a real Prometheus that scrapes a real server."""
 
-import io
 import json
 import re
 import shutil
@@ -15,15 +14,16 @@ from typing import Any
 
 import pytest
 import yaml
-from PIL import Image
 
 from benchmarks.fixtures.server import Server, free_port
+from tests.fixtures.images.image_files import jpeg
 from tests.fixtures.waiting import wait_until
 from tests.live.raw import infer
 from tests.paths import ROOT
 
 CONTAINERS = ROOT / "containers"
 PROMETHEUS = shutil.which("prometheus")
+IMAGES = [jpeg(size=(300, 200)), jpeg(size=(300, 200)), b"not an image"]
 NOT_HERE = re.compile(r"nv_gpu_|nv_inference_request_failure|status!=\"OK\"")
 """Parts of queries that have no samples without a GPU, or without a failure."""
 
@@ -75,17 +75,11 @@ def _prometheus(directory: Path, server: Server) -> Iterator[str]:
         process.wait(30)
 
 
-def _images() -> list[bytes]:
-    file = io.BytesIO()
-    Image.effect_noise((300, 200), 60).convert("RGB").save(file, "JPEG")
-    return [file.getvalue(), file.getvalue(), b"not an image"]
-
-
 def _wait_for(prometheus: str, expression: str, server: Server) -> None:
     """Keep the server busy until the expression has a sample."""
 
     def has_sample() -> bool:
-        infer(server.grpc_url, "clip_image", _images(), outputs=["embedding", "status", "error", "fingerprint"])
+        infer(server.grpc_url, "clip_image", IMAGES, outputs=["embedding", "status", "error", "fingerprint"])
         try:
             return bool(_samples(prometheus, expression))
         except OSError as error:  # it does not listen yet, or says that it is not ready
@@ -104,16 +98,14 @@ def test_dashboard_and_alerts_find_what_they_ask_for(server: Server, tmp_path: P
                 # A rate needs two samples of its source, and the sources are scraped one after the other.
                 _wait_for(prometheus, expression.replace("$instance", ".*"), server)
         names = set(_ask(prometheus, "label/__name__/values"))
-        for expression in _expressions():
-            for name in _metrics(expression):
+        (group,) = _ask(prometheus, "rules")["groups"]
+        for query in (*_expressions(), *(rule["query"] for rule in group["rules"])):
+            for name in _metrics(query):
                 assert name in names or name.startswith("nv_gpu_"), f"no server exports {name}"
         assert _samples(prometheus, 'sum(rate(clip_preprocess_images_total{status!="OK"}[1m]))')
-        (group,) = _ask(prometheus, "rules")["groups"]
         for rule in group["rules"]:
             assert rule["health"] == "ok", rule
             # A third of the images are bad here, so one alert waits for its time to be over.
             assert rule.get("state") != "firing", f"{rule['name']} fires on a server that is well"
-            for name in _metrics(rule["query"]):
-                assert name in names or name.startswith("nv_gpu_"), f"no server exports {name}"
         # A scrape that came too late for its fifth of a second leaves no sample behind; the next one does.
         _wait_for(prometheus, "clip_serve_healthy == 1", server)

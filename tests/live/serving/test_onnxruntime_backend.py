@@ -1,6 +1,5 @@
 """The Python-based ``onnxruntime`` backend inside a real tritonserver, with models of a few nodes."""
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +10,9 @@ import pytest
 from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from benchmarks.fixtures.server import free_port
 from tests.fixtures.models import tiny_onnx
 from tests.fixtures.waiting import wait_until
-from tests.live.bare import launched, wait_until_live
+from tests.live.bare import bare_triton
 
 AFFINE_IO = """
 input { name: "x" data_type: TYPE_FP32 dims: [4] }
@@ -53,16 +51,11 @@ def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
             tiny_onnx.affine(file, batch=2 if name == "unbatched" else "batch")
         common = 'backend: "onnxruntime" instance_group { kind: KIND_AUTO count: 1 }'
         (repository / name / "config.pbtxt").write_text(f"{common} {config}", encoding="utf-8")
-    ports = {name: free_port() for name in ("grpc", "http", "metrics")}
-    command = [sys.executable, "-m", "preprocess_ensemble.tritonserver.launcher", f"--model-repository={repository}"]
-    command += [f"--{name}-port={port}" for name, port in ports.items()]
-    command += [f"--{name}-address=127.0.0.1" for name in ports]
-    # Otherwise Triton starts one more process per model, to ask it for the rest of its configuration.
-    command += ["--exit-on-error=false", "--disable-auto-complete-config"]
-    log = repository / "log"
-    with launched(command, log) as process, InferenceServerClient(f"127.0.0.1:{ports['grpc']}") as client:
-        wait_until_live(process, ports["http"], log, ready=False)
-        yield Backend(client=client, log=log)
+    with (
+        bare_triton(repository, repository, "--exit-on-error=false", ready=False) as server,
+        InferenceServerClient(server.url) as client,
+    ):
+        yield Backend(client=client, log=server.log)
 
 
 def _tensor(array: np.ndarray[Any, Any]) -> InferInput:

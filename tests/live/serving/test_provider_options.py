@@ -6,7 +6,7 @@ On a machine with an NVIDIA card, install onnxruntime-gpu in place of onnxruntim
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import onnxruntime
 import pytest
@@ -71,13 +71,8 @@ def test_an_option_arrives(
     def here(options: Mapping[str, str]) -> dict[str, str]:
         return {key: text.replace("CACHE", str(tmp_path)) for key, text in options.items()}
 
-    config: dict[str, Any] = {
-        "max_batch_size": 1,
-        "parameters": {key: {"string_value": text} for key, text in parameters.items()},
-        "optimization": {
-            "execution_accelerators": {"gpu_execution_accelerator": [{"name": device, "parameters": here(keys)}]}
-        },
-    }
+    gpu = tiny_onnx.accelerators("gpu", device, **here(keys))
+    config = {"max_batch_size": 1, **tiny_onnx.parameters(**parameters), **gpu}
     tiny_onnx.affine(tmp_path / "model.onnx")
     session = open_planned_session(tmp_path / "model.onnx", plan_session(config, kind="GPU", device_id=0))
     options = session.get_provider_options()[PROVIDERS[device]]

@@ -67,6 +67,7 @@ def test_a_dead_stub_needs_no_canary_to_be_noticed_and_tritonserver_dies_with_cl
         assert server.triton.pid != first
         family, prefix = _family(server), region_prefix(server.triton.pid)
         assert _regions(prefix)
+        server.stub("clip_preprocess").suspend()  # it cannot end by itself
         server.process.kill()
         server.process.wait()
     wait_until(lambda: not still_running(family), "every process gone")
@@ -174,15 +175,11 @@ async def test_models_are_swapped_without_a_lost_request(
         assert health(server) == (200, {"status": "ready", "model": second.id, "restarts": 0})
 
 
-def _admin_secrets(server: Server) -> list[str]:
-    """Return the secrets as any user of this machine sees them."""
-    serve = psutil.Process(server.process.pid)
-    words = [word for process in (serve, *serve.children(recursive=True)) for word in process.cmdline()]
-    return [word.rpartition("clip-admin=")[2] for word in words if "clip-admin=" in word]
-
-
 def test_model_control_and_statistics_are_closed_and_what_stands_in_ps_opens_nothing(server: Server) -> None:
-    secrets = _admin_secrets(server)
+    serve = psutil.Process(server.process.pid)
+    # As any user of this machine sees them.
+    words = [word for process in (serve, *serve.children(recursive=True)) for word in process.cmdline()]
+    secrets = [word.rpartition("clip-admin=")[2] for word in words if "clip-admin=" in word]
     assert len(secrets) == 2, "of gRPC and of HTTP"
     assert {character for secret in secrets for character in secret} == {"x"}
     header = {"triton-grpc-protocol-clip-admin": secrets[0]}

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from benchmarks.fixtures.server import Server, serving
-from clip_client import ClientConfig, ClipClient, ClipError, Unauthorized, Unavailable
+from clip_client import ClientConfig, ClipClient, Unauthorized, Unavailable
 from clip_client.cli.main import main
 from tests.fixtures.commands import Run
 from tests.unit.serving.authority import Authority, Pair
@@ -66,11 +66,6 @@ async def test_a_client_without_a_good_certificate_is_refused(client: str, mutua
     told = re.search("hangs up.*--tls-certificate|was lost", error.value.message)
     assert isinstance(error.value, Unauthorized) or told
     await _embed(mutual.config(mutual.mine))
-
-
-async def test_a_client_without_tls_learns_of_it(mutual: Secured) -> None:
-    with pytest.raises(ClipError, match="grpcs://"):
-        await _embed(ClientConfig(urls=(mutual.server.grpc_url,), timeout_s=5))
 
 
 def test_the_command_line_takes_the_same_files(mutual: Secured, run: Run) -> None:

@@ -81,19 +81,15 @@ async def _embed(clip: ClipClient, photos: Path) -> None:
     (await clip.embed([photos / "coffee.jpg"])).raise_for_errors()
 
 
-async def test_an_unpacked_server_embeds(unpacked: Path, server: Server, photos: Path) -> None:
+async def test_an_unpacked_server_embeds_with_tensorrts_settings(unpacked: Path, server: Server, photos: Path) -> None:
+    """Triton ignores an accelerator for GPUs on the CPU. It reads the block, whose keys are the backend's."""
     async with ClipClient(server.grpc_url) as clip:
+        assert (await clip.health()).ok, "the canary has its vector"
         await _embed(clip, photos)
     assert server.triton.exe() == str(unpacked / "bin" / "tritonserver")
     assert server.triton.environ()["NVIDIA_TF32_OVERRIDE"] == "0", "fp32 is not TF32"
     libraries = {Path(mapped.path).name for mapped in server.triton.memory_maps()}
     assert any(name.startswith("libtritonserver") for name in libraries)
-
-
-async def test_what_is_written_for_tensorrt_has_the_vector_of_the_canary(server: Server) -> None:
-    """Triton ignores an accelerator for GPUs on the CPU. It reads the block, whose keys are the backend's."""
-    async with ClipClient(server.grpc_url) as clip:
-        assert (await clip.health()).ok
 
 
 async def test_tritons_spans_join_the_clients(server: Server, photos: Path, collector: tuple[str, list[Any]]) -> None:
