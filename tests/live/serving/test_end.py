@@ -110,3 +110,9 @@ def test_a_kill_leaves_no_process_whatever_the_stubs_do(tiny_repository: Path, r
             time.sleep(0.013 * number)  # another moment of a batch each time
             assert not _left_by_a_kill(server)
             assert all(call.result() for call in sending)
+
+
+def test_a_kill_ends_a_stub_that_cannot_end_by_itself(tiny_repository: Path) -> None:
+    with serving(tiny_repository, *QUIET) as server:
+        server.stub("clip_preprocess").suspend()
+        assert not _left_by_a_kill(server)
