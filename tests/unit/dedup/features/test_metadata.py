@@ -91,7 +91,7 @@ FIELDS: list[tuple[bytes, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("data", "expected"), FIELDS, ids=[str(expected) for _, expected in FIELDS])
+@pytest.mark.parametrize(("data", "expected"), FIELDS)
 def test_each_field_of_exif_iptc_and_texts(data: bytes, expected: dict[str, Any]) -> None:
     assert said(data) == approximately(expected)
 
